@@ -1,0 +1,66 @@
+//! What can go wrong in the engine, said so that the caller knows what to do.
+
+use std::io;
+use std::path::PathBuf;
+
+/// The engine's result type.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an engine call failed.
+///
+/// Messages name the object (device, segment, offset) and keep the errno of the operating system.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system failed a call on a device.
+    #[error("{op} failed on {device} at byte {offset} ({len_bytes} bytes): {source}")]
+    Io {
+        /// What was attempted: `read`, `write`, `flush`, `open`, `lock`.
+        op: &'static str,
+        /// The device, as the user named it.
+        device: PathBuf,
+        /// Byte offset on the device.
+        offset: u64,
+        /// Length of the transfer.
+        len_bytes: u64,
+        /// The operating system's own error.
+        #[source]
+        source: io::Error,
+    },
+    /// Bytes that were read do not match their checksum or are not well formed.
+    #[error("damaged {what}: {detail}")]
+    Corrupt {
+        /// What was being read, with its address.
+        what: String,
+        /// What did not hold.
+        detail: String,
+    },
+    /// No room: the pool (or a quota) cannot take what was asked.
+    #[error("no space left: {0}")]
+    NoSpace(String),
+    /// The device or pool is in use by another process.
+    #[error("{0}")]
+    Busy(String),
+    /// The device holds no pool, or not the one that was asked for.
+    #[error("{0}")]
+    NotAPool(String),
+    /// The pool was made by a version with features that this one does not know.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The caller asked for something that makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// A write or flush failed earlier; nothing more is acknowledged until the pool has been reopened (W6).
+    #[error("the pool stopped accepting changes after a failed write: {0}; export it, mend the device and import it again")]
+    Failed(String),
+    /// The pool or mount is read-only.
+    #[error("read-only: {0}")]
+    ReadOnly(String),
+}
+
+impl Error {
+    /// A damaged object: `what` it is and what did not hold.
+    pub fn corrupt(what: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::Corrupt { what: what.into(), detail: detail.into() }
+    }
+}

@@ -1,0 +1,27 @@
+//! Pagefold's storage engine: everything that is durable.
+//!
+//! One folder per layer, each using only those below it (a test in `tests/layers.rs` enforces the order):
+//!
+//! ```text
+//! pool       create, open, replay, checkpoint, fold, export: the whole, and its background work
+//! dataset    accept, read and commit the changes of a file system or volume
+//! tree       copy-on-write B+tree per dataset: key -> value
+//! txg        the log of batches: append, chain, replay
+//! record     page <-> record: codecs, recognition, the compressed record cache
+//! segment    record <-> stable address; segment table and directories
+//! space      where segments lie: chunks of devices, allocation, reservation
+//! device     files, block devices, a simulated device; one door for I/O
+//! ```
+//!
+//! `error`, `limits` and `types` are the ground that all layers stand on.
+
+pub mod dataset;
+pub mod device;
+pub mod error;
+pub mod limits;
+pub mod record;
+pub mod tree;
+pub mod types;
+
+pub use error::{Error, Result};
+pub use types::{Addr, Key, Ptr};

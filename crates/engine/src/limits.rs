@@ -1,0 +1,38 @@
+//! Every bound of the engine, with its reason.
+
+/// Unit of device I/O and of alignment: the largest logical block size of common devices.
+pub const BLOCK_BYTES: usize = 4096;
+
+/// Chunk: the unit in which space of a device is allocated; one fresh segment fills one chunk.
+/// 4 MiB keeps a sequential write efficient on any device and a 2 GiB pool at 512 chunks.
+pub const CHUNK_BYTES: u64 = 4 << 20;
+
+/// Smallest recordsize: the page of the CPU and of the smallest database pages in use.
+pub const RECORDSIZE_MIN: u32 = 4 << 10;
+/// Largest recordsize: one FUSE request, and a quarter of a chunk.
+pub const RECORDSIZE_MAX: u32 = 1 << 20;
+/// Recordsize of files whose writes tell nothing.
+pub const RECORDSIZE_DEFAULT: u32 = 16 << 10;
+
+/// Longest write that is applied as a whole (contract W1).
+pub const ATOMIC_WRITE_MAX: usize = 1 << 20;
+
+/// Longest stored record: a raw page of the largest recordsize and its header.
+pub const RECORD_BYTES_MAX: usize = RECORDSIZE_MAX as usize + 16;
+
+/// Longest value of the metadata kinds in a tree: a name of 255 bytes, or an extended attribute of 64 KiB, with
+/// their framing.
+pub const VALUE_BYTES_MAX: usize = (64 << 10) + 512;
+
+/// Target size of a tree node before compression.
+pub const NODE_BYTES: usize = 16 << 10;
+
+/// Reserved at both ends of a device for label and superblocks.
+pub const RESERVED_BYTES: u64 = 1 << 20;
+
+/// Smallest device: 32 chunks, so that log, folding and checkpoints have room beside data.
+pub const DEVICE_BYTES_MIN: u64 = 32 * CHUNK_BYTES + 2 * RESERVED_BYTES;
+
+const _: () = assert!(CHUNK_BYTES.is_multiple_of(BLOCK_BYTES as u64));
+const _: () = assert!(RECORD_BYTES_MAX as u64 * 2 < CHUNK_BYTES);
+const _: () = assert!(RECORDSIZE_DEFAULT.is_power_of_two() && RECORDSIZE_MIN >= BLOCK_BYTES as u32);

@@ -1,0 +1,1 @@
+//! Records: how a page is stored.

@@ -1,0 +1,91 @@
+//! Names for the numbers that every layer passes on.
+
+use std::fmt;
+
+/// Stable address of a record: segment id (40 bits) and slot in it (24 bits).
+///
+/// Addresses grow with log order and are never used twice, so comparing two addresses compares the
+/// births of their records. Zero is never an address.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Addr(u64);
+
+/// Bits of an [`Addr`] that name the slot.
+pub const SLOT_BITS: u32 = 24;
+
+impl Addr {
+    /// The address of `slot` in `segment`.
+    pub const fn new(segment: u64, slot: u32) -> Self {
+        Self((segment << SLOT_BITS) | slot as u64)
+    }
+    /// From the stored form; `None` for zero, which addresses nothing.
+    pub const fn from_raw(raw: u64) -> Option<Self> {
+        if raw == 0 { None } else { Some(Self(raw)) }
+    }
+    /// The stored form.
+    pub const fn raw(self) -> u64 {
+        self.0
+    }
+    /// Segment id.
+    pub const fn segment(self) -> u64 {
+        self.0 >> SLOT_BITS
+    }
+    /// Slot within the segment.
+    pub const fn slot(self) -> u32 {
+        (self.0 & ((1 << SLOT_BITS) - 1)) as u32
+    }
+}
+
+impl fmt::Debug for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.segment(), self.slot())
+    }
+}
+
+impl fmt::Display for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// A record's address with its stored length, as trees keep it: enough to account for the record without
+/// looking up its segment.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Ptr {
+    /// Where the record is.
+    pub addr: Addr,
+    /// Its stored (compressed) length in bytes.
+    pub len_bytes: u32,
+}
+
+/// Key of a dataset's tree. Ordered by object, then kind, then offset.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Key {
+    /// The object (an inode's data, a directory, ...) that the entry belongs to.
+    pub object: u64,
+    /// What the entry is; below [`Key::ENGINE_KINDS`] the meaning is the file system's.
+    pub kind: u8,
+    /// Position within the object: page number, name hash, ...
+    pub offset: u64,
+}
+
+impl Key {
+    /// Kinds from here on belong to the engine.
+    pub const ENGINE_KINDS: u8 = 0xE0;
+    /// Page of an object's data; `offset` is the page number (byte offset / recordsize).
+    pub const PAGE: u8 = 0xF0;
+    /// Stored size of an object's pages, kept by the engine.
+    pub const USAGE: u8 = 0xF1;
+    /// Property of the dataset (object 0).
+    pub const PROPERTY: u8 = 0xF2;
+    /// Reference count of a shared record (object 0, `offset` = raw address).
+    pub const SHARED: u8 = 0xF3;
+
+    /// A key.
+    pub const fn new(object: u64, kind: u8, offset: u64) -> Self {
+        Self { object, kind, offset }
+    }
+    /// Key of page number `page` of `object`.
+    pub const fn page(object: u64, page: u64) -> Self {
+        Self::new(object, Self::PAGE, page)
+    }
+}
