@@ -27,6 +27,17 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// A device cannot be opened.
+    #[error("cannot open {device}: {source}; {advice}")]
+    Open {
+        /// The device, as the user named it.
+        device: PathBuf,
+        /// The operating system's own error.
+        #[source]
+        source: io::Error,
+        /// What the user can do about it.
+        advice: &'static str,
+    },
     /// Bytes that were read do not match their checksum or are not well formed.
     #[error("damaged {what}: {detail}")]
     Corrupt {
@@ -51,7 +62,9 @@ pub enum Error {
     #[error("{0}")]
     Invalid(String),
     /// A write or flush failed earlier; nothing more is acknowledged until the pool has been reopened (W6).
-    #[error("the pool stopped accepting changes after a failed write: {0}; export it, mend the device and import it again")]
+    #[error(
+        "the pool stopped accepting changes after a failed write: {0}; export it, mend the device and import it again"
+    )]
     Failed(String),
     /// The pool or mount is read-only.
     #[error("read-only: {0}")]

@@ -1,58 +1,163 @@
-//! Buffers aligned for direct I/O.
+//! Buffers aligned for direct I/O, reused per thread.
+//!
+//! A fresh buffer has to be zeroed, since Rust knows no other sound initial state; at 1 MiB that costs more
+//! than the system call that fills it. Dropped buffers therefore wait in a small list of their thread, and
+//! [`AlignedBuf::scratch`] hands them out again as they are: initialised, with arbitrary content.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::cell::RefCell;
+use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use crate::limits::BLOCK_BYTES;
 
-/// A zero-initialised byte buffer whose start and length are multiples of the block size.
+/// Size classes kept for reuse: 4 KiB, 8 KiB, ... 1 MiB.
+const CLASSES: usize = 9;
+/// Bytes kept per class and thread (one buffer where a buffer is larger): below 3 MiB per thread in all.
+const CLASS_BYTES: usize = 256 << 10;
+/// Buffers kept per class and thread.
+const CLASS_BUFFERS: usize = 16;
+
+thread_local! {
+    static FREE: RefCell<[Vec<Raw>; CLASSES]> = RefCell::new(std::array::from_fn(|_| Vec::new()));
+}
+
+/// A byte buffer whose start and length are multiples of the block size.
 pub struct AlignedBuf {
-    start: NonNull<u8>,
+    raw: ManuallyDrop<Raw>,
     len_bytes: usize,
 }
 
-// SAFETY: the buffer owns its memory exclusively, like a Vec<u8>.
-unsafe impl Send for AlignedBuf {}
-// SAFETY: shared access only reads.
-unsafe impl Sync for AlignedBuf {}
-
 impl AlignedBuf {
-    /// A buffer of at least `len_bytes`, rounded up to whole blocks (at least one).
+    /// A buffer of zeros of at least `len_bytes`, rounded up to whole blocks (at least one).
     #[must_use]
     pub fn zeroed(len_bytes: usize) -> Self {
-        let len_bytes = len_bytes.next_multiple_of(BLOCK_BYTES).max(BLOCK_BYTES);
-        let layout = Self::layout(len_bytes);
-        // SAFETY: the layout has a non-zero size.
-        let raw = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(raw) else { handle_alloc_error(layout) };
-        Self { start, len_bytes }
+        let len_bytes = whole_blocks(len_bytes);
+        if let Some(raw) = reuse(len_bytes) {
+            let mut buf = Self { raw: ManuallyDrop::new(raw), len_bytes };
+            buf.fill(0);
+            return buf;
+        }
+        Self { raw: ManuallyDrop::new(Raw::zeroed(capacity_for(len_bytes))), len_bytes }
     }
 
-    fn layout(len_bytes: usize) -> Layout {
-        // SAFETY: the alignment is a power of two, and lengths are far below isize::MAX.
-        unsafe { Layout::from_size_align_unchecked(len_bytes, BLOCK_BYTES) }
+    /// A buffer with arbitrary content, for a caller who overwrites all of it (as [`crate::device::Device::read`]
+    /// does). Length as in [`AlignedBuf::zeroed`].
+    #[must_use]
+    pub fn scratch(len_bytes: usize) -> Self {
+        let len_bytes = whole_blocks(len_bytes);
+        let raw = reuse(len_bytes).unwrap_or_else(|| Raw::zeroed(capacity_for(len_bytes)));
+        Self { raw: ManuallyDrop::new(raw), len_bytes }
+    }
+
+    /// A buffer that holds `bytes`, padded with zeros to whole blocks.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        let mut buf = Self::scratch(bytes.len());
+        let (head, tail) = buf.split_at_mut(bytes.len());
+        head.copy_from_slice(bytes);
+        tail.fill(0);
+        buf
+    }
+
+    /// Shortens the buffer to `len_bytes`, rounded up to whole blocks (at least one); never lengthens it.
+    pub fn truncate(&mut self, len_bytes: usize) {
+        self.len_bytes = self.len_bytes.min(whole_blocks(len_bytes));
     }
 }
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        // SAFETY: allocated in `zeroed` with this very layout.
-        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len_bytes)) }
+        // SAFETY: `raw` is taken once, here, and never used again.
+        let raw = unsafe { ManuallyDrop::take(&mut self.raw) };
+        recycle(raw);
     }
 }
 
 impl Deref for AlignedBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: start is valid for len_bytes initialised bytes for as long as self lives.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len_bytes) }
+        // SAFETY: `raw` owns `capacity_bytes >= len_bytes` initialised bytes for as long as self lives.
+        unsafe { std::slice::from_raw_parts(self.raw.start.as_ptr(), self.len_bytes) }
     }
 }
 
 impl DerefMut for AlignedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in deref, and self is borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len_bytes) }
+        unsafe { std::slice::from_raw_parts_mut(self.raw.start.as_ptr(), self.len_bytes) }
     }
+}
+
+impl fmt::Debug for AlignedBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AlignedBuf({} bytes)", self.len_bytes)
+    }
+}
+
+/// Owned, aligned, fully initialised memory.
+struct Raw {
+    start: NonNull<u8>,
+    capacity_bytes: usize,
+}
+
+// SAFETY: the memory is owned exclusively, like that of a Vec<u8>.
+unsafe impl Send for Raw {}
+// SAFETY: shared access only reads.
+unsafe impl Sync for Raw {}
+
+impl Raw {
+    fn zeroed(capacity_bytes: usize) -> Self {
+        let layout = Self::layout(capacity_bytes);
+        // SAFETY: the layout has a non-zero size, since capacities are at least one block.
+        let raw = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(raw) else { handle_alloc_error(layout) };
+        Self { start, capacity_bytes }
+    }
+
+    fn layout(capacity_bytes: usize) -> Layout {
+        // A length near isize::MAX cannot be allocated: the process ends as it does for any Vec of that size.
+        let refused = Layout::new::<[u8; BLOCK_BYTES]>();
+        Layout::from_size_align(capacity_bytes, BLOCK_BYTES).unwrap_or_else(|_| handle_alloc_error(refused))
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `zeroed` with this very layout.
+        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.capacity_bytes)) }
+    }
+}
+
+fn whole_blocks(len_bytes: usize) -> usize {
+    len_bytes.max(1).checked_next_multiple_of(BLOCK_BYTES).unwrap_or(usize::MAX)
+}
+
+/// The class that holds buffers of `len_bytes`, if such buffers are kept.
+fn class_of(len_bytes: usize) -> Option<usize> {
+    let class = (len_bytes / BLOCK_BYTES).checked_next_power_of_two()?.trailing_zeros() as usize;
+    (class < CLASSES).then_some(class)
+}
+
+fn capacity_for(len_bytes: usize) -> usize {
+    class_of(len_bytes).map_or(len_bytes, |class| BLOCK_BYTES << class)
+}
+
+fn reuse(len_bytes: usize) -> Option<Raw> {
+    let class = class_of(len_bytes)?;
+    FREE.try_with(|free| free.borrow_mut()[class].pop()).ok().flatten()
+}
+
+fn recycle(raw: Raw) {
+    let Some(class) = class_of(raw.capacity_bytes) else { return };
+    let keep = (CLASS_BYTES / raw.capacity_bytes).clamp(1, CLASS_BUFFERS);
+    // After the thread's list is gone the buffer is freed instead, by dropping the closure.
+    let _ = FREE.try_with(move |free| {
+        let list = &mut free.borrow_mut()[class];
+        if list.len() < keep {
+            list.push(raw);
+        }
+    });
 }

@@ -2,28 +2,59 @@
 
 use std::path::Path;
 
-use crate::Result;
+use crate::limits::BLOCK_BYTES;
+use crate::{Error, Result};
 
 mod buffer;
+mod file;
+mod lock;
+mod open;
+mod sim;
+mod stats;
+#[cfg(test)]
+mod tests;
+
 pub use buffer::AlignedBuf;
+pub use file::FileDevice;
+pub use open::{OpenMode, create_file_device};
+pub use sim::{Fault, SimDevice, SimOp};
+pub use stats::{DeviceCounts, DeviceStats};
 
 /// A device of a pool: a regular file, a block device or a simulated one.
 ///
 /// Offsets, lengths and buffers are multiples of [`crate::limits::BLOCK_BYTES`]. Calls block; they may be
 /// made from any thread. A write is durable once a later [`Device::flush`] has returned, or on return where
-/// `durable` was asked for.
+/// `durable` was asked for. Once a flush or a durable write has failed, every later flush and durable write
+/// fails with [`Error::Failed`]: the operating system may have dropped the data and forgotten about it, so
+/// that a second try would succeed without having stored anything.
 pub trait Device: Send + Sync {
     /// The device as the user named it, for messages.
     fn path(&self) -> &Path;
     /// Size in bytes, a multiple of the block size.
     fn size_bytes(&self) -> u64;
-    /// Fills `buf` from `offset`.
+    /// Fills `buf` from `offset`. On error the content of `buf` is arbitrary.
     fn read(&self, offset: u64, buf: &mut AlignedBuf) -> Result<()>;
     /// Writes all of `buf` at `offset`; with `durable`, returns when these bytes are on stable storage.
     /// Other unflushed writes are not covered by `durable`.
     fn write(&self, offset: u64, buf: &AlignedBuf, durable: bool) -> Result<()>;
     /// Makes all writes that completed before this call durable.
     fn flush(&self) -> Result<()>;
-    /// Tells the device that a range holds nothing any more. Best effort.
+    /// Tells the device that a range holds nothing any more. Best effort: afterwards the range reads as
+    /// anything, and a device that knows no discard ignores it.
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()>;
+    /// What the device has done since it was opened.
+    fn stats(&self) -> &DeviceStats;
+}
+
+/// Refuses a transfer that is unaligned or reaches beyond the device.
+fn check_range(device: &Path, size_bytes: u64, offset: u64, len_bytes: u64) -> Result<()> {
+    let block = BLOCK_BYTES as u64;
+    let inside = offset.checked_add(len_bytes).is_some_and(|end| end <= size_bytes);
+    if inside && offset.is_multiple_of(block) && len_bytes.is_multiple_of(block) {
+        return Ok(());
+    }
+    let device = device.display();
+    Err(Error::Invalid(format!(
+        "{len_bytes} bytes at byte {offset} of {device} are not whole {block}-byte blocks within its {size_bytes} bytes"
+    )))
 }

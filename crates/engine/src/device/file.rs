@@ -1,0 +1,205 @@
+//! Regular files and block devices.
+
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, ReadWriteFlags};
+
+use super::open::{self, Kind, OpenMode};
+use super::{AlignedBuf, Device, DeviceStats, check_range};
+use crate::limits::BLOCK_BYTES;
+use crate::{Error, Result};
+
+/// A regular file or block device, opened for direct I/O and locked against other openers.
+#[derive(Debug)]
+pub struct FileDevice {
+    path: PathBuf,
+    file: File,
+    size_bytes: u64,
+    mode: OpenMode,
+    kind: Kind,
+    /// Set by a failed flush or durable write: nothing is acknowledged as durable any more.
+    failed: AtomicBool,
+    stats: DeviceStats,
+}
+
+impl FileDevice {
+    /// Opens `path`, a regular file or block device, and locks it until the device is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] where another opener (of this process too) holds it; [`Error::Open`] where the operating
+    /// system refuses; [`Error::Invalid`] where it is no file or block device, or too small;
+    /// [`Error::Unsupported`] where its blocks are too large.
+    pub fn open(path: &Path, mode: OpenMode) -> Result<Self> {
+        let open::Opened { file, size_bytes, kind } = open::open(path, mode)?;
+        let (failed, stats) = (AtomicBool::new(false), DeviceStats::default());
+        Ok(Self { path: path.to_path_buf(), file, size_bytes, mode, kind, failed, stats })
+    }
+
+    /// What the device was opened for.
+    #[must_use]
+    pub fn mode(&self) -> OpenMode {
+        self.mode
+    }
+
+    fn io_error(&self, op: &'static str, offset: u64, len_bytes: u64, source: io::Error) -> Error {
+        self.stats.error();
+        Error::Io { op, device: self.path.clone(), offset, len_bytes, source }
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        match self.mode {
+            OpenMode::ReadWrite => Ok(()),
+            OpenMode::ReadOnly => {
+                Err(Error::ReadOnly(format!("{} was opened for reading", self.path.display())))
+            }
+        }
+    }
+
+    fn check_not_failed(&self) -> Result<()> {
+        if self.failed.load(Ordering::Acquire) {
+            let name = self.path.display();
+            return Err(Error::Failed(format!("an earlier write or flush of {name} failed")));
+        }
+        Ok(())
+    }
+
+    fn latch(&self, error: Error) -> Error {
+        self.failed.store(true, Ordering::Release);
+        error
+    }
+
+    /// Writes `bytes`; falls back to write and flush where the file system knows no durable write.
+    fn write_all(&self, offset: u64, bytes: &[u8], durable: bool) -> io::Result<()> {
+        if !durable {
+            return transfer(bytes.len(), |at| {
+                Ok(rustix::io::pwrite(&self.file, &bytes[at..], offset + at as u64)?)
+            });
+        }
+        let written = transfer(bytes.len(), |at| {
+            let part = [IoSlice::new(&bytes[at..])];
+            Ok(rustix::io::pwritev2(&self.file, &part, offset + at as u64, ReadWriteFlags::DSYNC)?)
+        });
+        match written.as_ref().map_err(Errno::from_io_error) {
+            Err(Some(Errno::OPNOTSUPP | Errno::NOSYS)) => {
+                self.write_all(offset, bytes, false)?;
+                Ok(rustix::fs::fdatasync(&self.file)?)
+            }
+            _ => written,
+        }
+    }
+
+    fn discard_range(&self, offset: u64, len_bytes: u64) -> io::Result<()> {
+        match self.kind {
+            Kind::FullFile => Err(Errno::OPNOTSUPP.into()),
+            Kind::ThinFile => {
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                Ok(rustix::io::retry_on_intr(|| rustix::fs::fallocate(&self.file, flags, offset, len_bytes))?)
+            }
+            Kind::Block => blkdiscard(&self.file, offset, len_bytes),
+        }
+    }
+}
+
+impl Device for FileDevice {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn read(&self, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
+        let len_bytes = buf.len();
+        check_range(&self.path, self.size_bytes, offset, len_bytes as u64)?;
+        transfer(len_bytes, |at| Ok(rustix::io::pread(&self.file, &mut buf[at..], offset + at as u64)?))
+            .map_err(|e| self.io_error("read", offset, len_bytes as u64, e))?;
+        self.stats.read(len_bytes);
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, buf: &AlignedBuf, durable: bool) -> Result<()> {
+        self.check_writable()?;
+        check_range(&self.path, self.size_bytes, offset, buf.len() as u64)?;
+        if durable {
+            self.check_not_failed()?;
+        }
+        if let Err(e) = self.write_all(offset, buf, durable) {
+            let error = self.io_error("write", offset, buf.len() as u64, e);
+            return Err(if durable { self.latch(error) } else { error });
+        }
+        self.stats.write(buf.len());
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        if self.mode == OpenMode::ReadOnly {
+            return Ok(());
+        }
+        self.check_not_failed()?;
+        // Not retried, not even after EINTR: a failed fdatasync may have forgotten what it did not write.
+        rustix::fs::fdatasync(&self.file)
+            .map_err(|e| self.latch(self.io_error("flush", 0, self.size_bytes, e.into())))?;
+        // A flush that ran beside the one that failed may have missed the pages whose error that one took.
+        self.check_not_failed()?;
+        self.stats.flush();
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.check_writable()?;
+        check_range(&self.path, self.size_bytes, offset, len_bytes)?;
+        if len_bytes == 0 {
+            return Ok(());
+        }
+        let done = self.discard_range(offset, len_bytes);
+        match done.as_ref().map_err(Errno::from_io_error) {
+            Ok(()) => self.stats.discard(len_bytes),
+            Err(Some(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY)) => {}
+            Err(_) => return done.map_err(|e| self.io_error("discard", offset, len_bytes, e)),
+        }
+        Ok(())
+    }
+
+    fn stats(&self) -> &DeviceStats {
+        &self.stats
+    }
+}
+
+/// Repeats `step(done)` until `len_bytes` are transferred. Interrupted calls are repeated; a transfer that
+/// ended within a block is repeated from the block's start, as direct I/O wants it.
+pub(super) fn transfer(len_bytes: usize, mut step: impl FnMut(usize) -> io::Result<usize>) -> io::Result<()> {
+    let mut done = 0;
+    while done < len_bytes {
+        let moved = match step(done) {
+            Ok(moved) => moved,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(e),
+        };
+        let reached = done + moved.min(len_bytes - done);
+        let next = if reached == len_bytes { reached } else { reached - reached % BLOCK_BYTES };
+        if next == done {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                format!("the device moved {moved} bytes and no more; has it shrunk?"),
+            ));
+        }
+        done = next;
+    }
+    Ok(())
+}
+
+/// `BLKDISCARD` of linux/fs.h: `_IO(0x12, 119)`.
+const BLKDISCARD: libc::Ioctl = 0x1277;
+
+fn blkdiscard(file: &File, offset: u64, len_bytes: u64) -> io::Result<()> {
+    let range = [offset, len_bytes];
+    // SAFETY: BLKDISCARD reads two u64 from the pointer, which outlives the call.
+    let rc = unsafe { libc::ioctl(file.as_raw_fd(), BLKDISCARD, range.as_ptr()) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

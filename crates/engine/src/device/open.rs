@@ -1,0 +1,208 @@
+//! Opening and creating devices: what is accepted, and why something is refused.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use rustix::fs::{Access, AtFlags, CWD, FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::lock;
+use crate::limits::{BLOCK_BYTES, DEVICE_BYTES_MIN};
+use crate::{Error, Result};
+
+/// What a device is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// Reading alone, beside other readers; refused while a writer has the device open.
+    ReadOnly,
+    /// Reading and writing, by one opener at a time.
+    ReadWrite,
+}
+
+/// An opened, locked and measured device.
+pub(super) struct Opened {
+    pub(super) file: File,
+    pub(super) size_bytes: u64,
+    pub(super) kind: Kind,
+}
+
+/// How a device takes discards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A block device: discard goes to the device.
+    Block,
+    /// A sparse file: discarded ranges go back to the file system that holds it.
+    ThinFile,
+    /// A file whose blocks were all allocated when it was opened. They stay so: giving them back would let
+    /// the file system hand them to somebody else, and a later write of the pool would find no space.
+    FullFile,
+}
+
+/// Opens `path` for direct I/O and locks it.
+pub(super) fn open(path: &Path, mode: OpenMode) -> Result<Opened> {
+    let is_block = classify(path)?;
+    let file = open_direct(path, mode, is_block)?;
+    lock::lock(&file, path, mode, is_block)?;
+    let (size_bytes, kind) = measure(&file, path, is_block)?;
+    Ok(Opened { file, size_bytes, kind })
+}
+
+/// Whether `path` is a block device; an error if it is neither that nor a regular file.
+fn classify(path: &Path) -> Result<bool> {
+    let kind = std::fs::metadata(path).map_err(|e| refused(path, e))?.file_type();
+    if kind.is_block_device() {
+        return Ok(true);
+    }
+    if kind.is_file() {
+        return Ok(false);
+    }
+    let what = if kind.is_dir() { "a directory" } else { "neither a block device nor a regular file" };
+    Err(Error::Invalid(format!(
+        "{} is {what}; a pool needs a block device or a regular file",
+        path.display()
+    )))
+}
+
+fn open_direct(path: &Path, mode: OpenMode, is_block: bool) -> Result<File> {
+    let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY;
+    match mode {
+        OpenMode::ReadOnly => flags |= OFlags::RDONLY,
+        // O_EXCL without O_CREAT on a block device: refused while it is mounted or claimed by another driver.
+        OpenMode::ReadWrite if is_block => flags |= OFlags::RDWR | OFlags::EXCL,
+        OpenMode::ReadWrite => flags |= OFlags::RDWR,
+    }
+    match rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty()) {
+        Ok(fd) => {
+            let file = File::from(fd);
+            if direct_works(&file) { Ok(file) } else { open_buffered(path, flags) }
+        }
+        Err(Errno::INVAL) => open_buffered(path, flags),
+        Err(Errno::BUSY) => Err(lock::busy(path, None)),
+        Err(e) => Err(refused(path, e.into())),
+    }
+}
+
+/// Some file systems accept O_DIRECT and then refuse the transfers, or want a coarser alignment than ours.
+fn direct_works(file: &File) -> bool {
+    let mut block = super::AlignedBuf::scratch(BLOCK_BYTES);
+    !matches!(rustix::io::pread(file, &mut block[..], 0), Err(Errno::INVAL | Errno::OPNOTSUPP))
+}
+
+fn open_buffered(path: &Path, flags: OFlags) -> Result<File> {
+    tracing::warn!(
+        device = %path.display(),
+        "the file system does not take direct I/O: data is cached twice and flushes cost more"
+    );
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| refused(path, e.into()))?;
+    Ok(File::from(fd))
+}
+
+fn measure(file: &File, path: &Path, is_block: bool) -> Result<(u64, Kind)> {
+    let failed = |e: Errno| refused(path, e.into());
+    // The end of a block device is its size; fstat reports zero.
+    let end = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0)).map_err(failed)?;
+    let kind = if is_block {
+        check_block_size(path, rustix::fs::ioctl_blksszget(file).map_err(failed)?)?;
+        Kind::Block
+    } else {
+        let meta = file.metadata().map_err(|e| refused(path, e))?;
+        if meta.blocks().saturating_mul(512) < end { Kind::ThinFile } else { Kind::FullFile }
+    };
+    let size_bytes = end - end % BLOCK_BYTES as u64;
+    if size_bytes < DEVICE_BYTES_MIN {
+        return Err(too_small(path, size_bytes));
+    }
+    Ok((size_bytes, kind))
+}
+
+fn check_block_size(path: &Path, logical_bytes: u32) -> Result<()> {
+    if logical_bytes as usize <= BLOCK_BYTES {
+        return Ok(());
+    }
+    Err(Error::Unsupported(format!(
+        "{} has logical blocks of {logical_bytes} bytes; a pool needs {BLOCK_BYTES} or less. Format the device with \
+         smaller blocks if it can be (nvme format, sg_format)",
+        path.display()
+    )))
+}
+
+/// Creates a regular file of `size_bytes` (a multiple of the block size) as a device, and makes its name durable.
+///
+/// All blocks are allocated at once, so that a write of the pool never finds the file system full. Refused
+/// where `path` exists, where the size is too small or unaligned, and where there is no room.
+pub fn create_file_device(path: &Path, size_bytes: u64) -> Result<()> {
+    if size_bytes < DEVICE_BYTES_MIN {
+        return Err(too_small(path, size_bytes));
+    }
+    if !size_bytes.is_multiple_of(BLOCK_BYTES as u64) {
+        let name = path.display();
+        return Err(Error::Invalid(format!(
+            "the size of {name}, {size_bytes} bytes, is not a multiple of {BLOCK_BYTES}"
+        )));
+    }
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY;
+    // Only the owner reads what databases keep to themselves.
+    let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|e| match e {
+        Errno::EXIST => {
+            Error::Invalid(format!("{} exists already; remove it or choose another name", path.display()))
+        }
+        e => refused(path, e.into()),
+    })?;
+    let file = File::from(fd);
+    allocate(&file, path, size_bytes).inspect_err(|_| {
+        if let Err(e) = std::fs::remove_file(path) {
+            tracing::warn!(device = %path.display(), error = %e, "cannot remove the file that could not be allocated");
+        }
+    })
+}
+
+fn allocate(file: &File, path: &Path, size_bytes: u64) -> Result<()> {
+    let op = |op: &'static str, source: io::Error| Error::Io {
+        op,
+        device: path.to_path_buf(),
+        offset: 0,
+        len_bytes: size_bytes,
+        source,
+    };
+    match rustix::io::retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size_bytes)) {
+        Ok(()) => {}
+        Err(Errno::NOSPC | Errno::DQUOT) => {
+            let name = path.display();
+            return Err(Error::NoSpace(format!("{name} cannot take {size_bytes} bytes on its file system")));
+        }
+        Err(e) => return Err(op("allocate", e.into())),
+    }
+    file.sync_all().map_err(|e| op("flush", e))?;
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(parent).and_then(|dir| dir.sync_all()).map_err(|e| op("flush the directory", e))
+}
+
+fn too_small(path: &Path, size_bytes: u64) -> Error {
+    let (name, have, need) = (path.display(), size_bytes >> 20, DEVICE_BYTES_MIN.div_ceil(1 << 20));
+    Error::Invalid(format!(
+        "{name} is too small: {have} MiB ({size_bytes} bytes); a device needs at least {need} MiB"
+    ))
+}
+
+/// An error of open, said with what to do about it.
+fn refused(path: &Path, source: io::Error) -> Error {
+    let advice = match Errno::from_io_error(&source) {
+        Some(Errno::NOENT) => "check the name; lsblk lists the block devices",
+        Some(Errno::ACCESS | Errno::PERM) if is_read_only_device(path) => {
+            "the device is read-only; import the pool read-only"
+        }
+        Some(Errno::ACCESS | Errno::PERM) => "run as root or as a user who may read and write it",
+        Some(Errno::ROFS) => "its file system is read-only; import the pool read-only",
+        Some(Errno::NOMEDIUM | Errno::NXIO | Errno::NODEV) => "the device is gone or has no medium",
+        _ => "see the kernel's log",
+    };
+    Error::Open { device: path.to_path_buf(), source, advice }
+}
+
+/// A block device that its driver or `blockdev --setro` made read-only refuses writers though the permissions of its
+/// name would let them in.
+fn is_read_only_device(path: &Path) -> bool {
+    rustix::fs::accessat(CWD, path, Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS).is_ok()
+}

@@ -1,0 +1,387 @@
+//! A simulated device: in memory, deterministic, and as unkind as real ones.
+//!
+//! Fault model:
+//! 1. A write is visible to reads at once, and durable after a flush, or on return if it was durable itself.
+//! 2. A power cut keeps, for every 512-byte sector on its own, the last durable content or any one of the
+//!    contents written since. So writes are torn between sectors, reordered and lost, never torn inside one.
+//! 3. A failed flush or durable write leaves each unflushed sector with one such content, for good: reads still
+//!    show the newest one until the power cut, and no later flush makes it durable.
+//! 4. Reads, writes and flushes fail where the test says so; bits flip where the test says so.
+//! 5. A cut armed with [`SimDevice::cut_after`] strikes inside a write or flush, of which it keeps any part.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use super::{AlignedBuf, Device, DeviceStats, check_range};
+use crate::limits::BLOCK_BYTES;
+use crate::{Error, Result};
+
+const SECTOR_BYTES: usize = 512;
+type Sector = [u8; SECTOR_BYTES];
+type Block = [u8; BLOCK_BYTES];
+
+/// What a [`Fault`] strikes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SimOp {
+    /// [`Device::read`]
+    Read,
+    /// [`Device::write`]; the failed write may have stored any part of itself.
+    Write,
+    /// [`Device::flush`]; the range of the fault does not matter.
+    Flush,
+}
+
+/// Calls that shall fail with EIO.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// The kind of call.
+    pub op: SimOp,
+    /// Only calls that touch these bytes of the device.
+    pub range: Range<u64>,
+    /// So many such calls succeed first.
+    pub skip: u64,
+    /// So many fail then; `u64::MAX` for all.
+    pub times: u64,
+}
+
+/// A simulated device. Cloning an image ([`SimDevice::crash`]) shares unchanged blocks, so that thousands of
+/// crashes of one state are cheap.
+pub struct SimDevice {
+    path: PathBuf,
+    size_bytes: u64,
+    state: Mutex<State>,
+    stats: DeviceStats,
+}
+
+#[derive(Default)]
+struct State {
+    /// What reads see. Absent blocks are zeros.
+    visible: BTreeMap<u64, Arc<Block>>,
+    /// Sectors whose visible content is not durable.
+    unflushed: BTreeMap<u64, Unflushed>,
+    faults: Vec<Fault>,
+    /// Writes and flushes until the power cut.
+    cut_in: Option<u64>,
+    off: bool,
+    failed: bool,
+    random: Random,
+}
+
+struct Unflushed {
+    durable: Sector,
+    /// Contents written since, oldest first. Empty after a failed flush: then the visible content is lost.
+    written: Vec<Sector>,
+}
+
+impl SimDevice {
+    /// An empty (all-zero) device. `seed` decides what a failed flush keeps; two devices with the same seed and
+    /// the same calls behave alike. `size_bytes` is rounded down to whole blocks.
+    #[must_use]
+    pub fn new(size_bytes: u64, seed: u64) -> Self {
+        let state = State { random: Random(seed), ..State::default() };
+        Self::with_state(PathBuf::from(format!("sim-{seed}")), size_bytes, state)
+    }
+
+    fn with_state(path: PathBuf, size_bytes: u64, state: State) -> Self {
+        let size_bytes = size_bytes - size_bytes % BLOCK_BYTES as u64;
+        Self { path, size_bytes, state: Mutex::new(state), stats: DeviceStats::default() }
+    }
+
+    /// The device after a power cut at this moment, with all faults removed. `choose(n)`, called once per
+    /// unflushed sector in ascending order, returns which of its `n` possible contents survived: 0 the durable
+    /// one, `n - 1` the newest (larger answers count as that). This device is left as it is.
+    #[must_use]
+    pub fn crash(&self, choose: &mut dyn FnMut(usize) -> usize) -> Self {
+        let mut state = self.state.lock();
+        let mut image = State { visible: state.visible.clone(), ..State::default() };
+        for (&sector, unflushed) in &state.unflushed {
+            let kept = unflushed.pick(choose);
+            image.set_sector(sector, &kept);
+        }
+        image.random = Random(state.random.next());
+        drop(state);
+        Self::with_state(self.path.clone(), self.size_bytes, image)
+    }
+
+    /// [`SimDevice::crash`] with choices drawn from `seed`.
+    #[must_use]
+    pub fn crash_seeded(&self, seed: u64) -> Self {
+        let mut random = Random(seed);
+        self.crash(&mut |n| random.below(n))
+    }
+
+    /// Arms a power cut: `calls` more writes and flushes succeed, the one after that is cut in the middle. It and
+    /// everything later fails with EIO, until [`SimDevice::crash`] gives the device after power has come back.
+    pub fn cut_after(&self, calls: u64) {
+        self.state.lock().cut_in = Some(calls);
+    }
+
+    /// Whether an armed power cut has struck.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.state.lock().off
+    }
+
+    /// Makes calls fail from now on.
+    pub fn inject(&self, fault: Fault) {
+        self.state.lock().faults.push(fault);
+    }
+
+    /// Removes all injected faults. A failed flush stays failed, as on a real device.
+    pub fn clear_faults(&self) {
+        self.state.lock().faults.clear();
+    }
+
+    /// Flips bit `bit` (0..8) of the byte at `offset`, durably and silently. Beyond the device: no effect.
+    pub fn flip_bit(&self, offset: u64, bit: u8) {
+        if offset >= self.size_bytes {
+            return;
+        }
+        let mut state = self.state.lock();
+        let (sector, at) = (offset / SECTOR_BYTES as u64, (offset % SECTOR_BYTES as u64) as usize);
+        let mut content = state.sector(sector);
+        content[at] ^= 1 << (bit % 8);
+        state.set_sector(sector, &content);
+        if let Some(unflushed) = state.unflushed.get_mut(&sector) {
+            unflushed.durable[at] ^= 1 << (bit % 8);
+            for written in &mut unflushed.written {
+                written[at] ^= 1 << (bit % 8);
+            }
+        }
+    }
+
+    /// Sectors whose content a crash may take back.
+    #[must_use]
+    pub fn unflushed_sectors(&self) -> usize {
+        self.state.lock().unflushed.len()
+    }
+
+    fn eio(&self, op: &'static str, offset: u64, len_bytes: u64) -> Error {
+        self.stats.error();
+        Error::Io { op, device: self.path.clone(), offset, len_bytes, source: Errno::IO.into() }
+    }
+
+    fn failed(&self) -> Error {
+        Error::Failed(format!("an earlier write or flush of {} failed", self.path.display()))
+    }
+}
+
+impl Device for SimDevice {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn read(&self, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
+        let len_bytes = buf.len() as u64;
+        check_range(&self.path, self.size_bytes, offset, len_bytes)?;
+        let mut state = self.state.lock();
+        if state.off || state.strikes(SimOp::Read, offset, len_bytes) {
+            return Err(self.eio("read", offset, len_bytes));
+        }
+        for (block, part) in (offset / BLOCK_BYTES as u64..).zip(buf.chunks_exact_mut(BLOCK_BYTES)) {
+            match state.visible.get(&block) {
+                Some(content) => part.copy_from_slice(&content[..]),
+                None => part.fill(0),
+            }
+        }
+        drop(state);
+        self.stats.read(buf.len());
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, buf: &AlignedBuf, durable: bool) -> Result<()> {
+        let len_bytes = buf.len() as u64;
+        check_range(&self.path, self.size_bytes, offset, len_bytes)?;
+        let mut state = self.state.lock();
+        if durable && state.failed {
+            return Err(self.failed());
+        }
+        if state.off {
+            return Err(self.eio("write", offset, len_bytes));
+        }
+        let cut = state.cut_strikes();
+        let fails = cut || state.strikes(SimOp::Write, offset, len_bytes);
+        let first = offset / SECTOR_BYTES as u64;
+        for (sector, bytes) in (first..).zip(buf.as_chunks::<SECTOR_BYTES>().0) {
+            // What a failed write stored shows already; a write cut by power shows after the crash.
+            if !fails || cut || state.random.below(2) == 1 {
+                state.write_sector(sector, bytes, durable && !fails);
+            }
+        }
+        if fails {
+            state.failed |= durable;
+            return Err(self.eio("write", offset, len_bytes));
+        }
+        drop(state);
+        self.stats.write(buf.len());
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.failed {
+            return Err(self.failed());
+        }
+        if state.off || state.cut_strikes() {
+            return Err(self.eio("flush", 0, self.size_bytes));
+        }
+        if state.strikes(SimOp::Flush, 0, self.size_bytes) {
+            state.fail_flush();
+            return Err(self.eio("flush", 0, self.size_bytes));
+        }
+        state.unflushed.retain(|_, unflushed| unflushed.written.is_empty());
+        drop(state);
+        self.stats.flush();
+        Ok(())
+    }
+
+    /// Afterwards the range reads as what it was, as zeros or as noise, drawn per block, and a crash keeps that.
+    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        check_range(&self.path, self.size_bytes, offset, len_bytes)?;
+        let mut state = self.state.lock();
+        if state.off {
+            return Err(self.eio("discard", offset, len_bytes));
+        }
+        let blocks = offset / BLOCK_BYTES as u64..(offset + len_bytes) / BLOCK_BYTES as u64;
+        for block in blocks {
+            state.discard_block(block);
+        }
+        drop(state);
+        self.stats.discard(len_bytes);
+        Ok(())
+    }
+
+    fn stats(&self) -> &DeviceStats {
+        &self.stats
+    }
+}
+
+impl State {
+    fn sector(&self, sector: u64) -> Sector {
+        let at = sector as usize % SECTORS_PER_BLOCK * SECTOR_BYTES;
+        let mut content = [0; SECTOR_BYTES];
+        if let Some(block) = self.visible.get(&(sector / SECTORS_PER_BLOCK as u64)) {
+            content.copy_from_slice(&block[at..at + SECTOR_BYTES]);
+        }
+        content
+    }
+
+    fn set_sector(&mut self, sector: u64, content: &Sector) {
+        let at = sector as usize % SECTORS_PER_BLOCK * SECTOR_BYTES;
+        let block = self.visible.entry(sector / SECTORS_PER_BLOCK as u64).or_insert_with(zero_block);
+        Arc::make_mut(block)[at..at + SECTOR_BYTES].copy_from_slice(content);
+    }
+
+    fn write_sector(&mut self, sector: u64, content: &Sector, durable: bool) {
+        if durable {
+            self.unflushed.remove(&sector);
+        } else {
+            let before = self.sector(sector);
+            let unflushed = self.unflushed.entry(sector);
+            let unflushed = unflushed.or_insert_with(|| Unflushed { durable: before, written: Vec::new() });
+            unflushed.written.push(*content);
+        }
+        self.set_sector(sector, content);
+    }
+
+    fn fail_flush(&mut self) {
+        self.failed = true;
+        let random = &mut self.random;
+        for unflushed in self.unflushed.values_mut() {
+            unflushed.durable = unflushed.pick(&mut |n| random.below(n));
+            unflushed.written.clear();
+        }
+    }
+
+    fn discard_block(&mut self, block: u64) {
+        let first = block * SECTORS_PER_BLOCK as u64;
+        match self.random.below(3) {
+            0 => return,
+            1 => {
+                self.visible.remove(&block);
+            }
+            _ => {
+                let noise = self.random.next().to_le_bytes();
+                let content: Block = std::array::from_fn(|i| noise[i % noise.len()]);
+                self.visible.insert(block, Arc::new(content));
+            }
+        }
+        for sector in first..first + SECTORS_PER_BLOCK as u64 {
+            self.unflushed.remove(&sector);
+        }
+    }
+
+    /// Counts a call down to the power cut; true for the call that is cut.
+    fn cut_strikes(&mut self) -> bool {
+        match &mut self.cut_in {
+            None => false,
+            Some(0) => {
+                self.off = true;
+                true
+            }
+            Some(calls) => {
+                *calls -= 1;
+                false
+            }
+        }
+    }
+
+    fn strikes(&mut self, op: SimOp, offset: u64, len_bytes: u64) -> bool {
+        let mut strikes = false;
+        let touched = |range: &Range<u64>| {
+            op == SimOp::Flush || (range.start < offset + len_bytes && offset < range.end)
+        };
+        for fault in self.faults.iter_mut().filter(|f| f.op == op && touched(&f.range)) {
+            if fault.skip > 0 {
+                fault.skip -= 1;
+            } else if fault.times > 0 {
+                fault.times -= u64::from(fault.times != u64::MAX);
+                strikes = true;
+            }
+        }
+        strikes
+    }
+}
+
+impl Unflushed {
+    fn pick(&self, choose: &mut dyn FnMut(usize) -> usize) -> Sector {
+        let newest = self.written.len();
+        match choose(newest + 1).min(newest) {
+            0 => self.durable,
+            n => self.written[n - 1],
+        }
+    }
+}
+
+const SECTORS_PER_BLOCK: usize = BLOCK_BYTES / SECTOR_BYTES;
+
+fn zero_block() -> Arc<Block> {
+    Arc::new([0; BLOCK_BYTES])
+}
+
+/// SplitMix64 (Steele, Lea and Flood, 2014): small, seeded, good enough to choose with.
+#[derive(Default)]
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+}

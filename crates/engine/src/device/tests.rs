@@ -1,0 +1,3 @@
+mod buffer;
+mod file;
+mod sim;

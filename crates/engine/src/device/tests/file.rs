@@ -1,0 +1,170 @@
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use super::super::file::transfer;
+use super::super::lock::parse_holder;
+use crate::Error;
+use crate::device::{AlignedBuf, Device, FileDevice, OpenMode, create_file_device};
+use crate::limits::DEVICE_BYTES_MIN;
+
+fn create() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pool.pf");
+    create_file_device(&path, DEVICE_BYTES_MIN).unwrap();
+    (dir, path)
+}
+
+#[test]
+fn what_was_written_is_read_after_reopening() {
+    let (_dir, path) = create();
+    let device = FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
+    assert_eq!(device.size_bytes(), DEVICE_BYTES_MIN);
+    let end = DEVICE_BYTES_MIN - 8192;
+    device.write(0, &AlignedBuf::from_bytes(&[1; 4096]), false).unwrap();
+    device.write(end, &AlignedBuf::from_bytes(&[2; 8192]), true).unwrap();
+    device.flush().unwrap();
+    let counts = device.stats().counts();
+    assert_eq!((counts.writes, counts.written_bytes, counts.flushes, counts.errors), (2, 12288, 1, 0));
+    drop(device);
+
+    let device = FileDevice::open(&path, OpenMode::ReadOnly).unwrap();
+    let mut buf = AlignedBuf::scratch(8192);
+    device.read(end, &mut buf).unwrap();
+    assert!(buf.iter().all(|&b| b == 2));
+    device.read(0, &mut buf).unwrap();
+    assert!(buf[..4096].iter().all(|&b| b == 1) && buf[4096..].iter().all(|&b| b == 0));
+    assert_eq!(device.stats().counts().read_bytes, 16384);
+    assert!(matches!(device.write(0, &buf, false), Err(Error::ReadOnly(_))));
+    assert!(matches!(device.discard(0, 4096), Err(Error::ReadOnly(_))));
+    device.flush().unwrap();
+}
+
+#[test]
+fn file_systems_without_direct_io_work_too() {
+    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else { return };
+    let path = dir.path().join("pool.pf");
+    create_file_device(&path, DEVICE_BYTES_MIN).unwrap();
+    let device = FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
+    device.write(4096, &AlignedBuf::from_bytes(&[7; 4096]), true).unwrap();
+    device.flush().unwrap();
+    let mut buf = AlignedBuf::scratch(4096);
+    device.read(4096, &mut buf).unwrap();
+    assert!(buf.iter().all(|&b| b == 7));
+}
+
+#[test]
+fn a_writer_shuts_everybody_out_and_is_named() {
+    let (_dir, path) = create();
+    let writer = FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
+    for mode in [OpenMode::ReadWrite, OpenMode::ReadOnly] {
+        let Err(Error::Busy(message)) = FileDevice::open(&path, mode) else {
+            panic!("{mode:?} was admitted")
+        };
+        assert!(message.contains("pool.pf is in use"), "{message}");
+    }
+    drop(writer);
+    let _one = FileDevice::open(&path, OpenMode::ReadOnly).unwrap();
+    let _two = FileDevice::open(&path, OpenMode::ReadOnly).unwrap();
+    assert!(matches!(FileDevice::open(&path, OpenMode::ReadWrite), Err(Error::Busy(_))));
+}
+
+#[test]
+fn the_holder_is_found_among_the_locks() {
+    let locks = "1: POSIX  ADVISORY  WRITE 9 fe:00:77 0 EOF\n\
+                 2: FLOCK  ADVISORY  WRITE 4242 fe:00:77 0 EOF\n\
+                 2: -> FLOCK  ADVISORY  WRITE 11 fe:00:77 0 EOF\n\
+                 3: FLOCK  ADVISORY  READ  12 fe:00:78 0 EOF\nrubbish\n4:\n";
+    assert_eq!(parse_holder(locks, "fe:00:77"), Some(4242));
+    assert_eq!(parse_holder(locks, "fe:00:78"), Some(12));
+    assert_eq!(parse_holder(locks, "fe:00:79"), None);
+}
+
+#[test]
+fn what_cannot_be_a_device_is_refused_with_a_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let small = dir.path().join("small");
+    fs::write(&small, vec![1; 100_000]).unwrap();
+    let message = |path: &PathBuf| FileDevice::open(path, OpenMode::ReadWrite).unwrap_err().to_string();
+    assert!(message(&small).contains("too small"), "{}", message(&small));
+    assert!(message(&dir.path().join("none")).contains("No such file"));
+    assert!(message(&dir.path().to_path_buf()).contains("is a directory"));
+    assert!(message(&PathBuf::from("/dev/null")).contains("neither a block device nor a regular file"));
+}
+
+#[test]
+fn creating_refuses_what_exists_and_what_does_not_fit() {
+    let (dir, path) = create();
+    let again = create_file_device(&path, DEVICE_BYTES_MIN);
+    assert!(matches!(&again, Err(Error::Invalid(m)) if m.contains("exists already")), "{again:?}");
+    assert!(path.exists());
+    let other = dir.path().join("other");
+    assert!(matches!(create_file_device(&other, DEVICE_BYTES_MIN - 4096), Err(Error::Invalid(_))));
+    assert!(matches!(create_file_device(&other, DEVICE_BYTES_MIN + 1), Err(Error::Invalid(_))));
+    // More than any disc holds: refused, and nothing is left behind.
+    let huge = create_file_device(&other, 1 << 53);
+    assert!(matches!(huge, Err(Error::NoSpace(_) | Error::Io { .. })), "{huge:?}");
+    assert!(!other.exists());
+    assert!(create_file_device(&dir.path().join("no/such/dir"), DEVICE_BYTES_MIN).is_err());
+}
+
+#[test]
+fn transfers_outside_or_unaligned_are_refused() {
+    let (_dir, path) = create();
+    let device = FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
+    let mut buf = AlignedBuf::zeroed(8192);
+    for offset in [1, 512, DEVICE_BYTES_MIN - 4096, DEVICE_BYTES_MIN, u64::MAX - 4095] {
+        assert!(matches!(device.read(offset, &mut buf), Err(Error::Invalid(_))), "read at {offset}");
+        assert!(matches!(device.write(offset, &buf, false), Err(Error::Invalid(_))), "write at {offset}");
+        assert!(matches!(device.discard(offset, 8192), Err(Error::Invalid(_))), "discard at {offset}");
+    }
+}
+
+#[test]
+fn a_device_that_shrank_is_an_error_not_a_hang() {
+    let (_dir, path) = create();
+    let device = FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
+    let error = device.read(2 << 20, &mut AlignedBuf::scratch(4096)).unwrap_err();
+    assert!(matches!(&error, Error::Io { op: "read", .. }), "{error:?}");
+    assert_eq!(device.stats().counts().errors, 1);
+}
+
+#[test]
+fn discard_gives_back_space_of_sparse_files_alone() {
+    use std::os::unix::fs::MetadataExt;
+    let (dir, full) = create();
+    let device = FileDevice::open(&full, OpenMode::ReadWrite).unwrap();
+    let blocks = || fs::metadata(&full).unwrap().blocks();
+    let before = blocks();
+    device.discard(4 << 20, 4 << 20).unwrap();
+    assert_eq!((blocks(), device.stats().counts().discards), (before, 0));
+
+    let sparse = dir.path().join("sparse");
+    fs::File::create(&sparse).unwrap().set_len(DEVICE_BYTES_MIN).unwrap();
+    let device = FileDevice::open(&sparse, OpenMode::ReadWrite).unwrap();
+    device.write(4 << 20, &AlignedBuf::from_bytes(&[1; 65536]), true).unwrap();
+    let written = fs::metadata(&sparse).unwrap().blocks();
+    device.discard(4 << 20, 65536).unwrap();
+    assert!(fs::metadata(&sparse).unwrap().blocks() < written);
+    assert_eq!(device.stats().counts().discarded_bytes, 65536);
+}
+
+#[test]
+fn short_and_interrupted_transfers_go_on_from_a_block() {
+    let mut calls = Vec::new();
+    let mut answers = vec![Ok(5000), Err(io::ErrorKind::Interrupted.into()), Ok(4096), Ok(4096)].into_iter();
+    transfer(12288, |at| {
+        calls.push(at);
+        answers.next().unwrap()
+    })
+    .unwrap();
+    assert_eq!(calls, [0, 4096, 4096, 8192]);
+
+    for stuck in [0, 100, 4095] {
+        let error = transfer(8192, |_| Ok(stuck)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+    // A kernel that claims to have moved more than was asked for.
+    transfer(8192, |_| Ok(usize::MAX)).unwrap();
+}

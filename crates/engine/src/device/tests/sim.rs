@@ -1,0 +1,158 @@
+use std::collections::BTreeSet;
+
+use crate::Error;
+use crate::device::{AlignedBuf, Device, Fault, SimDevice, SimOp};
+
+const SIZE: u64 = 1 << 20;
+
+fn page(byte: u8) -> AlignedBuf {
+    AlignedBuf::from_bytes(&[byte; 4096])
+}
+
+fn read(device: &SimDevice, offset: u64) -> Vec<u8> {
+    let mut buf = AlignedBuf::scratch(4096);
+    device.read(offset, &mut buf).unwrap();
+    buf.to_vec()
+}
+
+#[test]
+fn a_crash_keeps_what_was_flushed_and_any_choice_of_the_rest() {
+    let device = SimDevice::new(SIZE, 1);
+    device.write(0, &page(1), false).unwrap();
+    device.flush().unwrap();
+    device.write(0, &page(2), false).unwrap();
+    device.write(0, &page(3), false).unwrap();
+    assert_eq!(read(&device, 0), [3; 4096]);
+    assert_eq!(device.unflushed_sectors(), 8);
+
+    assert_eq!(read(&device.crash(&mut |_| 0), 0), [1; 4096]);
+    assert_eq!(read(&device.crash(&mut |_| 1), 0), [2; 4096]);
+    assert_eq!(read(&device.crash(&mut |n| n), 0), [3; 4096]);
+    let mut sector = 0;
+    let torn = device.crash(&mut |_| {
+        sector += 1;
+        sector % 3
+    });
+    let content = read(&torn, 0);
+    assert_eq!([content[0], content[511], content[512], content[1024], content[1536]], [2, 2, 3, 1, 2]);
+    assert_eq!(torn.unflushed_sectors(), 0);
+    // The crashed device is not touched by what happens on its image.
+    torn.write(0, &page(9), true).unwrap();
+    assert_eq!(read(&device, 0), [3; 4096]);
+
+    device.flush().unwrap();
+    assert_eq!(read(&device.crash(&mut |_| 0), 0), [3; 4096]);
+}
+
+#[test]
+fn seeded_crashes_differ_and_repeat() {
+    let device = SimDevice::new(SIZE, 1);
+    device.write(0, &page(1), false).unwrap();
+    let images: BTreeSet<_> = (0..50).map(|seed| read(&device.crash_seeded(seed), 0)).collect();
+    assert!(images.len() > 25);
+    assert_eq!(read(&device.crash_seeded(7), 0), read(&device.crash_seeded(7), 0));
+}
+
+#[test]
+fn a_durable_write_covers_itself_alone() {
+    let device = SimDevice::new(SIZE, 1);
+    device.write(0, &page(1), false).unwrap();
+    device.write(4096, &page(2), true).unwrap();
+    let image = device.crash(&mut |_| 0);
+    assert_eq!(read(&image, 0), [0; 4096]);
+    assert_eq!(read(&image, 4096), [2; 4096]);
+    // Over an unflushed write it leaves nothing of that.
+    device.write(0, &page(3), true).unwrap();
+    assert_eq!(read(&device.crash(&mut |n| n / 2), 0), [3; 4096]);
+}
+
+#[test]
+fn a_failed_flush_loses_data_for_good_and_latches() {
+    let device = SimDevice::new(SIZE, 3);
+    device.write(0, &page(1), true).unwrap();
+    device.write(0, &page(2), false).unwrap();
+    device.inject(Fault { op: SimOp::Flush, range: 0..0, skip: 0, times: 1 });
+    assert!(matches!(device.flush(), Err(Error::Io { op: "flush", .. })));
+    assert_eq!(read(&device, 0), [2; 4096]);
+    for _ in 0..2 {
+        assert!(matches!(device.flush(), Err(Error::Failed(_))));
+    }
+    assert!(matches!(device.write(4096, &page(5), true), Err(Error::Failed(_))));
+    let kept: BTreeSet<_> = (0..20).map(|seed| read(&device.crash_seeded(seed), 0)).collect();
+    assert_eq!(kept.len(), 1, "the loss is decided when the flush fails");
+    assert_ne!(kept.first().unwrap()[..], [2; 4096], "seed 3 loses at least one sector");
+    // A write that comes later is a new one, over what was kept.
+    device.write(0, &page(6), false).unwrap();
+    assert_eq!(read(&device.crash(&mut |n| n), 0), [6; 4096]);
+    assert_eq!(read(&device.crash(&mut |_| 0), 0), *kept.first().unwrap());
+}
+
+#[test]
+fn faults_strike_the_calls_they_name() {
+    let device = SimDevice::new(SIZE, 1);
+    device.inject(Fault { op: SimOp::Read, range: 8192..12288, skip: 1, times: 2 });
+    let mut buf = AlignedBuf::scratch(8192);
+    let mut outcomes = Vec::new();
+    for offset in [0, 4096, 4096, 12288, 8192, 8192] {
+        outcomes.push(device.read(offset, &mut buf).is_ok());
+    }
+    assert_eq!(outcomes, [true, true, false, true, false, true]);
+    device.inject(Fault { op: SimOp::Write, range: 0..SIZE, skip: 0, times: u64::MAX });
+    assert!(device.write(0, &page(1), false).is_err());
+    assert!(device.write(0, &page(1), false).is_err());
+    device.clear_faults();
+    device.write(0, &page(1), false).unwrap();
+    let counts = device.stats().counts();
+    assert_eq!((counts.reads, counts.writes, counts.errors), (4, 1, 4));
+}
+
+#[test]
+fn a_power_cut_strikes_inside_a_write_and_stays() {
+    let device = SimDevice::new(SIZE, 1);
+    device.cut_after(2);
+    device.write(0, &page(1), true).unwrap();
+    device.flush().unwrap();
+    assert!(!device.is_off());
+    assert!(device.write(4096, &page(2), true).is_err());
+    assert!(device.is_off());
+    assert!(device.flush().is_err());
+    assert!(device.read(0, &mut AlignedBuf::scratch(4096)).is_err());
+    let kept: BTreeSet<_> = (0..30).map(|seed| read(&device.crash_seeded(seed), 4096)).collect();
+    assert!(kept.len() > 10, "any part of the write that was cut may be there");
+    assert_eq!(read(&device.crash_seeded(1), 0), [1; 4096]);
+}
+
+#[test]
+fn flipped_bits_stay_flipped() {
+    let device = SimDevice::new(SIZE, 1);
+    device.write(0, &page(0), true).unwrap();
+    device.write(4096, &page(0), false).unwrap();
+    device.flip_bit(10, 3);
+    device.flip_bit(4097, 7);
+    device.flip_bit(u64::MAX, 7);
+    assert_eq!((read(&device, 0)[10], read(&device, 4096)[1]), (8, 128));
+    let image = device.crash_seeded(1);
+    assert_eq!((read(&image, 0)[10], read(&image, 4096)[1]), (8, 128));
+}
+
+#[test]
+fn transfers_outside_or_unaligned_are_refused() {
+    let device = SimDevice::new(SIZE + 100, 1);
+    assert_eq!(device.size_bytes(), SIZE);
+    let mut buf = AlignedBuf::zeroed(8192);
+    for offset in [1, SIZE - 4096, SIZE, u64::MAX - 4095] {
+        assert!(matches!(device.read(offset, &mut buf), Err(Error::Invalid(_))));
+        assert!(matches!(device.write(offset, &buf, false), Err(Error::Invalid(_))));
+    }
+}
+
+#[test]
+fn discarded_ranges_read_as_anything() {
+    let device = SimDevice::new(SIZE, 1);
+    for block in 0..30 {
+        device.write(block * 4096, &page(7), false).unwrap();
+    }
+    device.discard(0, 30 * 4096).unwrap();
+    let kinds: BTreeSet<_> = (0..30).map(|block| read(&device, block * 4096)[0..8] == [7; 8]).collect();
+    assert_eq!(kinds.len(), 2);
+}
