@@ -20,8 +20,12 @@ pub mod device;
 pub mod error;
 pub mod limits;
 pub mod record;
+pub mod segment;
+pub mod space;
 pub mod tree;
+pub mod txg;
 pub mod types;
+pub mod wire;
 
 pub use error::{Error, Result};
 pub use types::{Addr, Key, Ptr};

@@ -1,0 +1,27 @@
+//! Segments: record <-> stable address.
+//!
+//! A segment is a numbered sequence of records (slots). Where its bytes lie is known to its table entry alone:
+//! a fresh segment fills one chunk and was written as part of the log; a folded one holds only the survivors
+//! and shares a chunk with others. Addresses never change (invariant G1), so folding touches no tree.
+//!
+//! - G2: a slot is live if and only if a tree, the segment table's root or a snapshot refers to it.
+//! - G3: a record is returned only if its checksum, seeded with its address, holds: stale, misplaced and
+//!   exchanged sectors fail it as flipped bits do.
+
+mod directory;
+mod read;
+mod table;
+
+pub use directory::{DirEntry, Directory};
+pub use read::{Devices, Located, read_span};
+pub use table::{
+    DirEntryState, DirRef, LiveMap, RECORD_OVERHEAD_BYTES, Segment, Segments, TABLE_PAGE_SEGMENTS,
+    TableSnapshot,
+};
+
+use crate::Addr;
+
+/// Checksum of a stored record at its address.
+pub fn seal(addr: Addr, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&addr.raw().to_le_bytes()), bytes)
+}

@@ -1,0 +1,197 @@
+//! Reading records from their devices.
+
+use std::sync::Arc;
+
+use super::directory::{DirEntry, Directory};
+use super::seal;
+use super::table::{Place, Segments};
+use crate::device::{AlignedBuf, Device};
+use crate::limits::BLOCK_BYTES;
+use crate::space::Extent;
+use crate::{Addr, Error, Result};
+
+/// The devices of a pool, by number.
+pub type Devices = Vec<Arc<dyn Device>>;
+
+/// Records this close together are read by one request: the gap costs less than another request.
+const MERGE_GAP_BYTES: u64 = 16 << 10;
+/// Longest request that merging makes.
+const MERGE_BYTES_MAX: u64 = 1 << 20;
+
+/// Where the bytes of a record lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Located {
+    /// Device number.
+    pub device: u16,
+    /// First byte on the device.
+    pub offset: u64,
+    /// Stored length in bytes.
+    pub len_bytes: u32,
+    /// [`seal`] of address and bytes.
+    pub checksum: u32,
+}
+
+impl Located {
+    fn new(extent: Extent, entry: DirEntry) -> Self {
+        let offset = extent.offset() + u64::from(entry.start);
+        Self { device: extent.chunk.device, offset, len_bytes: entry.len_bytes, checksum: entry.checksum }
+    }
+    fn end(&self) -> u64 {
+        self.offset + u64::from(self.len_bytes)
+    }
+}
+
+/// Reads `len_bytes` at any `offset` of a device. Returns a buffer and where in it the bytes begin.
+pub fn read_span(device: &dyn Device, offset: u64, len_bytes: u64) -> Result<(AlignedBuf, usize)> {
+    let block = BLOCK_BYTES as u64;
+    let first = offset - offset % block;
+    let last = (offset + len_bytes).next_multiple_of(block);
+    if last > device.size_bytes() {
+        return Err(Error::corrupt(
+            format!("reference to byte {offset} of {}", device.path().display()),
+            "it lies beyond the end of the device",
+        ));
+    }
+    let mut buf = AlignedBuf::zeroed((last - first) as usize);
+    device.read(first, &mut buf)?;
+    Ok((buf, (offset - first) as usize))
+}
+
+impl Segments {
+    /// The directory of a segment that is not open, from the cache or the device.
+    pub fn directory(&self, devices: &Devices, id: u64) -> Result<Arc<Directory>> {
+        match self.place(Addr::new(id, 0)) {
+            None => Err(unknown(Addr::new(id, 0))),
+            Some(Place::Open(..)) => {
+                self.open_directory(id).map(Arc::new).ok_or_else(|| unknown(Addr::new(id, 0)))
+            }
+            Some(Place::Closed(extent, dir)) => {
+                if let Some(directory) = self.directories.get(&(id, extent)) {
+                    return Ok(directory);
+                }
+                let offset = extent.offset() + u64::from(dir.start);
+                let device = device(devices, extent.chunk.device)?;
+                let (buf, start) = read_span(device, offset, dir.len_bytes.into())?;
+                let bytes = buf.get(start..start + dir.len_bytes as usize).unwrap_or_default();
+                if crc32c::crc32c(bytes) != dir.checksum {
+                    return Err(Error::corrupt(
+                        format!("directory of segment {id} at byte {offset} of {}", device.path().display()),
+                        "its checksum does not hold",
+                    ));
+                }
+                let directory = Arc::new(Directory::decode(bytes, id, extent.len_bytes)?);
+                self.directories.insert((id, extent), Arc::clone(&directory));
+                Ok(directory)
+            }
+        }
+    }
+
+    /// Where a record lies.
+    pub fn locate(&self, devices: &Devices, addr: Addr) -> Result<Located> {
+        let (extent, entry) = match self.place(addr).ok_or_else(|| unknown(addr))? {
+            Place::Open(extent, entry) => (extent, entry),
+            Place::Closed(extent, _) => match self.directories.get(&(addr.segment(), extent)) {
+                Some(directory) => (extent, directory.get(addr.slot())),
+                None => {
+                    self.directory(devices, addr.segment())?;
+                    return self.locate_loaded(devices, addr);
+                }
+            },
+        };
+        entry.map(|entry| Located::new(extent, entry)).ok_or_else(|| unknown(addr))
+    }
+
+    /// After the directory was loaded: the segment may have been folded meanwhile, so place and directory are
+    /// taken anew, together.
+    fn locate_loaded(&self, devices: &Devices, addr: Addr) -> Result<Located> {
+        for _ in 0..16 {
+            let (extent, directory) = match self.place(addr).ok_or_else(|| unknown(addr))? {
+                Place::Open(extent, entry) => {
+                    return entry.map(|entry| Located::new(extent, entry)).ok_or_else(|| unknown(addr));
+                }
+                Place::Closed(extent, _) => (extent, self.directory(devices, addr.segment())?),
+            };
+            if matches!(self.place(addr), Some(Place::Closed(now, _)) if now == extent) {
+                return directory
+                    .get(addr.slot())
+                    .map(|entry| Located::new(extent, entry))
+                    .ok_or_else(|| unknown(addr));
+            }
+        }
+        Err(unknown(addr))
+    }
+
+    /// Where a record lies, if that is known without reading.
+    pub fn try_locate(&self, addr: Addr) -> Option<Located> {
+        match self.place(addr)? {
+            Place::Open(extent, entry) => Some(Located::new(extent, entry?)),
+            Place::Closed(extent, _) => {
+                let directory = self.directories.get(&(addr.segment(), extent))?;
+                Some(Located::new(extent, directory.get(addr.slot())?))
+            }
+        }
+    }
+
+    /// Reads records and verifies their checksums; `sink` gets each with its position in `addrs`, in any order.
+    /// Neighbours on the device are read together.
+    pub fn read(
+        &self,
+        devices: &Devices,
+        addrs: &[Addr],
+        sink: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut wanted: Vec<(Located, usize)> = Vec::with_capacity(addrs.len());
+        for (at, addr) in addrs.iter().enumerate() {
+            wanted.push((self.locate(devices, *addr)?, at));
+        }
+        wanted.sort_unstable_by_key(|(located, _)| (located.device, located.offset));
+        let mut rest = wanted.as_slice();
+        while let Some((first, _)) = rest.first() {
+            let mut end = first.end();
+            let mut count = 1;
+            while let Some((next, _)) = rest.get(count) {
+                let joins = next.device == first.device
+                    && next.offset <= end + MERGE_GAP_BYTES
+                    && next.end().max(end) - first.offset <= MERGE_BYTES_MAX;
+                if !joins {
+                    break;
+                }
+                end = end.max(next.end());
+                count += 1;
+            }
+            let (group, tail) = rest.split_at(count);
+            let device = device(devices, first.device)?;
+            let (buf, start) = read_span(device, first.offset, end - first.offset)?;
+            for (located, at) in group {
+                let from = start + (located.offset - first.offset) as usize;
+                let bytes = buf.get(from..from + located.len_bytes as usize).unwrap_or_default();
+                if seal(addrs[*at], bytes) != located.checksum {
+                    return Err(Error::corrupt(
+                        format!(
+                            "record {} at byte {} of {} ({} bytes)",
+                            addrs[*at],
+                            located.offset,
+                            device.path().display(),
+                            located.len_bytes
+                        ),
+                        "its checksum does not hold",
+                    ));
+                }
+                sink(*at, bytes)?;
+            }
+            rest = tail;
+        }
+        Ok(())
+    }
+}
+
+fn device(devices: &Devices, number: u16) -> Result<&dyn Device> {
+    let found = devices.get(usize::from(number));
+    found
+        .map(AsRef::as_ref)
+        .ok_or_else(|| Error::corrupt(format!("device number {number}"), "the pool has no such device"))
+}
+
+fn unknown(addr: Addr) -> Error {
+    Error::corrupt(format!("address {addr}"), "no record has it")
+}

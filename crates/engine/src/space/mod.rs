@@ -1,0 +1,167 @@
+//! Where segments lie: the chunks of the pool's devices.
+//!
+//! A chunk is free, in use by the extents of one or more segments, or *pending*: nothing uses it any more,
+//! but the last checkpoint still refers to it, so it may not be overwritten before the next one is durable
+//! (invariant S1). Chunk states are never stored: they follow from the segment table.
+
+use std::collections::{BTreeSet, HashMap};
+
+use parking_lot::Mutex;
+
+use crate::limits::{CHUNK_BYTES, RESERVED_BYTES};
+use crate::{Error, Result};
+
+/// A chunk of a device.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Chunk {
+    /// Position of the device in the pool.
+    pub device: u16,
+    /// Position of the chunk on the device.
+    pub index: u32,
+}
+
+impl Chunk {
+    /// Byte offset of the chunk on its device.
+    pub const fn offset(self) -> u64 {
+        RESERVED_BYTES + self.index as u64 * CHUNK_BYTES
+    }
+    /// How many chunks a device of `size_bytes` has.
+    pub const fn count(size_bytes: u64) -> u32 {
+        let count = size_bytes.saturating_sub(2 * RESERVED_BYTES) / CHUNK_BYTES;
+        if count > u32::MAX as u64 { u32::MAX } else { count as u32 }
+    }
+}
+
+/// Bytes within one chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Extent {
+    /// The chunk.
+    pub chunk: Chunk,
+    /// First byte within the chunk.
+    pub start: u32,
+    /// Length in bytes.
+    pub len_bytes: u32,
+}
+
+impl Extent {
+    /// Byte offset of the extent on its device.
+    pub const fn offset(self) -> u64 {
+        self.chunk.offset() + self.start as u64
+    }
+    /// Whether it lies within its chunk.
+    pub const fn is_sane(self) -> bool {
+        self.start as u64 + self.len_bytes as u64 <= CHUNK_BYTES
+    }
+}
+
+#[derive(Default)]
+struct State {
+    counts: Vec<u32>,
+    /// Free chunks by device.
+    free: Vec<BTreeSet<u32>>,
+    users: HashMap<Chunk, u32>,
+    pending: Vec<Chunk>,
+}
+
+impl State {
+    fn take_free(&mut self, chunk: Chunk) -> bool {
+        self.free.get_mut(usize::from(chunk.device)).is_some_and(|free| free.remove(&chunk.index))
+    }
+}
+
+/// Allocation state of all chunks of a pool.
+pub struct Chunks {
+    state: Mutex<State>,
+}
+
+impl Chunks {
+    /// All chunks of devices of these sizes, free.
+    pub fn new(device_sizes: &[u64]) -> Self {
+        let counts: Vec<u32> = device_sizes.iter().map(|size| Chunk::count(*size)).collect();
+        let free = counts.iter().map(|count| (0..*count).collect()).collect();
+        Self { state: Mutex::new(State { counts, free, ..State::default() }) }
+    }
+
+    /// Whether the pool has this chunk.
+    pub fn exists(&self, chunk: Chunk) -> bool {
+        self.state.lock().counts.get(usize::from(chunk.device)).is_some_and(|count| chunk.index < *count)
+    }
+
+    /// Number of chunks in the pool.
+    pub fn total(&self) -> u64 {
+        self.state.lock().counts.iter().map(|count| u64::from(*count)).sum()
+    }
+
+    /// Number of chunks that can be allocated now.
+    pub fn free(&self) -> u64 {
+        self.state.lock().free.iter().map(|free| free.len() as u64).sum()
+    }
+
+    /// Number of chunks that the next checkpoint will free.
+    pub fn pending(&self) -> u64 {
+        self.state.lock().pending.len() as u64
+    }
+
+    /// Takes a free chunk, with one user, on the device with the most free chunks.
+    pub fn allocate(&self) -> Result<Chunk> {
+        let mut state = self.state.lock();
+        let fullest = state.free.iter_mut().enumerate().max_by_key(|(_, free)| free.len());
+        let taken = fullest.and_then(|(device, free)| Some((device, free.pop_first()?)));
+        let (device, index) =
+            taken.ok_or_else(|| Error::NoSpace("no free chunk on any device of the pool".into()))?;
+        let chunk = Chunk { device: device as u16, index };
+        state.users.insert(chunk, 1);
+        Ok(chunk)
+    }
+
+    /// Adds a user to a chunk, taking it out of the free ones.
+    pub fn retain(&self, chunk: Chunk) {
+        let mut state = self.state.lock();
+        state.take_free(chunk);
+        state.pending.retain(|pending| *pending != chunk);
+        *state.users.entry(chunk).or_insert(0) += 1;
+    }
+
+    /// Removes a user; a chunk without users is pending until [`Chunks::recycle`].
+    pub fn release(&self, chunk: Chunk) {
+        let mut state = self.state.lock();
+        let Some(users) = state.users.get_mut(&chunk) else { return };
+        *users -= 1;
+        if *users == 0 {
+            state.users.remove(&chunk);
+            state.pending.push(chunk);
+        }
+    }
+
+    /// Puts a chunk that nothing uses among the pending ones (it was in use by the last checkpoint).
+    pub fn hold(&self, chunk: Chunk) {
+        let mut state = self.state.lock();
+        if !state.users.contains_key(&chunk) && state.take_free(chunk) {
+            state.pending.push(chunk);
+        }
+    }
+
+    /// The chunks that are pending now: to be given to [`Chunks::recycle`] when the checkpoint that is being
+    /// made is durable.
+    pub fn take_pending(&self) -> Vec<Chunk> {
+        std::mem::take(&mut self.state.lock().pending)
+    }
+
+    /// Frees chunks that were pending before a checkpoint which is now durable.
+    pub fn recycle(&self, chunks: Vec<Chunk>) {
+        let mut state = self.state.lock();
+        for chunk in chunks {
+            if let Some(free) = state.free.get_mut(usize::from(chunk.device)) {
+                free.insert(chunk.index);
+            }
+        }
+    }
+
+    /// Returns chunks to the pending ones, after a checkpoint that was not completed.
+    pub fn restore_pending(&self, chunks: Vec<Chunk>) {
+        self.state.lock().pending.extend(chunks);
+    }
+}
+
+#[cfg(test)]
+mod tests;

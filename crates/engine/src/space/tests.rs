@@ -1,0 +1,46 @@
+use super::*;
+use crate::limits::DEVICE_BYTES_MIN;
+
+#[test]
+fn a_released_chunk_is_not_reused_before_the_next_checkpoint() {
+    let chunks = Chunks::new(&[DEVICE_BYTES_MIN]);
+    let total = chunks.total();
+    assert_eq!(total, 32);
+    let chunk = chunks.allocate().unwrap();
+    chunks.release(chunk);
+    assert_eq!(chunks.free(), total - 1);
+    let pending = chunks.take_pending();
+    assert_eq!(pending, vec![chunk]);
+    chunks.recycle(pending);
+    assert_eq!(chunks.free(), total);
+}
+
+#[test]
+fn a_chunk_with_several_users_is_freed_by_the_last() {
+    let chunks = Chunks::new(&[DEVICE_BYTES_MIN]);
+    let chunk = chunks.allocate().unwrap();
+    chunks.retain(chunk);
+    chunks.release(chunk);
+    assert_eq!(chunks.pending(), 0);
+    chunks.release(chunk);
+    assert_eq!(chunks.pending(), 1);
+}
+
+#[test]
+fn allocation_spreads_over_devices_and_ends_with_no_space() {
+    let chunks = Chunks::new(&[DEVICE_BYTES_MIN, DEVICE_BYTES_MIN]);
+    let mut per_device = [0; 2];
+    for _ in 0..64 {
+        per_device[usize::from(chunks.allocate().unwrap().device)] += 1;
+    }
+    assert_eq!(per_device, [32, 32]);
+    assert!(matches!(chunks.allocate(), Err(Error::NoSpace(_))));
+}
+
+#[test]
+fn offsets_stay_clear_of_the_reserved_ends() {
+    let last = Chunk { device: 0, index: Chunk::count(DEVICE_BYTES_MIN) - 1 };
+    assert_eq!(Chunk { device: 0, index: 0 }.offset(), RESERVED_BYTES);
+    assert!(last.offset() + CHUNK_BYTES <= DEVICE_BYTES_MIN - RESERVED_BYTES);
+    assert_eq!(Chunk::count(0), 0);
+}

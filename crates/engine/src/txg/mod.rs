@@ -1,0 +1,83 @@
+//! Transaction groups: the log of batches.
+//!
+//! The open segment is the log. A batch carries records, and the operations that refer to them; it is one
+//! sequential write. **A batch counts if and only if its checksum holds, it carries the chain value of the batch
+//! before it, and that one counts** (invariant T1). So a crash keeps a prefix, whatever order the device
+//! wrote in, and flushing the last batch makes all of them durable.
+//!
+//! - T2: a batch's operations refer only to records of batches up to itself.
+//! - T3: all batches of a segment name the same next chunk; replay looks there when a segment has no further
+//!   batch. That chunk is allocated before the first batch names it.
+//! - T4: sequence numbers rise by one; the number of a batch is the transaction group (txg) of what it carries.
+
+pub mod batch;
+mod replay;
+mod writer;
+
+pub use replay::{BatchView, LogEnd, replay};
+pub use writer::{Appended, LogWriter, Rec, RecordKind, write_directory};
+
+use crate::Result;
+use crate::space::Chunk;
+use crate::wire::{Reader, put_varint};
+
+/// A place in the log: where the next batch goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The open segment.
+    pub segment: u64,
+    /// Its chunk.
+    pub chunk: Chunk,
+    /// Bytes of the chunk in use.
+    pub used: u32,
+    /// Slots in use.
+    pub slots: u32,
+    /// The chunk of the segment after it.
+    pub next: Chunk,
+    /// Number of the next batch.
+    pub txg: u64,
+    /// Chain value that the next batch must carry.
+    pub chain: u64,
+}
+
+impl Position {
+    /// Appends the stored form.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        for value in [
+            self.segment,
+            self.chunk.device.into(),
+            self.chunk.index.into(),
+            self.used.into(),
+            self.slots.into(),
+            self.next.device.into(),
+            self.next.index.into(),
+            self.txg,
+        ] {
+            put_varint(out, value);
+        }
+        out.extend_from_slice(&self.chain.to_le_bytes());
+    }
+
+    /// Reads the stored form.
+    pub fn decode(reader: &mut Reader<'_>) -> Result<Self> {
+        let segment = reader.varint()?;
+        let chunk = decode_chunk(reader)?;
+        let (used, slots) = (reader.varint_u32()?, reader.varint_u32()?);
+        let next = decode_chunk(reader)?;
+        let (txg, chain) = (reader.varint()?, reader.u64()?);
+        if segment == 0
+            || u64::from(used) > crate::limits::CHUNK_BYTES
+            || slots > 1 << crate::types::SLOT_BITS
+        {
+            return Err(reader.bad("the log position is out of range"));
+        }
+        Ok(Self { segment, chunk, used, slots, next, txg, chain })
+    }
+}
+
+/// Reads a chunk: device and index, two varints.
+pub fn decode_chunk(reader: &mut Reader<'_>) -> Result<Chunk> {
+    let device =
+        u16::try_from(reader.varint()?).map_err(|_| reader.bad("a device number is out of range"))?;
+    Ok(Chunk { device, index: reader.varint_u32()? })
+}

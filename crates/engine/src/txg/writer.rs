@@ -1,0 +1,280 @@
+//! Appending to the log.
+
+use std::sync::Arc;
+
+use zerocopy::IntoBytes;
+
+use super::Position;
+use super::batch::{self, ENTRY_BYTES, HEADER_BYTES, Header};
+use crate::device::AlignedBuf;
+use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
+use crate::segment::{Devices, DirEntry, DirEntryState, DirRef, Directory, Segment, Segments, seal};
+use crate::space::Chunks;
+use crate::{Addr, Error, Ptr, Result};
+
+/// Target length of a batch: long enough to be efficient on any device, short enough not to delay a commit.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// What a record is, as its batch says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum RecordKind {
+    /// A page of an object: live once an operation refers to it.
+    Page = 0,
+    /// A tree node written by a checkpoint.
+    Node = 1,
+    /// A page of the segment table written by a checkpoint.
+    Table = 2,
+    /// The root of a checkpoint: never live, since the checkpoint protects it by its place in the log.
+    Root = 3,
+}
+
+impl RecordKind {
+    /// From its stored form.
+    pub fn from_raw(raw: u8) -> Option<Self> {
+        [Self::Page, Self::Node, Self::Table, Self::Root].into_iter().find(|kind| *kind as u8 == raw)
+    }
+}
+
+/// A record to be appended.
+#[derive(Debug)]
+pub struct Rec {
+    /// What it is.
+    pub kind: RecordKind,
+    /// Its stored form.
+    pub bytes: Vec<u8>,
+}
+
+/// What an append did.
+#[derive(Debug, Default)]
+pub struct Appended {
+    /// Where each record went, in the order given.
+    pub ptrs: Vec<Ptr>,
+    /// Bytes written to devices, padding included.
+    pub written_bytes: u64,
+    /// Of these: headers, directories, operations and padding.
+    pub framing_bytes: u64,
+}
+
+/// The writing end of the log.
+pub struct LogWriter {
+    pool: u64,
+    position: Position,
+    segments: Arc<Segments>,
+    chunks: Arc<Chunks>,
+    devices: Devices,
+    /// Devices with writes that no flush has covered.
+    unflushed: Vec<bool>,
+    /// Bytes that `devices` got by the log and have no chunk yet: upper bound of the open segment's directory.
+    entries: usize,
+}
+
+impl LogWriter {
+    /// Opens a fresh segment in `position.chunk` and appends from there.
+    pub fn new(
+        pool: u64,
+        position: Position,
+        segments: Arc<Segments>,
+        chunks: Arc<Chunks>,
+        devices: Devices,
+    ) -> Self {
+        let entries = position.slots as usize;
+        let unflushed = vec![false; devices.len()];
+        Self { pool, position, segments, chunks, devices, unflushed, entries }
+    }
+
+    /// Where the next batch goes.
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
+    fn room(&self) -> usize {
+        let directory = Directory::stored_bytes_max(self.entries).next_multiple_of(BLOCK_BYTES);
+        (CHUNK_BYTES as usize - self.position.used as usize).saturating_sub(directory)
+    }
+
+    /// Appends `records` in order and then, in the last batch, the operations that `ops` makes of their addresses.
+    /// `ops_bytes_max` bounds what `ops` returns. With `durable`, returns when all of the log is on stable storage.
+    ///
+    /// After an error the log must not be used again (contract W6).
+    pub fn append(
+        &mut self,
+        checkpoint: u64,
+        records: &[Rec],
+        ops_bytes_max: usize,
+        ops: impl FnOnce(&[Ptr]) -> Vec<u8>,
+        durable: bool,
+    ) -> Result<Appended> {
+        let mut appended = Appended { ptrs: Vec::with_capacity(records.len()), ..Appended::default() };
+        let mut rest = records;
+        loop {
+            let (count, last) = self.fit(rest, ops_bytes_max);
+            if count == 0 && !last {
+                self.roll()?;
+                if self.fit(rest, ops_bytes_max) == (0, false) {
+                    return Err(Error::Invalid("a change is larger than a segment of the log".into()));
+                }
+                continue;
+            }
+            let (now, later) = rest.split_at(count);
+            for (at, record) in (self.position.slots..).zip(now) {
+                let addr = Addr::new(self.position.segment, at);
+                appended.ptrs.push(Ptr { addr, len_bytes: record.bytes.len() as u32 });
+            }
+            if last {
+                let ops = ops(&appended.ptrs);
+                self.write_batch(checkpoint, now, &ops, durable, &mut appended)?;
+                if durable {
+                    self.flush()?;
+                }
+                return Ok(appended);
+            }
+            self.write_batch(checkpoint, now, &[], false, &mut appended)?;
+            rest = later;
+        }
+    }
+
+    /// How many of `records` go into the next batch, and whether it is the last (all of them and the operations).
+    fn fit(&self, records: &[Rec], ops_bytes_max: usize) -> (usize, bool) {
+        // Padding and the directory's growth are taken from the room beforehand.
+        let room = self.room().saturating_sub(HEADER_BYTES + 2 * BLOCK_BYTES);
+        let mut bytes = 0;
+        let mut count = 0;
+        for record in records {
+            let more = record.bytes.len() + ENTRY_BYTES + Directory::stored_bytes_max(1);
+            if bytes + more > room || (bytes > 0 && bytes + more > BATCH_BYTES) {
+                break;
+            }
+            bytes += more;
+            count += 1;
+        }
+        let last = count == records.len() && bytes + ops_bytes_max <= room;
+        // Operations that do not fit beside the last records get a batch of their own.
+        (count, last)
+    }
+
+    fn write_batch(
+        &mut self,
+        checkpoint: u64,
+        records: &[Rec],
+        ops: &[u8],
+        durable: bool,
+        appended: &mut Appended,
+    ) -> Result<()> {
+        let position = self.position;
+        let fixed = HEADER_BYTES + records.len() * ENTRY_BYTES + ops.len();
+        let len = fixed + records.iter().map(|record| record.bytes.len()).sum::<usize>();
+        let mut buf = AlignedBuf::zeroed(len);
+        let header = Header {
+            magic: batch::MAGIC,
+            first_slot: position.slots.into(),
+            checksum: 0.into(),
+            chain: position.chain.into(),
+            txg: position.txg.into(),
+            pool: self.pool.into(),
+            segment: position.segment.into(),
+            checkpoint: checkpoint.into(),
+            records: (records.len() as u32).into(),
+            ops_bytes: (ops.len() as u32).into(),
+            len_bytes: (len as u32).into(),
+            next_index: position.next.index.into(),
+            next_device: position.next.device.into(),
+            reserved: [0; 6],
+        };
+        buf[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+        buf[fixed - ops.len()..fixed].copy_from_slice(ops);
+        let mut entries = Vec::with_capacity(records.len());
+        let (mut at, mut slot) = (fixed, position.slots);
+        for record in records {
+            let checksum = seal(Addr::new(position.segment, slot), &record.bytes);
+            let entry = batch::entry_bytes(record.bytes.len() as u32, record.kind as u8, checksum);
+            let place = HEADER_BYTES + entries.len() * ENTRY_BYTES;
+            buf[place..place + ENTRY_BYTES].copy_from_slice(&entry);
+            buf[at..at + record.bytes.len()].copy_from_slice(&record.bytes);
+            let start = position.used + at as u32;
+            let entry = DirEntry { slot, start, len_bytes: record.bytes.len() as u32, checksum };
+            entries.push(DirEntryState { entry, live: record.kind != RecordKind::Root });
+            at += record.bytes.len();
+            slot += 1;
+        }
+        let chain = batch::seal(&mut buf[..len]);
+        let device = self.device(position.chunk.device)?;
+        // A write that is durable by itself saves the flush where nothing else is waiting for one.
+        let alone = durable && self.unflushed.iter().all(|unflushed| !unflushed);
+        device.write(position.chunk.offset() + u64::from(position.used), &buf, alone)?;
+        if let Some(unflushed) = self.unflushed.get_mut(usize::from(position.chunk.device)) {
+            *unflushed |= !alone;
+        }
+        self.segments.append(position.segment, &entries)?;
+        self.entries += entries.len();
+        self.position.used += buf.len() as u32;
+        self.position.slots = slot;
+        self.position.txg += 1;
+        self.position.chain = chain;
+        appended.written_bytes += buf.len() as u64;
+        appended.framing_bytes += (buf.len() - (len - fixed)) as u64;
+        Ok(())
+    }
+
+    fn device(&self, number: u16) -> Result<&dyn crate::device::Device> {
+        let found = self.devices.get(usize::from(number)).map(AsRef::as_ref);
+        found.ok_or_else(|| Error::corrupt(format!("device number {number}"), "the pool has no such device"))
+    }
+
+    /// Closes the open segment and goes on in the next chunk.
+    pub fn roll(&mut self) -> Result<()> {
+        let next = self.chunks.allocate()?;
+        self.close_segment()?;
+        let position = &mut self.position;
+        position.segment += 1;
+        position.chunk = std::mem::replace(&mut position.next, next);
+        position.used = 0;
+        position.slots = 0;
+        self.entries = 0;
+        self.segments.insert(Segment::fresh(position.segment, position.chunk));
+        Ok(())
+    }
+
+    /// Writes the directory of the open segment behind its last batch.
+    fn close_segment(&mut self) -> Result<()> {
+        let position = self.position;
+        let directory = self.segments.open_directory(position.segment).unwrap_or_default();
+        let dir = write_directory(
+            self.device(position.chunk.device)?,
+            position.chunk,
+            position.used,
+            position.segment,
+            &directory,
+        )?;
+        if let Some(unflushed) = self.unflushed.get_mut(usize::from(position.chunk.device)) {
+            *unflushed = true;
+        }
+        self.segments.close(position.segment, dir)
+    }
+
+    /// Makes everything that was appended durable.
+    pub fn flush(&mut self) -> Result<()> {
+        for (device, unflushed) in self.devices.iter().zip(&mut self.unflushed) {
+            if *unflushed {
+                device.flush()?;
+                *unflushed = false;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes a directory into a chunk at `start` (a block boundary) and returns where it is.
+pub fn write_directory(
+    device: &dyn crate::device::Device,
+    chunk: crate::space::Chunk,
+    start: u32,
+    segment: u64,
+    directory: &Directory,
+) -> Result<DirRef> {
+    let bytes = directory.encode(segment);
+    let mut buf = AlignedBuf::zeroed(bytes.len());
+    buf[..bytes.len()].copy_from_slice(&bytes);
+    device.write(chunk.offset() + u64::from(start), &buf, false)?;
+    Ok(DirRef { start, len_bytes: bytes.len() as u32, checksum: crc32c::crc32c(&bytes) })
+}

@@ -1,0 +1,149 @@
+//! Reading and writing of small binary structures: little-endian integers and varints.
+//!
+//! [`Reader`] is the only way in which bytes of unknown origin become numbers: every read is checked, and an
+//! end that comes too early is a damaged object, not a panic.
+
+use crate::{Error, Result};
+
+/// Appends an unsigned LEB128 varint.
+pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Appends a signed number as a zigzag varint.
+pub fn put_signed(out: &mut Vec<u8>, value: i64) {
+    put_varint(out, ((value << 1) ^ (value >> 63)) as u64);
+}
+
+/// Appends length and bytes.
+pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// A cursor over bytes that are not trusted.
+#[derive(Clone)]
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+    what: &'static str,
+}
+
+impl<'a> Reader<'a> {
+    /// Reads `bytes`, which are said to be a `what`.
+    pub fn new(bytes: &'a [u8], what: &'static str) -> Self {
+        Self { bytes, what }
+    }
+    fn short(&self) -> Error {
+        Error::corrupt(self.what, "it ends too early")
+    }
+    /// An error about this object.
+    pub fn bad(&self, detail: &str) -> Error {
+        Error::corrupt(self.what, detail)
+    }
+    /// Bytes that are left.
+    pub fn remaining(&self) -> usize {
+        self.bytes.len()
+    }
+    /// The next `len` bytes.
+    pub fn take(&mut self, len: usize) -> Result<&'a [u8]> {
+        if len > self.bytes.len() {
+            return Err(self.short());
+        }
+        let (head, rest) = self.bytes.split_at(len);
+        self.bytes = rest;
+        Ok(head)
+    }
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let (head, rest) = self.bytes.split_first_chunk::<N>().ok_or_else(|| self.short())?;
+        self.bytes = rest;
+        Ok(*head)
+    }
+    /// The next byte.
+    pub fn u8(&mut self) -> Result<u8> {
+        Ok(self.array::<1>()?[0])
+    }
+    /// A little-endian u16.
+    pub fn u16(&mut self) -> Result<u16> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+    /// A little-endian u32.
+    pub fn u32(&mut self) -> Result<u32> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+    /// A little-endian u64.
+    pub fn u64(&mut self) -> Result<u64> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+    /// A varint of at most 64 bits.
+    pub fn varint(&mut self) -> Result<u64> {
+        let mut value = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.u8()?;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                return Err(self.bad("a varint has more than 64 bits"));
+            }
+            value |= bits << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(self.bad("a varint does not end"))
+    }
+    /// A varint that must fit 32 bits.
+    pub fn varint_u32(&mut self) -> Result<u32> {
+        u32::try_from(self.varint()?).map_err(|_| self.bad("a number is out of range"))
+    }
+    /// A zigzag varint.
+    pub fn signed(&mut self) -> Result<i64> {
+        let raw = self.varint()?;
+        Ok((raw >> 1) as i64 ^ -((raw & 1) as i64))
+    }
+    /// Length and bytes, the length at most `max`.
+    pub fn bytes(&mut self, max: usize) -> Result<&'a [u8]> {
+        let len = usize::try_from(self.varint()?).ok().filter(|len| *len <= max);
+        let len = len.ok_or_else(|| self.bad("a length is out of range"))?;
+        self.take(len)
+    }
+    /// Nothing may be left.
+    pub fn end(self) -> Result<()> {
+        if self.bytes.is_empty() { Ok(()) } else { Err(self.bad("it goes on after its end")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn numbers_survive(values: Vec<(u64, i64)>, text: Vec<u8>) {
+            let mut out = Vec::new();
+            for (unsigned, signed) in &values {
+                put_varint(&mut out, *unsigned);
+                put_signed(&mut out, *signed);
+            }
+            put_bytes(&mut out, &text);
+            let mut reader = Reader::new(&out, "test");
+            for (unsigned, signed) in &values {
+                prop_assert_eq!(reader.varint().unwrap(), *unsigned);
+                prop_assert_eq!(reader.signed().unwrap(), *signed);
+            }
+            prop_assert_eq!(reader.bytes(text.len()).unwrap(), &text[..]);
+            reader.end().unwrap();
+        }
+
+        #[test]
+        fn hostile_bytes_are_errors_or_numbers(bytes: Vec<u8>) {
+            let mut reader = Reader::new(&bytes, "test");
+            while reader.varint().is_ok() {}
+            let mut reader = Reader::new(&bytes, "test");
+            let _ = reader.bytes(16);
+        }
+    }
+}
