@@ -1,1 +1,37 @@
-//! Work in progress.
+//! Pagefold's FUSE front end: kernel requests become typed calls of [`pagefold_fs::Fs`], and back.
+//!
+//! ```text
+//! session     mount, INIT, run, unmount: what a server uses
+//! dispatch    operations -> calls of the file system
+//! errno       its errors -> errno, one exhaustive match
+//! null, pass  two tiny servers on the same transport: the bounds that benchmarks compare with
+//! mount       mount(2), fusermount3, mount points examined
+//! init        what the kernel and we agree on
+//! transport   /dev/fuse with threads; FUSE over io_uring
+//! blocking    threads for requests that wait
+//! request     one request as an owned object, answered once
+//! operation   bytes of the kernel -> typed operation, nothing trusted
+//! protocol    numbers and structures
+//! ```
+
+mod blocking;
+mod buffer;
+mod init;
+pub mod limits;
+mod mount;
+pub mod null;
+pub mod operation;
+pub mod protocol;
+mod request;
+mod session;
+mod stats;
+mod transport;
+
+pub use blocking::Blocking;
+pub use init::{Agreement, InitError};
+pub use mount::{MountError, MountOptions, is_mount_point, unmount};
+pub use request::{Handler, Request};
+pub use rustix::io::Errno;
+pub use session::Session;
+pub use stats::{LATENCY_BUCKETS, OpcodeStats, Stats};
+pub use transport::Transport;

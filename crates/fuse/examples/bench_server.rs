@@ -1,0 +1,43 @@
+//! Serves one file, `data`, until it is unmounted: the bounds for benchmarks.
+//!
+//!     bench_server null DIR SIZE_BYTES [dev|ring [THREADS]]
+//!     bench_server pass DIR FILE       [dev|ring [THREADS]]
+
+use pagefold_fuse::null::{NullServer, PassServer};
+use pagefold_fuse::{Handler, MountOptions, Session, Transport};
+use std::{env, error::Error, path::Path, sync::Arc};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let [kind, dir, what, rest @ ..] = arguments.as_slice() else {
+        return Err("usage: bench_server null DIR SIZE_BYTES | pass DIR FILE [dev|ring [THREADS]]".into());
+    };
+    let handler: Arc<dyn Handler> = match kind.as_str() {
+        "null" => Arc::new(NullServer::new(what.parse()?)),
+        "pass" => Arc::new(PassServer::new(Path::new(what))?),
+        other => return Err(format!("{other} is neither null nor pass").into()),
+    };
+    let transport = match rest.first().map(String::as_str) {
+        None => Transport::Auto,
+        Some("dev") => Transport::Dev,
+        Some("ring") => Transport::IoUring,
+        Some(other) => return Err(format!("{other} is neither dev nor ring").into()),
+    };
+    let threads_max = rest.get(1).map(|text| text.parse()).transpose()?;
+    let options = MountOptions { source: kind.clone(), transport, threads_max, ..MountOptions::default() };
+    let session = Session::mount_handler(handler, Path::new(dir), &options)?;
+    println!("mounted {} ({:?})", session.dir().display(), session.agreement());
+    session.wait();
+    for one in session.stats().snapshot() {
+        println!(
+            "{:12} {:9} requests, {:6} errors, mean {:7.1} us, p50 < {:6.1} us, p99 < {:7.1} us",
+            one.opcode.name(),
+            one.requests,
+            one.errors,
+            one.mean_ns() as f64 / 1e3,
+            one.quantile_ns(0.5) as f64 / 1e3,
+            one.quantile_ns(0.99) as f64 / 1e3
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! Every bound of the front end, with its reason.
+
+use std::time::Duration;
+
+/// The CPU's page. Requests carry whole pages; buffers and payloads are aligned to it.
+pub const PAGE_BYTES: usize = 4096;
+
+/// Longest WRITE and READ: what contract W1 applies as a whole.
+pub const REQUEST_BYTES_MAX: usize = 1 << 20;
+
+/// Pages that a request of [`REQUEST_BYTES_MAX`] touches if it is not aligned: one more than if it is.
+pub const REQUEST_PAGES_MAX: usize = REQUEST_BYTES_MAX / PAGE_BYTES + 1;
+
+/// Room for the data of a request or of its reply.
+pub const PAYLOAD_BYTES: usize = REQUEST_PAGES_MAX * PAGE_BYTES;
+
+/// Asynchronous requests (direct I/O, read-ahead, write-back) that the kernel has under way at a time. Its default of 12
+/// would bound queue depth; NVMe devices want some hundreds.
+pub const BACKGROUND_REQUESTS_MAX: u16 = 512;
+/// From here on the kernel holds back read-ahead.
+pub const CONGESTION_THRESHOLD: u16 = 384;
+
+/// How long the kernel may believe names and attributes: nobody but the kernel itself changes them.
+pub const CACHE_VALID: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Read-ahead of the mount in KiB; one request.
+pub const READ_AHEAD_KIB: u32 = 1024;
+
+/// Threads that answer requests over /dev/fuse at most: that many device reads can be under way.
+pub const DEVICE_THREADS_MAX: usize = 64;
+/// Threads for requests that wait (fsync, device reads) beside a ring's own at most.
+pub const BLOCKING_THREADS_MAX: usize = 64;
+/// A thread of the blocking pool ends after having had nothing to do for this long.
+pub const BLOCKING_IDLE: Duration = Duration::from_secs(10);
+
+/// Requests that a ring's queue holds per CPU.
+pub const RING_DEPTH: u32 = 64;
+
+/// How long the kernel has to say INIT after a mount, and the ring to come up.
+pub const INIT_TIMEOUT: Duration = Duration::from_secs(20);
+
+const _: () = assert!(PAYLOAD_BYTES >= REQUEST_BYTES_MAX + PAGE_BYTES);
+const _: () = assert!(CONGESTION_THRESHOLD < BACKGROUND_REQUESTS_MAX);

@@ -1,0 +1,175 @@
+//! Two servers of one file each, on the same transport and with the same mount options as the product: what the kernel's
+//! FUSE and this front end cost by themselves, which benchmarks take as their bound.
+//!
+//! [`NullServer`] answers reads from one buffer and throws writes away; [`PassServer`] passes both on to a file, opened
+//! for direct I/O.
+
+use crate::limits::CACHE_VALID;
+use crate::operation::Operation;
+use crate::protocol::{Attr, AttrOut, EntryOut, OpenOut, ROOT_ID, StatfsOut, WriteOut, fopen};
+use crate::{Blocking, Errno, Handler, Request};
+use std::fs::File;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::{fs, io};
+
+/// Inode of the one file.
+const FILE_INO: u64 = 2;
+/// Name of the one file.
+pub const FILE_NAME: &str = "data";
+
+/// Answers from one buffer.
+#[derive(Debug)]
+pub struct NullServer {
+    buffer: Vec<u8>,
+    size: u64,
+}
+
+/// Passes reads and writes on to a file.
+#[derive(Clone, Debug)]
+pub struct PassServer {
+    file: Arc<File>,
+    size: u64,
+}
+
+impl NullServer {
+    /// A file of `size` bytes, each read of which gives the bytes of one buffer of 1 MiB.
+    pub fn new(size: u64) -> Self {
+        let buffer = (0..crate::limits::REQUEST_BYTES_MAX).map(|i| (i / 8) as u8).collect();
+        Self { buffer, size }
+    }
+}
+
+impl PassServer {
+    /// Serves the existing file at `path`.
+    ///
+    /// # Errors
+    /// Those of opening it for direct I/O.
+    pub fn new(path: &Path) -> io::Result<Self> {
+        let file = fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path)?;
+        let size = file.metadata()?.len();
+        Ok(Self { file: Arc::new(file), size })
+    }
+}
+
+impl Handler for NullServer {
+    fn handle(&self, mut request: Request, _blocking: &Blocking) {
+        match request.operation() {
+            Ok(Operation::Read { offset, size, .. }) => {
+                let len = readable(self.size, offset, size).min(self.buffer.len());
+                request.payload(len).copy_from_slice(&self.buffer[..len]);
+                request.payload_filled(len);
+            }
+            Ok(Operation::Write { data, .. }) => {
+                let size = data.len() as u32;
+                request.answer(&WriteOut { size, padding: 0 });
+            }
+            Ok(Operation::Sync { .. }) => request.ok(),
+            _ => one_file(request, self.size),
+        }
+    }
+}
+
+impl Handler for PassServer {
+    fn handle(&self, request: Request, blocking: &Blocking) {
+        let server = self.clone();
+        match request.operation() {
+            Ok(Operation::Read { offset, size, .. }) => {
+                blocking.run(move || server.read(request, offset, size));
+            }
+            Ok(Operation::Write { .. }) => blocking.run(move || server.write(request)),
+            Ok(Operation::Sync { .. }) => blocking.run(move || match server.file.sync_data() {
+                Ok(()) => request.ok(),
+                Err(error) => request.error(errno_of(&error)),
+            }),
+            _ => one_file(request, self.size),
+        }
+    }
+}
+
+impl PassServer {
+    fn read(&self, mut request: Request, offset: u64, size: u32) {
+        let len = readable(self.size, offset, size);
+        match self.file.read_at(request.payload(len), offset) {
+            Ok(len) => request.payload_filled(len),
+            Err(error) => request.error(errno_of(&error)),
+        }
+    }
+
+    fn write(&self, request: Request) {
+        let Ok(Operation::Write { offset, data, .. }) = request.operation() else {
+            return request.error(Errno::INVAL);
+        };
+        match self.file.write_at(data, offset) {
+            Ok(len) => request.answer(&WriteOut { size: len as u32, padding: 0 }),
+            Err(error) => request.error(errno_of(&error)),
+        }
+    }
+}
+
+fn errno_of(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+/// Bytes of a file of `file_size` bytes that a read gets.
+fn readable(file_size: u64, offset: u64, size: u32) -> usize {
+    file_size.saturating_sub(offset).min(u64::from(size)) as usize
+}
+
+/// Everything but data: one root directory and one file in it.
+fn one_file(request: Request, file_size: u64) {
+    let valid = CACHE_VALID.as_secs();
+    let attributes = |ino: u64| Attr {
+        ino,
+        size: if ino == FILE_INO { file_size } else { 0 },
+        blocks: if ino == FILE_INO { file_size / 512 } else { 0 },
+        mode: if ino == FILE_INO { libc::S_IFREG | 0o666 } else { libc::S_IFDIR | 0o755 },
+        nlink: 1,
+        blksize: 4096,
+        ..Attr::default()
+    };
+    let operation = match request.operation() {
+        Ok(operation) => operation,
+        Err(why) => return request.refuse(why),
+    };
+    match operation {
+        Operation::Lookup { name } if request.ino() == ROOT_ID && name == FILE_NAME.as_bytes() => {
+            let attr = attributes(FILE_INO);
+            request.answer(&EntryOut {
+                nodeid: FILE_INO,
+                entry_valid: valid,
+                attr_valid: valid,
+                attr,
+                ..EntryOut::default()
+            });
+        }
+        Operation::Lookup { .. } => request.error(Errno::NOENT),
+        Operation::GetAttributes | Operation::SetAttributes(_) => {
+            let attr = attributes(request.ino());
+            request.answer(&AttrOut { attr_valid: valid, attr, ..AttrOut::default() });
+        }
+        Operation::Open { flags, .. } => {
+            let open_flags = open_flags(flags);
+            request.answer(&OpenOut { open_flags, ..OpenOut::default() });
+        }
+        Operation::StatFs => {
+            request.answer(&StatfsOut { bsize: 4096, frsize: 4096, namelen: 255, ..StatfsOut::default() });
+        }
+        Operation::Forget { .. } | Operation::BatchForget(_) | Operation::Interrupt { .. } => {
+            request.silent();
+        }
+        Operation::Release | Operation::Allocate { .. } | Operation::Destroy => request.ok(),
+        _ => request.error(Errno::NOSYS),
+    }
+}
+
+/// How the kernel treats a file that was opened with `flags` of open(2): its pages stay cached across opens; direct I/O
+/// passes the cache, reads and writes in parallel.
+pub(crate) fn open_flags(flags: u32) -> u32 {
+    if flags & libc::O_DIRECT.cast_unsigned() == 0 {
+        fopen::KEEP_CACHE
+    } else {
+        fopen::KEEP_CACHE | fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES
+    }
+}

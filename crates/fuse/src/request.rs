@@ -1,0 +1,170 @@
+//! A request of the kernel as an owned object: it can move to another thread and be answered later, once.
+
+use crate::operation::{Arguments, Operation, ParseError};
+use crate::protocol::{InHeader, Opcode};
+use crate::stats::Stats;
+use rustix::io::Errno;
+use std::{fmt, sync::Arc, time::Instant};
+use zerocopy::{Immutable, IntoBytes};
+
+/// Where a request came from and its reply goes: what a transport implements.
+pub(crate) trait Exchange: Send {
+    /// The request's arguments.
+    fn arguments(&self) -> Arguments<'_>;
+    /// Room for a reply of up to [`crate::limits::PAYLOAD_BYTES`]. Overlaps the arguments.
+    fn payload(&mut self) -> &mut [u8];
+    /// Sends the first `len` bytes of the payload, or the error, or nothing if the request wants no answer.
+    fn finish(self: Box<Self>, unique: u64, reply: Outcome);
+}
+
+/// How a request ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Answered with so many bytes of payload.
+    Ok(usize),
+    /// Failed.
+    Error(Errno),
+    /// The protocol wants no answer (FORGET, INTERRUPT).
+    Silent,
+}
+
+/// A request of the kernel. Ends with one of the methods that consume it; if it is dropped instead, the kernel is told EIO.
+pub struct Request {
+    header: InHeader,
+    exchange: Option<Box<dyn Exchange>>,
+    stats: Arc<Stats>,
+    received: Instant,
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Opcode::from_wire(self.header.opcode).map_or("unknown", Opcode::name);
+        write!(f, "{name}({}, unique {})", self.header.nodeid, self.header.unique)
+    }
+}
+
+impl Request {
+    pub(crate) fn new(header: InHeader, exchange: Box<dyn Exchange>, stats: Arc<Stats>) -> Self {
+        Self { header, exchange: Some(exchange), stats, received: Instant::now() }
+    }
+
+    /// Number of the inode that the request is about.
+    pub fn ino(&self) -> u64 {
+        self.header.nodeid
+    }
+
+    /// User of the process that asks (its file-system identity).
+    pub fn uid(&self) -> u32 {
+        self.header.uid
+    }
+
+    /// Group of the process that asks.
+    pub fn gid(&self) -> u32 {
+        self.header.gid
+    }
+
+    /// The kernel's number of this request.
+    pub fn unique(&self) -> u64 {
+        self.header.unique
+    }
+
+    /// What is asked for.
+    ///
+    /// # Errors
+    /// [`ParseError`] if the request does not hold together; [`Request::refuse`] answers it.
+    pub fn operation(&self) -> Result<Operation<'_>, ParseError> {
+        let arguments = self
+            .exchange
+            .as_ref()
+            .map_or(Arguments { head: &[], tail: None }, |exchange| exchange.arguments());
+        Operation::parse(self.header.opcode, arguments)
+    }
+
+    /// Up to `len` bytes for the reply's data. Overwrites the request's arguments, which the borrow checker sees to.
+    pub fn payload(&mut self, len: usize) -> &mut [u8] {
+        let payload = self.exchange.as_mut().map_or(&mut [][..], |exchange| exchange.payload());
+        let len = len.min(payload.len());
+        &mut payload[..len]
+    }
+
+    /// Answers with the first `len` bytes of the payload.
+    pub fn payload_filled(mut self, len: usize) {
+        self.end(Outcome::Ok(len));
+    }
+
+    /// Answers without data.
+    pub fn ok(mut self) {
+        self.end(Outcome::Ok(0));
+    }
+
+    /// Answers with `bytes`.
+    pub fn bytes(mut self, bytes: &[u8]) {
+        let payload = self.payload(bytes.len());
+        if payload.len() < bytes.len() {
+            return self.error(Errno::OVERFLOW);
+        }
+        payload.copy_from_slice(bytes);
+        self.end(Outcome::Ok(bytes.len()));
+    }
+
+    /// Answers with one structure of the protocol.
+    pub fn answer<T: IntoBytes + Immutable>(self, value: &T) {
+        self.bytes(value.as_bytes());
+    }
+
+    /// Answers with two structures of the protocol, one after the other.
+    pub fn answer_pair<A: IntoBytes + Immutable, B: IntoBytes + Immutable>(mut self, first: &A, second: &B) {
+        let (a, b) = (first.as_bytes(), second.as_bytes());
+        let payload = self.payload(a.len() + b.len());
+        payload[..a.len()].copy_from_slice(a);
+        payload[a.len()..].copy_from_slice(b);
+        self.end(Outcome::Ok(a.len() + b.len()));
+    }
+
+    /// Answers with an error.
+    pub fn error(mut self, errno: Errno) {
+        self.end(Outcome::Error(errno));
+    }
+
+    /// Ends a request that wants no answer.
+    pub fn silent(mut self) {
+        self.end(Outcome::Silent);
+    }
+
+    /// Answers a request that does not parse: ENOSYS for what is unknown, EINVAL for what is malformed.
+    pub fn refuse(self, why: ParseError) {
+        match why {
+            ParseError::UnknownOpcode(_) => self.error(Errno::NOSYS),
+            ParseError::Malformed { .. } => {
+                tracing::warn!(request = ?self, %why, "refused a request of the kernel");
+                match Opcode::from_wire(self.header.opcode) {
+                    Some(Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt) => self.silent(),
+                    _ => self.error(Errno::INVAL),
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, outcome: Outcome) {
+        if let Some(exchange) = self.exchange.take() {
+            let failed = matches!(outcome, Outcome::Error(_));
+            self.stats.record(self.header.opcode, self.received.elapsed(), failed);
+            exchange.finish(self.header.unique, outcome);
+        }
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if self.exchange.is_some() {
+            tracing::error!(request = ?self, "a request was dropped without an answer");
+            self.end(Outcome::Error(Errno::IO));
+        }
+    }
+}
+
+/// Answers requests: a file system as a transport sees it.
+pub trait Handler: Send + Sync + 'static {
+    /// Answers `request`, now or later. What may wait for a device or for other requests goes through `blocking`.
+    fn handle(&self, request: Request, blocking: &crate::blocking::Blocking);
+}

@@ -1,0 +1,181 @@
+//! A mounted file system and its server, from mount to unmount.
+
+use crate::init::{Agreement, InitError, RingWish, negotiate};
+use crate::limits::{DEVICE_THREADS_MAX, INIT_TIMEOUT};
+use crate::mount::{self, MountError, MountOptions, Mounted};
+use crate::operation::Operation;
+use crate::request::Handler;
+use crate::stats::Stats;
+use crate::transport::{self, Running, Transport, Wiring};
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{AtFlags, StatxFlags};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::{fs, io};
+
+/// A mount that is being served. Dropping it detaches the mount.
+pub struct Session {
+    dir: PathBuf,
+    device_minor: u32,
+    agreement: Agreement,
+    stats: Arc<Stats>,
+    running: Mutex<Option<Box<dyn Running>>>,
+    unmounted: AtomicBool,
+}
+
+/// Detaches a mount that did not get to be served.
+struct Unmount(Option<PathBuf>);
+
+impl Drop for Unmount {
+    fn drop(&mut self) {
+        if let Some(dir) = &self.0
+            && let Err(error) = mount::unmount(dir, true)
+        {
+            tracing::warn!(%error, "a mount that failed could not be taken away");
+        }
+    }
+}
+
+impl Session {
+    /// Mounts at `dir` and answers requests through `handler`. Returns when the mount is usable.
+    ///
+    /// # Errors
+    /// [`MountError`] says what to do; nothing is mounted then.
+    pub fn mount_handler(
+        handler: Arc<dyn Handler>,
+        dir: &Path,
+        options: &MountOptions,
+    ) -> Result<Self, MountError> {
+        let ring = match options.transport {
+            Transport::Dev => RingWish::Never,
+            Transport::Auto if !transport::ring_enabled() => RingWish::Never,
+            Transport::Auto => RingWish::IfOffered,
+            Transport::IoUring => RingWish::Always,
+        };
+        let pages_max = mount::request_pages_max();
+        let Mounted { device, dir } = mount::mount(dir, options)?;
+        let mut guard = Unmount(Some(dir.clone()));
+        let stats = Arc::new(Stats::default());
+        let device = Arc::new(device);
+        let agreement = greet(&device, &stats, ring, pages_max, &dir)?;
+        let wiring = Wiring {
+            device,
+            handler,
+            stats: Arc::clone(&stats),
+            threads_max: options.threads_max.unwrap_or(DEVICE_THREADS_MAX).max(1),
+        };
+        let running = transport::start(wiring, agreement)
+            .map_err(|error| MountError::os("start answering requests at", &dir, error))?;
+        guard.0 = None;
+        let device_minor = device_minor(&dir);
+        mount::raise_read_ahead(device_minor);
+        Ok(Self {
+            dir,
+            device_minor,
+            agreement,
+            stats,
+            running: Mutex::new(Some(running)),
+            unmounted: AtomicBool::new(false),
+        })
+    }
+
+    /// The mount point, without symbolic links.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Minor number of the mount's device: `0:N` in `/proc/self/mountinfo`.
+    pub fn device_minor(&self) -> u32 {
+        self.device_minor
+    }
+
+    /// What was agreed with the kernel.
+    pub fn agreement(&self) -> Agreement {
+        self.agreement
+    }
+
+    /// Counts and latencies per request code.
+    pub fn stats(&self) -> &Arc<Stats> {
+        &self.stats
+    }
+
+    /// Unmounts; with `lazy` even while files are open: the mount disappears at once, and ends with the last of them.
+    ///
+    /// # Errors
+    /// [`MountError::InUse`] while files are open and `lazy` is false.
+    pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
+        mount::unmount(&self.dir, lazy)?;
+        self.unmounted.store(true, SeqCst);
+        Ok(())
+    }
+
+    /// Returns when the file system has been unmounted, by whomever, and the last request was answered.
+    pub fn wait(&self) {
+        let running = self.running.lock().take();
+        if let Some(running) = running {
+            running.join();
+        }
+        self.unmounted.store(true, SeqCst);
+    }
+
+    /// Ends the connection by force: requests under way fail with ECONNABORTED, later ones with ENOTCONN (root only).
+    ///
+    /// # Errors
+    /// Those of writing to the connection's control file.
+    pub fn abort(&self) -> io::Result<()> {
+        fs::write(format!("/sys/fs/fuse/connections/{}/abort", self.device_minor), "1")
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !self.unmounted.load(SeqCst)
+            && let Err(error) = mount::unmount(&self.dir, true)
+        {
+            tracing::debug!(%error, "the mount was gone already");
+        }
+    }
+}
+
+/// Receives and answers INIT.
+fn greet(
+    device: &Arc<OwnedFd>,
+    stats: &Arc<Stats>,
+    ring: RingWish,
+    pages_max: usize,
+    dir: &Path,
+) -> Result<Agreement, MountError> {
+    let os = |error: io::Error| MountError::os("greet the kernel for", dir, error);
+    let mut poll = [PollFd::new(&**device, PollFlags::IN)];
+    let timeout = rustix::time::Timespec { tv_sec: INIT_TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
+    let ready = rustix::io::retry_on_intr(|| rustix::event::poll(&mut poll, Some(&timeout)));
+    if ready.map_err(|errno| os(errno.into()))? == 0 {
+        return Err(os(io::Error::new(io::ErrorKind::TimedOut, "the kernel did not say INIT")));
+    }
+    let request = transport::read_one(device, stats).map_err(os)?;
+    let Ok(Operation::Init(offer)) = request.operation() else {
+        request.error(Errno::IO);
+        return Err(os(io::Error::other("the kernel's first request is not INIT")));
+    };
+    match negotiate(&offer, ring, pages_max) {
+        Ok((reply, agreement)) => {
+            request.answer(&reply);
+            tracing::debug!(?agreement, "agreed with the kernel");
+            Ok(agreement)
+        }
+        Err(source) => {
+            request.error(if matches!(source, InitError::NoRing) { Errno::OPNOTSUPP } else { Errno::PROTO });
+            Err(MountError::Init { dir: dir.into(), source })
+        }
+    }
+}
+
+/// Minor number of the mount's device; zero if the mount is gone already.
+fn device_minor(dir: &Path) -> u32 {
+    rustix::fs::statx(rustix::fs::CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)
+        .map_or(0, |stat| stat.stx_dev_minor)
+}

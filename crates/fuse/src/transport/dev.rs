@@ -1,0 +1,215 @@
+//! The classic transport: threads that read requests from `/dev/fuse` and write replies to it.
+//!
+//! Each thread has its own clone of the device, so that the kernel's list of requests in processing is not shared.
+//! A thread may wait for a device inside a request; whenever the last idle thread takes a request another is
+//! started, up to a bound.
+
+use super::{Running, Wiring};
+use crate::blocking::Blocking;
+use crate::buffer::Buffer;
+use crate::limits::{PAGE_BYTES, PAYLOAD_BYTES};
+use crate::operation::Arguments;
+use crate::protocol::{InHeader, OutHeader, WriteIn};
+use crate::request::{Exchange, Outcome, Request};
+use crate::stats::Stats;
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::{io, thread};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// A request is read so that the data of a WRITE begins on a page.
+const REQUEST_START: usize = PAGE_BYTES - size_of::<InHeader>() - size_of::<WriteIn>();
+/// A reply is written so that its data begins on a page.
+const REPLY_START: usize = PAGE_BYTES - size_of::<OutHeader>();
+const BUFFER_BYTES: usize = PAGE_BYTES + PAYLOAD_BYTES;
+
+/// `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, u32)`.
+const DEV_IOC_CLONE: libc::c_ulong = 0x8004_E500;
+
+/// A clone of the device and the buffers that wait for their next request.
+struct Channel {
+    device: Arc<OwnedFd>,
+    /// Boxed as requests carry them, so that reuse does not allocate.
+    #[allow(clippy::vec_box, reason = "the boxes move on into requests")]
+    spare: Mutex<Vec<Box<DevExchange>>>,
+}
+
+/// A request that came over a channel, in its buffer.
+struct DevExchange {
+    buffer: Buffer,
+    /// Bytes of the request, its header included.
+    len: usize,
+    /// Set while the request is under way.
+    channel: Option<Arc<Channel>>,
+}
+
+impl Exchange for DevExchange {
+    fn arguments(&self) -> Arguments<'_> {
+        let from = REQUEST_START + size_of::<InHeader>();
+        Arguments { head: &self.buffer.as_slice()[from..REQUEST_START + self.len], tail: None }
+    }
+
+    fn payload(&mut self) -> &mut [u8] {
+        &mut self.buffer.as_mut_slice()[PAGE_BYTES..]
+    }
+
+    fn finish(mut self: Box<Self>, unique: u64, reply: Outcome) {
+        let Some(channel) = self.channel.take() else { return };
+        let (error, len) = match reply {
+            Outcome::Ok(len) => (0, len.min(PAYLOAD_BYTES)),
+            Outcome::Error(errno) => (-errno.raw_os_error(), 0),
+            Outcome::Silent => return channel.spare.lock().push(self),
+        };
+        let total = size_of::<OutHeader>() + len;
+        let header = OutHeader { len: total as u32, error, unique };
+        let message = &mut self.buffer.as_mut_slice()[REPLY_START..REPLY_START + total];
+        message[..size_of::<OutHeader>()].copy_from_slice(header.as_bytes());
+        match rustix::io::write(&*channel.device, message) {
+            // ENOENT: the request was interrupted or its process died. ENODEV: unmounted meanwhile.
+            Ok(_) | Err(Errno::NOENT | Errno::NODEV) => {}
+            Err(errno) => {
+                tracing::error!(%errno, unique, len, "the kernel refused a reply; answering EIO instead");
+                let header = OutHeader { len: size_of::<OutHeader>() as u32, error: -libc::EIO, unique };
+                if let Err(errno) = rustix::io::write(&*channel.device, header.as_bytes()) {
+                    tracing::error!(%errno, unique, "the kernel refused that, too");
+                }
+            }
+        }
+        channel.spare.lock().push(self);
+    }
+}
+
+/// What the threads of a session share.
+struct Workers {
+    wiring: Wiring,
+    idle: AtomicUsize,
+    alive: Mutex<usize>,
+    ended: Condvar,
+}
+
+struct Joinable(Arc<Workers>);
+
+impl Running for Joinable {
+    fn join(self: Box<Self>) {
+        let mut alive = self.0.alive.lock();
+        while *alive > 0 {
+            self.0.ended.wait(&mut alive);
+        }
+    }
+}
+
+pub(super) fn start(wiring: Wiring) -> io::Result<Box<dyn Running>> {
+    let workers =
+        Arc::new(Workers { wiring, idle: AtomicUsize::new(0), alive: Mutex::new(0), ended: Condvar::new() });
+    spawn(&workers)?;
+    Ok(Box::new(Joinable(workers)))
+}
+
+/// Starts one more thread, unless the bound is reached.
+fn spawn(workers: &Arc<Workers>) -> io::Result<()> {
+    let mut alive = workers.alive.lock();
+    if *alive >= workers.wiring.threads_max {
+        return Ok(());
+    }
+    let device =
+        if *alive == 0 { Arc::clone(&workers.wiring.device) } else { clone_device(&workers.wiring.device) };
+    let channel = Arc::new(Channel { device, spare: Mutex::default() });
+    let mine = Arc::clone(workers);
+    thread::Builder::new().name(format!("pf-fuse-{alive}")).spawn(move || {
+        if let Err(error) = work(&mine, &channel) {
+            tracing::error!(%error, "a thread on /dev/fuse ended");
+        }
+        *mine.alive.lock() -= 1;
+        mine.ended.notify_all();
+    })?;
+    *alive += 1;
+    Ok(())
+}
+
+/// Another descriptor of the same connection with a list of requests in processing of its own; where that fails, the
+/// same descriptor serves as well.
+fn clone_device(device: &Arc<OwnedFd>) -> Arc<OwnedFd> {
+    let clone = || -> io::Result<OwnedFd> {
+        let fresh = rustix::fs::open(
+            "/dev/fuse",
+            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )?;
+        let source: u32 = device.as_raw_fd().cast_unsigned();
+        // SAFETY: FUSE_DEV_IOC_CLONE reads one u32, the descriptor to clone, and touches nothing else of ours.
+        let done = unsafe { libc::ioctl(fresh.as_raw_fd(), DEV_IOC_CLONE, &raw const source) };
+        if done == 0 { Ok(fresh) } else { Err(io::Error::last_os_error()) }
+    };
+    match clone() {
+        Ok(fresh) => Arc::new(fresh),
+        Err(error) => {
+            tracing::debug!(%error, "no clone of /dev/fuse; sharing the descriptor");
+            Arc::clone(device)
+        }
+    }
+}
+
+/// Reads and answers requests until the connection ends.
+fn work(workers: &Arc<Workers>, channel: &Arc<Channel>) -> io::Result<()> {
+    let blocking = Blocking::inline();
+    loop {
+        let spare = channel.spare.lock().pop();
+        let mut exchange = match spare {
+            Some(exchange) => exchange,
+            None => Box::new(DevExchange { buffer: Buffer::new(BUFFER_BYTES)?, len: 0, channel: None }),
+        };
+        workers.idle.fetch_add(1, SeqCst);
+        let received =
+            rustix::io::read(&*channel.device, &mut exchange.buffer.as_mut_slice()[REQUEST_START..]);
+        let last_idle = workers.idle.fetch_sub(1, SeqCst) == 1;
+        let len = match received {
+            Ok(len) => len,
+            // ENOENT: the request was taken back before we could read it.
+            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {
+                channel.spare.lock().push(exchange);
+                continue;
+            }
+            // ENODEV: unmounted. ECONNABORTED: the connection was aborted.
+            Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(()),
+            Err(errno) => return Err(errno.into()),
+        };
+        let bytes = &exchange.buffer.as_slice()[REQUEST_START..REQUEST_START + len];
+        let header = match InHeader::read_from_prefix(bytes) {
+            Ok((header, _)) if header.len as usize == len => header,
+            _ => return Err(io::Error::other(format!("a message of {len} bytes that is no request"))),
+        };
+        // A thread stuck in a request must not keep others waiting: there is always one that listens.
+        if last_idle && let Err(error) = spawn(workers) {
+            tracing::warn!(%error, "cannot start another thread for /dev/fuse");
+        }
+        let extensions = usize::from(header.total_extlen) * 8;
+        exchange.len = len.saturating_sub(extensions).max(size_of::<InHeader>());
+        exchange.channel = Some(Arc::clone(channel));
+        let request = Request::new(header, exchange, Arc::clone(&workers.wiring.stats));
+        workers.wiring.handler.handle(request, &blocking);
+    }
+}
+
+/// Reads one request on the caller's thread: INIT, before any other can come.
+pub(super) fn read_one(device: &Arc<OwnedFd>, stats: &Arc<Stats>) -> io::Result<Request> {
+    let channel = Arc::new(Channel { device: Arc::clone(device), spare: Mutex::default() });
+    let mut exchange =
+        Box::new(DevExchange { buffer: Buffer::new(BUFFER_BYTES)?, len: 0, channel: Some(channel) });
+    let room = &mut exchange.buffer.as_mut_slice()[REQUEST_START..];
+    let len = loop {
+        match rustix::io::read(&**device, &mut *room) {
+            Ok(len) => break len,
+            Err(Errno::INTR | Errno::NOENT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    };
+    let header = InHeader::read_from_prefix(&room[..len]).map(|(header, _)| header);
+    exchange.len = len;
+    match header {
+        Ok(header) => Ok(Request::new(header, exchange, Arc::clone(stats))),
+        Err(_) => Err(io::Error::other("a message that is too short for a request")),
+    }
+}
