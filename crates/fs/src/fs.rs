@@ -26,11 +26,7 @@ impl Fs {
 
     /// Opens the file system in `dataset`, once at a time. Orphans of a crash are found; [`Fs::reap`] removes them.
     /// Errors: `Stale` where it holds none.
-    pub fn mount(
-        dataset: Arc<dyn Dataset>,
-        clock: Arc<dyn Clock>,
-        options: FsOptions,
-    ) -> Result<Self> {
+    pub fn mount(dataset: Arc<dyn Dataset>, clock: Arc<dyn Clock>, options: FsOptions) -> Result<Self> {
         Err(FsError::Unsupported("not built yet"))
     }
 

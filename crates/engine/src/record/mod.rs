@@ -1,1 +1,70 @@
 //! Records: how a page is stored.
+//!
+//! # Layout of a stored record
+//!
+//! | bytes   | field          | meaning                                                                   |
+//! |---------|----------------|---------------------------------------------------------------------------|
+//! | 1       | codec          | codec id, see below                                                       |
+//! | 1..=3   | logical length | LEB128 in its shortest form, 1..=1 MiB: bytes of the page up to its last non-zero one |
+//! | rest    | payload        | what the codec made of these bytes; its length is the record's, less the header |
+//!
+//! A page of zeros is not stored at all. The record's own length and checksum are kept beside it, in its
+//! segment's directory; [`seal`] computes the checksum.
+//!
+//! # Codec ids
+//!
+//! | id        | codec    | payload                                                                         |
+//! |-----------|----------|---------------------------------------------------------------------------------|
+//! | 0         |          | never valid, so that zeros are no record                                        |
+//! | 1         | raw      | the logical bytes themselves                                                    |
+//! | 2         | lz4      | one LZ4 block                                                                   |
+//! | 3         | zstd     | one Zstandard frame without magic number, content size, checksum, dictionary id |
+//! | 4         | deflate  | one raw DEFLATE stream (what the user calls zlib, less its six bytes of framing) |
+//! | 5..=15    | reserved | further codecs that need nothing but the record                                 |
+//! | 16..=127  | reserved | codecs that know a page format                                                  |
+//! | 128..=191 | reserved | deltas                                                                          |
+//! | 192..=255 | reserved |                                                                                 |
+//!
+//! Records of the two large reserved groups need more than themselves to be decoded. Both put a reference
+//! between header and payload: a page-format codec the id of its relation's model (LEB128; 0 for none), a
+//! delta the raw address of its base record (8 bytes, little endian). They come in as further arms of
+//! [`decode`]'s dispatch, which then takes a source of models and bases as a parameter; header, ids, checksum and
+//! cache stay as they are. A version that does not know an id says so ([`crate::Error::Unsupported`]) instead of
+//! calling the record damaged.
+
+mod cache;
+mod codec;
+mod compression;
+mod encode;
+mod recognise;
+#[cfg(test)]
+mod tests;
+
+pub use cache::{CacheStats, RecordCache};
+pub use codec::Codec;
+pub use compression::Compression;
+pub use encode::{Encoded, Encoder, decode, logical_len};
+pub use recognise::recordsize_hint;
+
+use crate::types::Addr;
+use crate::{Error, Result};
+
+/// Checksum of a stored record: CRC-32C over the raw address (8 bytes, little endian) and the record. The
+/// address makes a good record at the wrong place fail.
+#[must_use]
+pub fn seal(addr: Addr, record: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&addr.raw().to_le_bytes()), record)
+}
+
+/// Checks a record against what [`seal`] gave for it.
+pub fn open(addr: Addr, record: &[u8], sealed: u32) -> Result<()> {
+    let found = seal(addr, record);
+    if found == sealed {
+        return Ok(());
+    }
+    let len_bytes = record.len();
+    Err(Error::corrupt(
+        format!("record {addr}"),
+        format!("checksum {found:08x} over {len_bytes} bytes, expected {sealed:08x}"),
+    ))
+}

@@ -1,0 +1,155 @@
+//! Codecs that need nothing but the record itself.
+//!
+//! At 8 KiB setting up a codec's context costs more than the coding, so each thread keeps its contexts.
+
+use std::cell::RefCell;
+
+use libdeflater::{CompressionLvl, Compressor, Decompressor};
+use lz4_flex::block::{self, CompressTable};
+use zstd::zstd_safe::{self, CCtx, CParameter, DCtx, DParameter, FrameFormat};
+
+/// How a record's payload is coded; the discriminant is the stored id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Codec {
+    /// Not compressed.
+    Raw = 1,
+    /// LZ4 block.
+    Lz4 = 2,
+    /// Zstandard frame without magic number.
+    Zstd = 3,
+    /// Raw DEFLATE stream.
+    Deflate = 4,
+}
+
+/// Why a codec gave nothing.
+pub(super) type Refusal = &'static str;
+
+thread_local! {
+    static LZ4: RefCell<CompressTable> = RefCell::new(CompressTable::small());
+    static ZSTD_ENCODER: RefCell<Option<ZstdEncoder>> = const { RefCell::new(None) };
+    static ZSTD_DECODER: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
+    static DEFLATE_ENCODER: RefCell<Option<(u8, Compressor)>> = const { RefCell::new(None) };
+    static DEFLATE_DECODER: RefCell<Decompressor> = RefCell::new(Decompressor::new());
+}
+
+impl Codec {
+    /// The codec of a stored id.
+    #[must_use]
+    pub const fn from_id(id: u8) -> Option<Self> {
+        match id {
+            1 => Some(Self::Raw),
+            2 => Some(Self::Lz4),
+            3 => Some(Self::Zstd),
+            4 => Some(Self::Deflate),
+            _ => None,
+        }
+    }
+
+    /// The stored id.
+    #[must_use]
+    pub const fn id(self) -> u8 {
+        self as u8
+    }
+
+    /// The most that [`Codec::compress`] makes of `len_bytes`.
+    pub(super) fn bound(self, len_bytes: usize) -> usize {
+        match self {
+            Self::Raw => len_bytes,
+            Self::Lz4 => block::get_maximum_output_size(len_bytes),
+            Self::Zstd => zstd_safe::compress_bound(len_bytes),
+            // libdeflate's bound: five bytes per stored block of at least 5,000 bytes, and nine in all.
+            Self::Deflate => len_bytes + 5 * (len_bytes / 5000 + 1) + 9,
+        }
+    }
+
+    /// Compresses `src` into `dst`, which has room for [`Codec::bound`] bytes; returns the length.
+    pub(super) fn compress(self, level: u8, src: &[u8], dst: &mut [u8]) -> Result<usize, Refusal> {
+        match self {
+            Self::Raw => {
+                dst.get_mut(..src.len()).ok_or("no room")?.copy_from_slice(src);
+                Ok(src.len())
+            }
+            Self::Lz4 => LZ4.with_borrow_mut(|table| {
+                block::compress_into_with_table(src, dst, table).map_err(|_| "lz4 found no room")
+            }),
+            Self::Zstd => ZSTD_ENCODER.with_borrow_mut(|slot| {
+                let encoder = match slot {
+                    Some(encoder) => encoder,
+                    None => slot.insert(ZstdEncoder::new()?),
+                };
+                encoder.compress(level, src, dst)
+            }),
+            Self::Deflate => DEFLATE_ENCODER.with_borrow_mut(|slot| {
+                let compressor = match slot {
+                    Some((l, compressor)) if *l == level => compressor,
+                    _ => {
+                        let lvl =
+                            CompressionLvl::new(i32::from(level)).map_err(|_| "no such deflate level")?;
+                        &mut slot.insert((level, Compressor::new(lvl))).1
+                    }
+                };
+                compressor.deflate_compress(src, dst).map_err(|_| "deflate found no room")
+            }),
+        }
+    }
+
+    /// Decodes `payload` into `out` and returns how many bytes it gave. Whatever `payload` holds, nothing is
+    /// written outside `out`, and memory use does not depend on it.
+    pub(super) fn decompress(self, payload: &[u8], out: &mut [u8]) -> Result<usize, Refusal> {
+        match self {
+            Self::Raw => {
+                out.get_mut(..payload.len()).ok_or("more bytes than it says")?.copy_from_slice(payload);
+                Ok(payload.len())
+            }
+            Self::Lz4 => block::decompress_into(payload, out).map_err(|_| "not an LZ4 block of its length"),
+            Self::Zstd => ZSTD_DECODER.with_borrow_mut(|slot| {
+                let decoder = match slot {
+                    Some(decoder) => decoder,
+                    None => slot.insert(zstd_decoder()?),
+                };
+                decoder.decompress(out, payload).map_err(zstd_safe::get_error_name)
+            }),
+            Self::Deflate => DEFLATE_DECODER.with_borrow_mut(|decoder| {
+                decoder.deflate_decompress(payload, out).map_err(|_| "not a DEFLATE stream of its length")
+            }),
+        }
+    }
+}
+
+struct ZstdEncoder {
+    context: CCtx<'static>,
+    level: Option<u8>,
+}
+
+impl ZstdEncoder {
+    fn new() -> Result<Self, Refusal> {
+        let mut context = CCtx::try_create().ok_or("no memory for a zstd context")?;
+        // The record has its own length and checksum, and its codec id says what this is: 2 bytes of header remain.
+        for parameter in [
+            CParameter::Format(FrameFormat::Magicless),
+            CParameter::ContentSizeFlag(false),
+            CParameter::ChecksumFlag(false),
+            CParameter::DictIdFlag(false),
+        ] {
+            context.set_parameter(parameter).map_err(zstd_safe::get_error_name)?;
+        }
+        Ok(Self { context, level: None })
+    }
+
+    fn compress(&mut self, level: u8, src: &[u8], dst: &mut [u8]) -> Result<usize, Refusal> {
+        if self.level != Some(level) {
+            let parameter = CParameter::CompressionLevel(i32::from(level));
+            self.context.set_parameter(parameter).map_err(zstd_safe::get_error_name)?;
+            self.level = Some(level);
+        }
+        self.context.compress2(dst, src).map_err(zstd_safe::get_error_name)
+    }
+}
+
+fn zstd_decoder() -> Result<DCtx<'static>, Refusal> {
+    let mut context = DCtx::try_create().ok_or("no memory for a zstd context")?;
+    let format = DParameter::Format(FrameFormat::Magicless);
+    context.set_parameter(format).map_err(zstd_safe::get_error_name)?;
+    Ok(context)
+}

@@ -1,0 +1,119 @@
+//! The property `compression` as users type it.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use crate::{Error, Result};
+
+use super::Codec;
+
+/// How new pages are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Compression {
+    /// Not at all; trailing zeros are left away all the same.
+    Off,
+    /// LZ4: the fastest.
+    Lz4,
+    /// Zstandard, level 1..=19.
+    Zstd(u8),
+    /// DEFLATE, level 1..=12: for comparison with file systems that have it.
+    Zlib(u8),
+    /// What measured as the best trade of space for time on database pages: zstd-1.
+    #[default]
+    Auto,
+}
+
+const ZSTD_LEVELS: RangeInclusive<u8> = 1..=19;
+const ZSTD_DEFAULT: u8 = 3;
+const ZLIB_LEVELS: RangeInclusive<u8> = 1..=12;
+const ZLIB_DEFAULT: u8 = 6;
+/// What `auto` stands for; figures in docs/decisions/0002-codecs.md.
+const AUTO_ZSTD_LEVEL: u8 = 1;
+
+/// Words that a mistyped one is compared with.
+const WORDS: [&str; 5] = ["off", "lz4", "zstd", "zlib", "auto"];
+
+impl Compression {
+    /// The codec and its level (0 where it has none). A level out of range, which parsing never gives, counts as
+    /// the nearest one.
+    pub(super) fn codec(self) -> (Codec, u8) {
+        let within = |level: u8, levels: RangeInclusive<u8>| level.clamp(*levels.start(), *levels.end());
+        match self {
+            Self::Off => (Codec::Raw, 0),
+            Self::Lz4 => (Codec::Lz4, 0),
+            Self::Zstd(level) => (Codec::Zstd, within(level, ZSTD_LEVELS)),
+            Self::Zlib(level) => (Codec::Deflate, within(level, ZLIB_LEVELS)),
+            Self::Auto => (Codec::Zstd, AUTO_ZSTD_LEVEL),
+        }
+    }
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::Lz4 => f.write_str("lz4"),
+            Self::Zstd(ZSTD_DEFAULT) => f.write_str("zstd"),
+            Self::Zstd(level) => write!(f, "zstd-{level}"),
+            Self::Zlib(ZLIB_DEFAULT) => f.write_str("zlib"),
+            Self::Zlib(level) => write!(f, "zlib-{level}"),
+            Self::Auto => f.write_str("auto"),
+        }
+    }
+}
+
+impl FromStr for Compression {
+    type Err = Error;
+
+    /// Parses `off`, `lz4`, `zstd`, `zstd-N`, `zlib`, `zlib-N` or `auto`, in any case. [`Error::Invalid`] lists
+    /// these and names the one most like what was typed.
+    fn from_str(typed: &str) -> Result<Self> {
+        let word = typed.trim().to_ascii_lowercase();
+        match word.as_str() {
+            "off" => return Ok(Self::Off),
+            "lz4" => return Ok(Self::Lz4),
+            "zstd" => return Ok(Self::Zstd(ZSTD_DEFAULT)),
+            "zlib" => return Ok(Self::Zlib(ZLIB_DEFAULT)),
+            "auto" => return Ok(Self::Auto),
+            _ => {}
+        }
+        let level = |text: &str, levels: RangeInclusive<u8>| text.parse().ok().filter(|n| levels.contains(n));
+        let parsed = match word.split_once('-') {
+            Some(("zstd", n)) => level(n, ZSTD_LEVELS).map(Self::Zstd),
+            Some(("zlib", n)) => level(n, ZLIB_LEVELS).map(Self::Zlib),
+            _ => None,
+        };
+        parsed.ok_or_else(|| unknown(typed, &word))
+    }
+}
+
+fn unknown(typed: &str, word: &str) -> Error {
+    let stem = word.split_once('-').map_or(word, |(stem, _)| stem);
+    let nearest = WORDS.into_iter().map(|w| (distance(stem, w), w)).min();
+    let hint = match nearest {
+        Some((0, "zstd")) => "; zstd has the levels 1 to 19".to_owned(),
+        Some((0, "zlib")) => "; zlib has the levels 1 to 12".to_owned(),
+        Some((distance, word)) if distance <= 2 => format!("; did you mean {word}?"),
+        _ => String::new(),
+    };
+    Error::Invalid(format!(
+        "compression cannot be \"{typed}\": choose off, lz4, zstd, zstd-1 to zstd-19, zlib, zlib-1 to zlib-12 or auto{hint}"
+    ))
+}
+
+/// Levenshtein distance in characters.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, &to) in b.iter().enumerate() {
+            let substituted = diagonal + usize::from(from != to);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}

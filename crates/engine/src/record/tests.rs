@@ -1,0 +1,4 @@
+mod cache;
+mod compression;
+mod encode;
+mod recognise;
