@@ -1,0 +1,67 @@
+"""`python3 -m lab VERB`: what the Makefile calls."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from . import paths
+
+
+def main() -> int:
+    """Parses the command line and runs a verb; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="lab", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    demo = verbs.add_parser("demo", help="a PostgreSQL on a pool, beside the same files elsewhere, crashed and recovered")
+    demo.add_argument("--small", action="store_true", help="a tenth of the data, in a minute")
+    soak = verbs.add_parser("soak", help="rounds of kill -9 of the server under load")
+    soak.add_argument("--rounds", type=int, default=200)
+    soak.add_argument("--seed", type=int, help="of the moments of death (random)")
+    fill = verbs.add_parser("fill", help="a pool of 2 GiB overwritten with 20 GiB")
+    fill.add_argument("--pool-mib", type=int, default=2048)
+    fill.add_argument("--write-mib", type=int, default=20480)
+    fill.add_argument("--seed", type=int, default=1)
+    verbs.add_parser("clean", help="undo what killed runs have left")
+    for verb in (demo, soak, fill):
+        verb.add_argument("--on", default="pagefold:zstd", help="pagefold[:CODEC], dir, ext4, xfs, btrfs[:CODEC]")
+    options = parser.parse_args()
+    if os.geteuid() != 0:
+        print(f"lab {options.verb}: needs root, for mounts and for servers that run as their own users", file=sys.stderr)
+        return 1
+    try:
+        return run(options)
+    except paths.Missing as e:
+        print(f"lab {options.verb}: {e}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"lab {options.verb}: interrupted; everything was cleaned up", file=sys.stderr)
+        return 130
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb that the options name."""
+    logs = Path(os.environ.get("PAGEFOLD_LAB_LOGS", paths.ROOT / "out"))
+    match options.verb:
+        case "demo":
+            from .demo import demo
+
+            return demo(small=options.small, on=options.on, keep_logs=logs / "demo-logs")
+        case "soak":
+            from .soak import soak
+
+            return soak(options.rounds, seed=options.seed, on=options.on, keep_logs=logs / "soak-logs")
+        case "fill":
+            from .fill import fill
+
+            return fill(options.pool_mib << 20, options.write_mib << 20, seed=options.seed, on=options.on)
+        case "clean":
+            from .ledger import clean
+
+            print(f"lab: cleaned up after {clean()} runs")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""Where the laboratory finds things and where it may write."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+"""The repository."""
+
+LAB_DIR = Path(os.environ.get("PAGEFOLD_LAB_DIR", "/var/tmp/pagefold-lab"))
+"""Everything the laboratory writes is below this folder: pools, logs, ledgers. It must be on a real disc: pools are
+opened for direct I/O, which tmpfs refuses on older kernels."""
+
+
+class Missing(RuntimeError):
+    """A program that the laboratory needs is not installed; the message says how to get it."""
+
+
+def tool(name: str, *, profile: str = "test") -> str:
+    """The absolute path of a program, looked for in the system folders too (sbin is not on everybody's PATH)."""
+    path = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
+    found = shutil.which(name, path=path)
+    if found is None:
+        raise Missing(f"{name} is not installed: run `scripts/setup {profile}`")
+    return found
+
+
+def postgres_bin(name: str) -> str:
+    """A program of the PostgreSQL server, version 15 or newer ($PG_BINDIR overrides)."""
+    override = os.environ.get("PG_BINDIR")
+    folders = [Path(override)] if override else sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_version)
+    for folder in reversed(folders):
+        if (folder / name).exists():
+            return str(folder / name)
+    raise Missing(f"PostgreSQL's {name} is not installed: run `scripts/setup test`")
+
+
+def _version(folder: Path) -> int:
+    return int(folder.parent.name) if folder.parent.name.isdigit() else 0
+
+
+def pagefold() -> str:
+    """The program under test: $PAGEFOLD, or the release build of this repository."""
+    path = Path(os.environ.get("PAGEFOLD", ROOT / "target" / "release" / "pagefold")).absolute()
+    if not path.exists():
+        raise Missing(f"{path} does not exist: run `make build`, or set PAGEFOLD to the program")
+    return str(path)

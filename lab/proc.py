@@ -1,0 +1,139 @@
+"""Processes: run one to its end, start a server, end exactly the ones that were started."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Mapping, Sequence
+
+
+class CommandFailed(RuntimeError):
+    """A command exited non-zero; the message holds the command line and what it said."""
+
+    def __init__(self, argv: Sequence[str], status: int, output: str):
+        tail = output.strip()[-4000:]
+        super().__init__(f"`{' '.join(map(str, argv))}` exited with {status}:\n{tail}")
+        self.argv, self.status, self.output = list(argv), status, output
+
+
+def as_user(user: str | None) -> dict:
+    """Arguments for subprocess that drop to `user`; nothing if that is who runs already or nobody was named."""
+    if user is None or os.geteuid() != 0:
+        return {}
+    entry = pwd.getpwnam(user)
+    groups = os.getgrouplist(user, entry.pw_gid)
+    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": groups}
+
+
+def run(
+    argv: Sequence[str | os.PathLike],
+    *,
+    user: str | None = None,
+    input: str | None = None,
+    timeout_s: float = 600,
+    check: bool = True,
+    env: Mapping[str, str] | None = None,
+) -> str:
+    """Runs a command to its end and returns its standard output; raises CommandFailed with both outputs."""
+    argv = [os.fspath(a) for a in argv]
+    try:
+        done = subprocess.run(
+            argv,
+            input=input,
+            stdin=subprocess.DEVNULL if input is None else None,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            cwd="/",
+            env={**os.environ, "LC_ALL": "C.UTF-8", **(env or {})},
+            **as_user(user),
+        )
+    except subprocess.TimeoutExpired as e:
+        raise CommandFailed(argv, -1, f"no end after {timeout_s:.0f} s; so far: {e.stdout!r} {e.stderr!r}") from e
+    if check and done.returncode != 0:
+        raise CommandFailed(argv, done.returncode, done.stdout + done.stderr)
+    return done.stdout
+
+
+def spawn(
+    argv: Sequence[str | os.PathLike], *, log: Path, user: str | None = None, **more
+) -> subprocess.Popen:
+    """Starts a process in its own session, its outputs appended to `log` (unless given in `more`), its cwd at /."""
+    with open(log, "ab") as sink:
+        more.setdefault("stdin", subprocess.DEVNULL)
+        more.setdefault("stdout", sink)
+        more.setdefault("stderr", sink)
+        return subprocess.Popen(
+            [os.fspath(a) for a in argv],
+            cwd="/",
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+            start_new_session=True,
+            **as_user(user),
+            **more,
+        )
+
+
+def tail(path: Path, lines: int = 30) -> str:
+    """The last lines of a log, for error messages."""
+    try:
+        return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+    except OSError as e:
+        return f"({path}: {e.strerror})"
+
+
+def start_time(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; with the pid it names a process for good. None if it is gone
+    or a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def descendants(pid: int) -> list[int]:
+    """All living processes below `pid`, parents first."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            children.setdefault(int(fields[1]), []).append(int(entry))
+    found, queue = [], [pid]
+    while queue:
+        for child in children.get(queue.pop(0), []):
+            found.append(child)
+            queue.append(child)
+    return found
+
+
+def kill_tree(pid: int, started: int | None, *, timeout_s: float = 30) -> None:
+    """SIGKILLs a process and everything below it, and waits until all are gone. `started` guards against a pid that
+    was given to somebody else meanwhile."""
+    if started is None or start_time(pid) != started:
+        return
+    victims = {p: start_time(p) for p in [pid, *descendants(pid)]}
+    for victim, began in victims.items():
+        if began is not None and start_time(victim) == began:
+            _signal(victim, signal.SIGKILL)
+    deadline = time.monotonic() + timeout_s
+    while any(began is not None and start_time(p) == began for p, began in victims.items()):
+        if time.monotonic() > deadline:
+            alive = [p for p, began in victims.items() if began is not None and start_time(p) == began]
+            raise RuntimeError(f"processes {alive} are still there {timeout_s:.0f} s after SIGKILL")
+        time.sleep(0.01)
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass

@@ -1,0 +1,174 @@
+"""`lab soak`: kill the file system's server under load, again and again, and lose nothing.
+
+Rounds alternate between PostgreSQL under pgbench with full_page_writes=off and MariaDB under sysbench with the doublewrite
+buffer off: exactly the settings under which a torn page or a lost write of the file system destroys the database.
+One pool and its databases live through all rounds.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+from . import load, verify
+from .ledger import Run
+from .mariadb import MariaDB
+from .mariadb import USER as MYSQL
+from .postgres import USER as POSTGRES
+from .postgres import Postgres
+from .storage import Place, place
+
+POOL_BYTES = 4 << 30
+PGBENCH_SCALE = 5
+SYSBENCH_ROWS = 20_000
+KEEP_ROUNDS = 4
+"""Acknowledged rows of that many rounds are kept and verified again; older ones are deleted to keep the tables small."""
+CHECK_EVERY = 25
+"""After that many rounds the pool is unmounted and verified offline too."""
+
+
+class PostgresSide:
+    """PostgreSQL with full_page_writes=off under pgbench."""
+
+    name = "postgresql"
+
+    def __init__(self, run: Run, place: Place):
+        self.record = run.dir / "acknowledged-pg"
+        settings = {"full_page_writes": "off", "checkpoint_timeout": "30s", "max_wal_size": "256MB"}
+        self.server = Postgres(run, place.folder("pg", POSTGRES), settings=settings)
+        self.next = 1
+        self.firsts: list[int] = []
+
+    def prepare(self) -> None:
+        """Cluster, pgbench's tables, the acknowledgement table."""
+        from . import proc
+
+        self.server.initdb()
+        self.server.start()
+        self.server.createdb("lab")
+        proc.run(self.server.client("pgbench", "-i", "-q", "-s", str(PGBENCH_SCALE), database="lab"))
+        self.server.sql(load.CREATE_ACKNOWLEDGED, database="lab")
+
+    def start_load(self) -> tuple[load.Load, load.Acknowledged]:
+        """pgbench, and beside it the client that records acknowledgements."""
+        client = load.acknowledged_postgres(self.server, "lab", self.record, self.next)
+        return load.pgbench_load(self.server, "lab"), client
+
+    def verify(self) -> str:
+        """All that must hold; returns a word about it for the log."""
+        count = verify.acknowledged_postgres(self.server, "lab", self.record)
+        history = verify.pgbench_balances(self.server, "lab")
+        verify.postgres_healthy(self.server, "lab")
+        verify.no_torn_pages(self.server.log)
+        return f"{count} acknowledged rows, {history} pgbench transactions"
+
+    def forget_before(self, first: int) -> None:
+        """Deletes acknowledged rows below a number."""
+        self.server.sql(f"DELETE FROM acknowledged WHERE id < {first}", database="lab")
+
+
+class MariaSide:
+    """MariaDB with O_DIRECT and no doublewrite buffer under sysbench."""
+
+    name = "mariadb"
+
+    def __init__(self, run: Run, place: Place):
+        self.record = run.dir / "acknowledged-maria"
+        self.server = MariaDB(run, place.folder("maria", MYSQL))
+        self.next = 1
+        self.firsts: list[int] = []
+
+    def prepare(self) -> None:
+        """System tables, sysbench's tables, the acknowledgement table."""
+        from . import proc
+
+        self.server.install()
+        self.server.start()
+        self.server.sql("CREATE DATABASE lab")
+        proc.run(load.sysbench(self.server, "lab", "prepare", rows=SYSBENCH_ROWS))
+        self.server.sql(load.CREATE_ACKNOWLEDGED, database="lab")
+
+    def start_load(self) -> tuple[load.Load, load.Acknowledged]:
+        """sysbench, and beside it the client that records acknowledgements."""
+        client = load.acknowledged_mariadb(self.server, "lab", self.record, self.next)
+        return load.sysbench_load(self.server, "lab", rows=SYSBENCH_ROWS), client
+
+    def verify(self) -> str:
+        """All that must hold; returns a word about it for the log."""
+        count = verify.acknowledged_mariadb(self.server, "lab", self.record)
+        verify.sysbench_rows(self.server, "lab", SYSBENCH_ROWS)
+        verify.mariadb_healthy(self.server, "lab")
+        verify.no_torn_pages(self.server.log)
+        return f"{count} acknowledged rows"
+
+    def forget_before(self, first: int) -> None:
+        """Deletes acknowledged rows below a number."""
+        self.server.sql(f"DELETE FROM acknowledged WHERE id < {first}", database="lab")
+
+
+Side = PostgresSide | MariaSide
+
+
+def soak(rounds: int, *, seed: int | None, on: str, keep_logs: Path) -> int:
+    """Runs the rounds; returns an exit status. The first round that fails ends the soak: its state is the evidence."""
+    seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
+    moments = random.Random(seed)
+    print(f"soak: {rounds} rounds on {on}, seed {seed} (repeat with SEED={seed}); logs in {keep_logs}", flush=True)
+    began = time.monotonic()
+    passed = 0
+    with Run("soak", keep_logs=keep_logs) as run, place(run, on, POOL_BYTES) as where:
+        sides: list[Side] = [PostgresSide(run, where), MariaSide(run, where)][: max(1, min(rounds, 2))]
+        for side in sides:
+            side.prepare()
+            side.server.stop()
+        print(f"soak: prepared in {time.monotonic() - began:.0f} s", flush=True)
+        for number in range(rounds):
+            side = sides[number % len(sides)]
+            try:
+                line = _round(side, where, moments)
+                if (number + 1) % CHECK_EVERY == 0 or number + 1 == rounds:
+                    where.unmount()
+                    where.check()
+                    where.mount()
+                    line += ", pool checked"
+            except Exception as e:  # noqa: BLE001: whatever failed, the round and the seed belong to the report
+                print(f"soak: round {number + 1} of {rounds} ({side.name}, seed {seed}) FAILED: {e}", flush=True)
+                break
+            passed += 1
+            print(f"soak: round {number + 1:>3} of {rounds}  {side.name:<10}  {line}", flush=True)
+    print(f"soak: seed {seed}, {time.monotonic() - began:.0f} s")
+    print(f"{passed} passed, {rounds - passed} failed", flush=True)
+    return 0 if passed == rounds else 1
+
+
+def _round(side: Side, where: Place, moments: random.Random) -> str:
+    began = time.monotonic()
+    delay_s = moments.uniform(0.5, 6.0)
+    side.server.start()
+    side.firsts.append(side.next)
+    if len(side.firsts) > KEEP_ROUNDS:
+        _forget(side, side.firsts[-KEEP_ROUNDS])
+    generator, client = side.start_load()
+    client.wait_for(20)
+    time.sleep(delay_s)
+    generator.require_running()
+    where.crash()
+    killed = time.monotonic()
+    generator.stop()
+    client.stop()
+    side.server.kill()
+    acknowledged, side.next = client.count, client.next + 1
+    where.recover()
+    side.server.start()
+    recovered = time.monotonic()
+    told = side.verify()
+    side.server.stop()
+    times = f"killed after {delay_s:.2f} s, recovered in {recovered - killed:.1f} s"
+    return f"{acknowledged} acknowledged, {times}, {told}, {time.monotonic() - began:.1f} s"
+
+
+def _forget(side: Side, first: int) -> None:
+    side.forget_before(first)
+    kept = [n for n in side.record.read_text().split() if int(n) >= first]
+    side.record.write_text("".join(f"{n}\n" for n in kept))

@@ -1,0 +1,290 @@
+"""Places to put a database: Pagefold's rivals on loop devices, a plain folder, zfs-fuse.
+
+Every place has the same face (`Place`): mount, unmount, crash, recover, recordsize, and how much its files take.
+`pool.Pool` is the one for Pagefold.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import proc
+from .ledger import Run, is_mounted, unmount
+from .paths import tool
+
+
+@dataclass
+class Usage:
+    """What some files take: `logical` bytes as read, `physical` bytes on the device, without metadata."""
+
+    logical: int
+    physical: int
+
+    @property
+    def ratio(self) -> float:
+        """Logical over physical; 1.0 of nothing."""
+        return self.logical / self.physical if self.physical else 1.0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(self.logical + other.logical, self.physical + other.physical)
+
+
+class Place:
+    """A mounted folder that databases can live on. Use as a context manager: mounted inside, gone afterwards."""
+
+    name = "place"
+    is_pagefold = False
+
+    def __init__(self, run: Run, mountpoint: Path):
+        self.run = run
+        self.mountpoint = mountpoint
+
+    def __enter__(self):
+        self.create()
+        self.mount()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.unmount()
+        self.destroy()
+
+    def create(self) -> None:
+        """Makes the place, empty."""
+
+    def mount(self) -> None:
+        """Makes it usable at `mountpoint`."""
+        self.mountpoint.mkdir(parents=True, exist_ok=True)
+
+    def unmount(self) -> None:
+        """Ends its use, in order."""
+
+    def destroy(self) -> None:
+        """Gives back what it took."""
+
+    def crash(self) -> None:
+        """Kills the file system's server; nothing where the kernel serves it."""
+
+    def recover(self) -> None:
+        """Mounts it again after `crash`."""
+
+    def check(self) -> None:
+        """Verifies the unmounted file system with its own tool; raises if that finds anything."""
+
+    def used_bytes(self) -> int:
+        """Physical bytes in use, data and metadata, everything written before having been synced."""
+        os.sync()
+        stat = os.statvfs(self.mountpoint)
+        return (stat.f_blocks - stat.f_bfree) * stat.f_frsize
+
+    def usage(self, paths: list[Path]) -> Usage:
+        """What these files take."""
+        stats = [os.stat(p) for p in paths]
+        return Usage(sum(s.st_size for s in stats), sum(s.st_blocks * 512 for s in stats))
+
+    def recordsize(self, path: Path) -> int | None:
+        """The record size that was found for a file, in bytes; None where there is no such thing."""
+        return None
+
+    def folder(self, name: str, owner: str) -> Path:
+        """Makes a folder in the place, owned by a user, readable by that user alone."""
+        path = self.mountpoint / name
+        path.mkdir(mode=0o700)
+        proc.run([tool("chown"), f"{owner}:", path])
+        return path
+
+
+class PlainDir(Place):
+    """A folder of whatever file system the laboratory's own folder is on: for developing the laboratory itself."""
+
+    name = "dir"
+
+
+class Loop:
+    """A loop device over a sparse file, with direct I/O to it."""
+
+    def __init__(self, run: Run, backing: Path, size_bytes: int):
+        self.run, self.backing, self.size_bytes = run, backing, size_bytes
+        self.device = ""
+        self._entry: int | None = None
+
+    def attach(self) -> str:
+        """Makes the file and the device; returns the device's path."""
+        with open(self.backing, "wb") as f:
+            f.truncate(self.size_bytes)
+        self.device = proc.run(
+            [tool("losetup"), "--find", "--show", "--direct-io=on", self.backing]
+        ).strip()
+        self._entry = self.run.loop(self.device, self.backing)
+        return self.device
+
+    def detach(self) -> None:
+        """Removes the device and the file."""
+        if self.device:
+            proc.run([tool("losetup"), "-d", self.device])
+            self.run.done(self._entry)
+            self.device = ""
+        self.backing.unlink(missing_ok=True)
+
+
+class LoopFs(Place):
+    """ext4, XFS or btrfs on a loop device."""
+
+    def __init__(self, run: Run, kind: str, size_bytes: int, compress: str | None = None):
+        self.name = f"{kind}-{compress.replace(':', '')}" if compress else kind
+        super().__init__(run, run.dir / f"mnt-{self.name}")
+        self.kind, self.compress = kind, compress
+        self.loop = Loop(run, run.dir / f"{self.name}.img", size_bytes)
+        self._entry: int | None = None
+        self.empty_bytes = 0
+
+    def create(self) -> None:
+        device = self.loop.attach()
+        options = {"ext4": ["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"], "xfs": ["-q"], "btrfs": ["-q"]}
+        proc.run([tool(f"mkfs.{self.kind}"), *options[self.kind], device])
+
+    def mount(self) -> None:
+        super().mount()
+        options = ["-o", f"compress={self.compress}"] if self.compress else []
+        self._entry = self.run.mount(self.mountpoint)
+        proc.run([tool("mount"), "-t", self.kind, *options, self.loop.device, self.mountpoint])
+        self.empty_bytes = self.used_bytes()
+
+    def unmount(self) -> None:
+        unmount(self.mountpoint)
+        self.run.done(self._entry)
+
+    def destroy(self) -> None:
+        self.loop.detach()
+
+    def recover(self) -> None:
+        """Nothing to do: the kernel serves it."""
+
+    def used_bytes(self) -> int:
+        proc.run([tool("sync"), "-f", self.mountpoint])
+        return super().used_bytes()
+
+    def usage(self, paths: list[Path]) -> Usage:
+        if self.kind != "btrfs":
+            return super().usage(paths)
+        text = proc.run([tool("compsize"), "-b", *paths])
+        return Usage(sum(os.stat(p).st_size for p in paths), parse_compsize(text))
+
+
+def parse_compsize(text: str) -> int:
+    """The bytes on disc from `compsize -b`'s TOTAL line; files that hold nothing have none."""
+    total = re.search(r"^TOTAL\s+\d+%\s+(\d+)\s+(\d+)\s+(\d+)", text, re.MULTILINE)
+    if total is not None:
+        return int(total[1])
+    if "No files" in text or "All empty" in text:
+        return 0
+    raise ValueError(f"compsize said something unknown: {text!r}")
+
+
+class ZfsFuse(Place):
+    """ZFS through Debian's zfs-fuse, a daemon of our own over a sparse file."""
+
+    def __init__(self, run: Run, size_bytes: int, recordsize: str = "8K", compression: str = "gzip"):
+        super().__init__(run, run.dir / "mnt-zfs")
+        self.name = f"zfs-fuse-{recordsize}-{compression}"
+        self.backing = run.dir / "zfs.img"
+        self.size_bytes, self._recordsize, self.compression = size_bytes, recordsize, compression
+        self.pool = f"lab{os.getpid()}"
+        self.daemon = None
+        self._entries: list[int] = []
+        self.empty_bytes = 0
+
+    @staticmethod
+    def available() -> str | None:
+        """None if it can run here, otherwise why not."""
+        try:
+            tool("zfs-fuse"), tool("zpool")
+        except RuntimeError as e:
+            return str(e)
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                try:
+                    if Path(f"/proc/{entry}/comm").read_text().strip() == "zfs-fuse":
+                        return f"a zfs-fuse daemon runs already (pid {entry})"
+                except OSError:
+                    continue
+        return None
+
+    def create(self) -> None:
+        with open(self.backing, "wb") as f:
+            f.truncate(self.size_bytes)
+        log = self.run.logs / "zfs-fuse.log"
+        self.daemon = proc.spawn(
+            [tool("zfs-fuse"), "--no-daemon", "--pidfile", self.run.dir / "zfs-fuse.pid"], log=log
+        )
+        self._entries.append(self.run.process(self.daemon.pid, "zfs-fuse"))
+        deadline = time.monotonic() + 20
+        while True:
+            listed = proc.run([tool("zpool"), "list"], check=False, timeout_s=20)
+            if listed or self.daemon.poll() is not None or time.monotonic() > deadline:
+                break
+            time.sleep(0.2)
+        if not listed:
+            raise RuntimeError(f"zfs-fuse did not start:\n{proc.tail(log)}")
+
+    def mount(self) -> None:
+        super().mount()
+        self._entries.append(self.run.mount(self.mountpoint))
+        self._entries.append(self.run.command(tool("zpool"), "destroy", "-f", self.pool))
+        options = [f"compression={self.compression}", f"recordsize={self._recordsize}", "atime=off"]
+        argv = [tool("zpool"), "create", "-f", *(w for o in options for w in ("-O", o))]
+        proc.run([*argv, "-m", self.mountpoint, self.pool, self.backing])
+        if not is_mounted(self.mountpoint):
+            raise RuntimeError(f"zfs-fuse did not mount {self.mountpoint}")
+        self.empty_bytes = self.used_bytes()
+
+    def used_bytes(self) -> int:
+        os.sync()
+        before = -1
+        for _ in range(20):  # `used` follows the open transaction group, five seconds behind at most
+            used = int(proc.run([tool("zfs"), "get", "-Hpo", "value", "used", self.pool]).strip())
+            if used == before:
+                return used
+            before = used
+            time.sleep(1.5)
+        raise RuntimeError("zfs-fuse: `used` does not settle")
+
+    def unmount(self) -> None:
+        for attempt in range(40):
+            try:
+                proc.run([tool("zpool"), "destroy", "-f", self.pool])
+                return
+            except proc.CommandFailed as e:
+                if "no such pool" in e.output:
+                    return
+                if attempt == 39:
+                    raise
+                time.sleep(0.5)
+
+    def destroy(self) -> None:
+        if self.daemon is not None:
+            proc.kill_tree(self.daemon.pid, proc.start_time(self.daemon.pid))
+            self.daemon.wait()
+        for entry in self._entries:
+            self.run.done(entry)
+        self.backing.unlink(missing_ok=True)
+
+
+def place(run: Run, spec: str, size_bytes: int) -> Place:
+    """A place by its name on the command line: `pagefold`, `dir`, `ext4`, `xfs`, `btrfs`, `btrfs:zstd:3`, `zfs`."""
+    from .pool import Pool
+
+    kind, _, option = spec.partition(":")
+    match kind:
+        case "pagefold":
+            return Pool(run, size_bytes, compression=option or "zstd")
+        case "dir":
+            return PlainDir(run, run.dir / "plain")
+        case "ext4" | "xfs" | "btrfs":
+            return LoopFs(run, kind, size_bytes, option or None)
+        case "zfs":
+            return ZfsFuse(run, size_bytes)
+    raise ValueError(f"--on {spec}: unknown; one of pagefold[:CODEC], dir, ext4, xfs, btrfs[:CODEC[:LEVEL]], zfs")

@@ -1,0 +1,83 @@
+"""What must hold after a crash. Every function raises AssertionError with what it found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .load import payload
+from .mariadb import MariaDB
+from .postgres import Postgres
+
+
+def acknowledged(rows: list[tuple[int, str]], record: Path) -> int:
+    """Every number in the record is among the rows, every row holds what it should, and at most one row more than
+    acknowledged is there per crash (the one in flight). Returns how many acknowledged rows were found."""
+    promised = {int(line) for line in record.read_text().split()}
+    assert promised, "nothing was acknowledged before the crash: the check would prove nothing"
+    found = dict(rows)
+    assert len(found) == len(rows), "the same id is there twice"
+    lost = sorted(promised - found.keys())
+    assert not lost, f"{len(lost)} acknowledged transactions are lost, among them {lost[:5]}"
+    wrong = [number for number, text in rows if text != payload(number)]
+    assert not wrong, f"{len(wrong)} rows hold something else than was written, among them {wrong[:5]}"
+    return len(promised)
+
+
+def acknowledged_postgres(server: Postgres, database: str, record: Path) -> int:
+    """`acknowledged`, of PostgreSQL."""
+    lines = server.sql("SELECT id, payload FROM acknowledged", database=database).splitlines()
+    return acknowledged([_row(line, "|") for line in lines], record)
+
+
+def acknowledged_mariadb(server: MariaDB, database: str, record: Path) -> int:
+    """`acknowledged`, of MariaDB."""
+    lines = server.sql("SELECT id, payload FROM acknowledged", database=database).splitlines()
+    return acknowledged([_row(line, "\t") for line in lines], record)
+
+
+def _row(line: str, separator: str) -> tuple[int, str]:
+    number, _, text = line.partition(separator)
+    return int(number), text
+
+
+def pgbench_balances(server: Postgres, database: str) -> int:
+    """TPC-B's invariant: accounts, tellers, branches and the history add up to the same. Returns how many transactions
+    the history holds."""
+    query = """
+        SELECT (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(tbalance) FROM pgbench_tellers),
+               (SELECT sum(bbalance) FROM pgbench_branches), (SELECT coalesce(sum(delta), 0) FROM pgbench_history),
+               (SELECT count(*) FROM pgbench_history)"""
+    *sums, count = map(int, server.sql(query, database=database).split("|"))
+    assert len(set(sums)) == 1, f"accounts, tellers, branches, history add up to {sums}"
+    return count
+
+
+def postgres_healthy(server: Postgres, database: str) -> None:
+    """amcheck finds nothing, then (the server is restarted for it) no page's checksum is wrong."""
+    server.amcheck(database)
+    server.stop()
+    server.verify_checksums()
+    server.start()
+
+
+def sysbench_rows(server: MariaDB, database: str, rows: int) -> None:
+    """sysbench deletes and inserts within a transaction: every table keeps its number of rows."""
+    for table in server.tables(database):
+        if table.startswith("sbtest"):
+            count = int(server.sql(f"SELECT count(*) FROM `{table}`", database=database))
+            assert count == rows, f"{table} has {count} rows instead of {rows}"
+
+
+def mariadb_healthy(server: MariaDB, database: str) -> None:
+    """CHECK TABLE finds nothing, then (the server is restarted for it) no page's checksum is wrong."""
+    server.check_tables(database)
+    server.stop()
+    assert server.innochecksum() > 1, "no tablespaces to check"
+    server.start()
+
+
+def no_torn_pages(log: Path) -> None:
+    """The server's log tells of no damaged page."""
+    words = ("corrupt", "invalid page", "page verification failed", "checksum mismatch", "torn")
+    bad = [s for s in log.read_text(errors="replace").splitlines() if any(w in s.lower() for w in words)]
+    assert not bad, "the server's log tells of damage:\n" + "\n".join(bad[:10])
