@@ -11,7 +11,8 @@ import random
 import time
 from pathlib import Path
 
-from . import load, verify
+from . import load, proc, verify
+from .crash import crash_under_load
 from .ledger import Run
 from .mariadb import MariaDB
 from .mariadb import USER as MYSQL
@@ -42,8 +43,6 @@ class PostgresSide:
 
     def prepare(self) -> None:
         """Cluster, pgbench's tables, the acknowledgement table."""
-        from . import proc
-
         self.server.initdb()
         self.server.start()
         self.server.createdb("lab")
@@ -81,8 +80,6 @@ class MariaSide:
 
     def prepare(self) -> None:
         """System tables, sysbench's tables, the acknowledgement table."""
-        from . import proc
-
         self.server.install()
         self.server.start()
         self.server.sql("CREATE DATABASE lab")
@@ -149,23 +146,12 @@ def _round(side: Side, where: Place, moments: random.Random) -> str:
     side.firsts.append(side.next)
     if len(side.firsts) > KEEP_ROUNDS:
         _forget(side, side.firsts[-KEEP_ROUNDS])
-    generator, client = side.start_load()
-    client.wait_for(20)
-    time.sleep(delay_s)
-    generator.require_running()
-    where.crash()
-    killed = time.monotonic()
-    generator.stop()
-    client.stop()
-    side.server.kill()
-    acknowledged, side.next = client.count, client.next + 1
-    where.recover()
-    side.server.start()
-    recovered = time.monotonic()
+    figures = crash_under_load(where, side.server, side.start_load, delay_s)
+    side.next = figures["next"]
     told = side.verify()
     side.server.stop()
-    times = f"killed after {delay_s:.2f} s, recovered in {recovered - killed:.1f} s"
-    return f"{acknowledged} acknowledged, {times}, {told}, {time.monotonic() - began:.1f} s"
+    times = f"killed after {delay_s:.2f} s, mounted in {figures['mount_s']:.2f} s, recovered in {figures['recovery_s']:.1f} s"
+    return f"{figures['acknowledged']} acknowledged, {times}, {told}, {time.monotonic() - began:.1f} s"
 
 
 def _forget(side: Side, first: int) -> None:

@@ -1,0 +1,27 @@
+"""`python3 -m lab.sqlite_writer DATABASE FIRST`: inserts numbered rows, each its own transaction, and prints each number
+after its commit. Changes an older row in the same transaction, so that pages in the middle are overwritten too."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+
+from .load import payload
+
+
+def main(database: str, first: int) -> None:
+    """Writes until it is killed or a write fails."""
+    connection = sqlite3.connect(database, isolation_level=None)
+    connection.execute("PRAGMA synchronous = FULL")
+    number = first
+    while True:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("INSERT INTO acknowledged VALUES (?, ?)", (number, payload(number)))
+        connection.execute("UPDATE churn SET n = n + 1 WHERE id = ?", (number * 7919 % 2000,))
+        connection.execute("COMMIT")
+        print(number, flush=True)
+        number += 1
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

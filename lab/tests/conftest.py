@@ -1,0 +1,40 @@
+"""Fixtures: a run that cleans up, and the place under test (a pool in a file unless --on says otherwise)."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from lab.ledger import Run
+from lab.paths import ROOT
+from lab.storage import Place, place
+
+POOL_BYTES = 3 << 30
+
+
+def pytest_addoption(parser) -> None:
+    parser.addoption("--on", default=os.environ.get("LAB_ON", "pagefold:zstd"), help="pagefold[:CODEC], dir, ext4, ...")
+
+
+@pytest.fixture(scope="module")
+def run(request):
+    """A run of the laboratory; its logs are kept in out/test-logs."""
+    name = request.module.__name__.rpartition(".")[2]
+    with Run(name, keep_logs=ROOT / "out" / "test-logs" / name) as run:
+        yield run
+
+
+@pytest.fixture(scope="module")
+def where(run, request) -> Place:
+    """The place under test, mounted; unmounted and checked offline at the end."""
+    with place(run, request.config.getoption("--on"), POOL_BYTES) as where:
+        yield where
+        where.unmount()
+        where.check()
+
+
+def expect_recordsize(where: Place, path, wanted: int) -> None:
+    """Where there are record sizes, this file's was found to be `wanted`."""
+    if where.is_pagefold:
+        assert where.recordsize(path) == wanted, f"{path} has recordsize {where.recordsize(path)}, not {wanted}"

@@ -1,0 +1,67 @@
+"""MariaDB on the pool, O_DIRECT, doublewrite off: crash, recovery, and the pool's view of its files."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab import load, proc, verify
+from lab.crash import crash_under_load
+from lab.mariadb import USER, MariaDB
+
+from .conftest import expect_recordsize
+
+ROWS = 50_000
+
+
+@pytest.fixture(scope="module")
+def server(run, where):
+    """A server on the pool with sysbench's tables and an acknowledgement table."""
+    server = MariaDB(run, where.folder("maria", USER))
+    server.install()
+    server.start()
+    server.sql("CREATE DATABASE lab")
+    proc.run(load.sysbench(server, "lab", "prepare", rows=ROWS))
+    server.sql(load.CREATE_ACKNOWLEDGED, database="lab")
+    yield server
+    server.kill()
+
+
+def test_settings_are_in_force(server):
+    told = dict(line.split("\t") for line in server.sql("SHOW GLOBAL VARIABLES LIKE 'innodb%'").splitlines() if "\t" in line)
+    assert told["innodb_flush_method"] == "O_DIRECT"
+    assert told["innodb_doublewrite"] == "OFF"
+
+
+def test_recordsize_of_tablespaces_is_found(server, where):
+    paths = server.tablespaces("lab")
+    assert len(paths) == 3
+    for path in paths:
+        expect_recordsize(where, path, 16384)
+
+
+def test_server_survives_an_orderly_remount(server, where):
+    sums = server.sql("CHECKSUM TABLE sbtest1, sbtest2", database="lab")
+    server.stop()
+    where.unmount()
+    where.check()
+    where.mount()
+    server.start()
+    assert server.sql("CHECKSUM TABLE sbtest1, sbtest2", database="lab") == sums
+    verify.mariadb_healthy(server, "lab")
+
+
+@pytest.mark.parametrize("delay_s", [0.3, 4.0])
+def test_crash_under_load_loses_nothing_acknowledged(server, where, run, delay_s):
+    record = run.dir / "acknowledged-maria"
+    first = 1 + int(server.sql("SELECT coalesce(max(id), 0) FROM acknowledged", database="lab"))
+
+    def start():
+        client = load.acknowledged_mariadb(server, "lab", record, first)
+        return load.sysbench_load(server, "lab", rows=ROWS), client
+
+    figures = crash_under_load(where, server, start, delay_s)
+    assert figures["acknowledged"] >= 20
+    assert verify.acknowledged_mariadb(server, "lab", record) >= figures["acknowledged"]
+    verify.sysbench_rows(server, "lab", ROWS)
+    verify.mariadb_healthy(server, "lab")
+    verify.no_torn_pages(server.log)

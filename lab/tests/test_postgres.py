@@ -1,0 +1,104 @@
+"""PostgreSQL on the pool, full_page_writes=off: crash, recovery, backup, and the pool's view of its files."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab import load, proc, verify
+from lab.crash import crash_under_load
+from lab.paths import postgres_bin
+from lab.postgres import USER, Postgres
+
+from .conftest import expect_recordsize
+
+SCALE = 10
+
+
+@pytest.fixture(scope="module")
+def server(run, where):
+    """A cluster on the pool with pgbench's tables and an acknowledgement table."""
+    server = Postgres(run, where.folder("pg", USER), settings={"full_page_writes": "off", "checkpoint_timeout": "30s"})
+    server.initdb()
+    server.start()
+    server.createdb("lab")
+    proc.run(server.client("pgbench", "-i", "-q", "-s", str(SCALE), database="lab"))
+    server.sql(load.CREATE_ACKNOWLEDGED, database="lab")
+    yield server
+    server.kill()
+
+
+def test_recordsize_of_relations_is_found(server, where):
+    server.sql("CHECKPOINT")
+    for relation in ("pgbench_accounts", "pgbench_accounts_pkey"):
+        for path in server.relation_files("lab", relation):
+            expect_recordsize(where, path, 8192)
+
+
+def test_cluster_survives_an_orderly_remount(server, where):
+    count = server.sql("SELECT count(*), sum(aid) FROM pgbench_accounts", database="lab")
+    server.stop()
+    where.unmount()
+    where.check()
+    where.mount()
+    server.start()
+    assert server.sql("SELECT count(*), sum(aid) FROM pgbench_accounts", database="lab") == count
+    verify.postgres_healthy(server, "lab")
+
+
+@pytest.mark.parametrize("delay_s", [0.3, 4.0])
+def test_crash_under_load_loses_nothing_acknowledged(server, where, run, delay_s):
+    record = run.dir / "acknowledged-pg"
+    first = 1 + int(server.sql("SELECT coalesce(max(id), 0) FROM acknowledged", database="lab"))
+
+    def start():
+        client = load.acknowledged_postgres(server, "lab", record, first)
+        return load.pgbench_load(server, "lab"), client
+
+    figures = crash_under_load(where, server, start, delay_s)
+    assert figures["acknowledged"] >= 20
+    assert verify.acknowledged_postgres(server, "lab", record) >= figures["acknowledged"]
+    assert verify.pgbench_balances(server, "lab") > 0
+    verify.postgres_healthy(server, "lab")
+    verify.no_torn_pages(server.log)
+
+
+def test_basebackup_from_and_to_the_pool(server, where, run):
+    outside = run.dir / "backup"
+    outside.mkdir()
+    proc.run(["chown", f"{USER}:", outside])
+    inside = where.folder("backup", USER)
+    expected = server.sql("SELECT count(*), sum(abalance) FROM pgbench_accounts", database="lab")
+    for target in (outside, inside):
+        argv = server.client("pg_basebackup", "--checkpoint=fast", "--wal-method=stream", "-D", str(target), database=None)
+        proc.run(argv, user=USER)
+        proc.run([postgres_bin("pg_verifybackup"), target], user=USER)
+    copy = Postgres(run, inside, settings={"full_page_writes": "off"}, name="pg-backup")
+    copy.start()
+    try:
+        assert copy.sql("SELECT count(*), sum(abalance) FROM pgbench_accounts", database="lab") == expected
+        verify.postgres_healthy(copy, "lab")
+    finally:
+        copy.kill()
+
+
+def test_crash_with_fsync_off_keeps_a_consistent_prefix(server, where, run):
+    """With fsync=off transactions of the last moment may go, the database may not: a crash leaves the files as they were
+    at one instant."""
+    server.stop()
+    server.settings["fsync"] = "off"
+    try:
+        server.start()
+        record = run.dir / "unsafe"
+        first = 1 + int(server.sql("SELECT coalesce(max(id), 0) FROM acknowledged", database="lab"))
+
+        def start():
+            client = load.acknowledged_postgres(server, "lab", record, first)
+            return load.pgbench_load(server, "lab"), client
+
+        crash_under_load(where, server, start, 3.0)
+        verify.pgbench_balances(server, "lab")
+        verify.postgres_healthy(server, "lab")
+    finally:
+        server.stop()
+        server.settings["fsync"] = "on"
+        server.start()
