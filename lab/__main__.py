@@ -26,14 +26,17 @@ def main() -> int:
     verbs.add_parser("clean", help="undo what killed runs have left")
     for verb in (demo, soak, fill):
         verb.add_argument("--on", default="pagefold:zstd", help="pagefold[:CODEC], dir, ext4, xfs, btrfs[:CODEC]")
+        verb.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     options = parser.parse_args()
     if os.geteuid() != 0:
         print(f"lab {options.verb}: needs root, for mounts and for servers that run as their own users", file=sys.stderr)
         return 1
     try:
         return run(options)
-    except paths.Missing as e:
-        print(f"lab {options.verb}: {e}", file=sys.stderr)
+    except (RuntimeError, AssertionError) as e:
+        if getattr(options, "trace", False):
+            raise
+        print(f"\nlab {options.verb}: {e}\n(everything was cleaned up; --trace tells where in the laboratory)", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"lab {options.verb}: interrupted; everything was cleaned up", file=sys.stderr)

@@ -35,6 +35,7 @@ class Run:
         self.logs.mkdir()
         self.keep_logs = keep_logs
         self._numbers = itertools.count(1)
+        self._names = itertools.count(1)
         self._open: dict[int, dict] = {}
         self._file = open(self.dir / "ledger.jsonl", "a", buffering=1)
         self._write({"owner": os.getpid(), "started": proc.start_time(os.getpid())})
@@ -48,6 +49,10 @@ class Run:
 
     def __exit__(self, *_) -> None:
         self.close()
+
+    def fresh(self, name: str) -> Path:
+        """A path in the run's folder that nobody else was given."""
+        return self.dir / f"{name}-{next(self._names)}"
 
     def _write(self, entry: dict) -> None:
         self._file.write(json.dumps(entry) + "\n")

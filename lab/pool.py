@@ -19,11 +19,10 @@ class Pool(Place):
 
     def __init__(self, run: Run, size_bytes: int, *, compression: str = "zstd", name: str | None = None):
         self.pool = name or f"lab{os.getpid()}"
-        super().__init__(run, run.dir / f"mnt-{self.pool}")
+        super().__init__(run, run.fresh("pool"))
         self.name = f"pagefold-{compression}"
-        self.device = run.dir / f"{self.pool}.pf"
+        self.device = run.fresh("device")
         self.size_bytes, self.compression = size_bytes, compression
-        self.empty_bytes = 0
         self._server: tuple[int, int] | None = None
         self._entries: list[int] = []
 

@@ -42,6 +42,8 @@ class Place:
     def __init__(self, run: Run, mountpoint: Path):
         self.run = run
         self.mountpoint = mountpoint
+        self.empty_bytes = 0
+        """What was in use right after the mount."""
 
     def __enter__(self):
         self.create()
@@ -134,16 +136,16 @@ class LoopFs(Place):
     """ext4, XFS or btrfs on a loop device."""
 
     def __init__(self, run: Run, kind: str, size_bytes: int, compress: str | None = None):
-        self.name = f"{kind}-{compress.replace(':', '')}" if compress else kind
-        super().__init__(run, run.dir / f"mnt-{self.name}")
+        self.name = f"{kind}-{compress.replace(':', '-')}" if compress else kind
+        super().__init__(run, run.fresh(self.name))
         self.kind, self.compress = kind, compress
-        self.loop = Loop(run, run.dir / f"{self.name}.img", size_bytes)
+        self.loop = Loop(run, run.fresh("image"), size_bytes)
         self._entry: int | None = None
-        self.empty_bytes = 0
 
     def create(self) -> None:
         device = self.loop.attach()
-        options = {"ext4": ["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"], "xfs": ["-q"], "btrfs": ["-q"]}
+        # btrfs keeps its metadata twice unless told otherwise; once is what it is compared with.
+        options = {"ext4": ["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"], "xfs": ["-q"], "btrfs": ["-q", "-m", "single"]}
         proc.run([tool(f"mkfs.{self.kind}"), *options[self.kind], device])
 
     def mount(self) -> None:
@@ -188,14 +190,13 @@ class ZfsFuse(Place):
     """ZFS through Debian's zfs-fuse, a daemon of our own over a sparse file."""
 
     def __init__(self, run: Run, size_bytes: int, recordsize: str = "8K", compression: str = "gzip"):
-        super().__init__(run, run.dir / "mnt-zfs")
+        super().__init__(run, run.fresh("zfs"))
         self.name = f"zfs-fuse-{recordsize}-{compression}"
-        self.backing = run.dir / "zfs.img"
+        self.backing = run.fresh("image")
         self.size_bytes, self._recordsize, self.compression = size_bytes, recordsize, compression
         self.pool = f"lab{os.getpid()}"
         self.daemon = None
         self._entries: list[int] = []
-        self.empty_bytes = 0
 
     @staticmethod
     def available() -> str | None:
@@ -242,27 +243,27 @@ class ZfsFuse(Place):
         self.empty_bytes = self.used_bytes()
 
     def used_bytes(self) -> int:
-        os.sync()
-        before = -1
-        for _ in range(20):  # `used` follows the open transaction group, five seconds behind at most
-            used = int(proc.run([tool("zfs"), "get", "-Hpo", "value", "used", self.pool]).strip())
-            if used == before:
-                return used
-            before = used
-            time.sleep(1.5)
-        raise RuntimeError("zfs-fuse: `used` does not settle")
+        # zfs-fuse counts blocks when their transaction group is written, up to half a minute later, and its mount caches
+        # attributes: exporting and importing ends both.
+        self._zpool("export", self.pool)
+        self._zpool("import", "-d", self.backing.parent, self.pool)
+        if not is_mounted(self.mountpoint):
+            raise RuntimeError(f"zfs-fuse did not mount {self.mountpoint} again")
+        return int(proc.run([tool("zfs"), "get", "-Hpo", "value", "used", self.pool]).strip())
 
-    def unmount(self) -> None:
+    def _zpool(self, *arguments) -> None:
         for attempt in range(40):
             try:
-                proc.run([tool("zpool"), "destroy", "-f", self.pool])
+                proc.run([tool("zpool"), *arguments])
                 return
             except proc.CommandFailed as e:
-                if "no such pool" in e.output:
-                    return
-                if attempt == 39:
+                if "busy" not in e.output or attempt == 39:
                     raise
                 time.sleep(0.5)
+
+    def unmount(self) -> None:
+        if is_mounted(self.mountpoint):
+            self._zpool("destroy", "-f", self.pool)
 
     def destroy(self) -> None:
         if self.daemon is not None:
@@ -282,7 +283,7 @@ def place(run: Run, spec: str, size_bytes: int) -> Place:
         case "pagefold":
             return Pool(run, size_bytes, compression=option or "zstd")
         case "dir":
-            return PlainDir(run, run.dir / "plain")
+            return PlainDir(run, run.fresh("plain"))
         case "ext4" | "xfs" | "btrfs":
             return LoopFs(run, kind, size_bytes, option or None)
         case "zfs":

@@ -1,0 +1,78 @@
+# Pagefold. `make` lists what there is. Everything runs on Debian 12; what is missing is installed by scripts/setup.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON := $(shell if [ -x /usr/bin/python3 ]; then echo /usr/bin/python3; else echo python3; fi)
+# Mounts and database servers that run as their own users need root.
+AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$$PATH")
+LAB = $(AS_ROOT) $(PYTHON) -B -m lab
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+ROUNDS ?= 200
+SEED ?=
+BENCH ?=
+
+PAGEFOLD := target/release/pagefold
+
+.PHONY: help setup build demo test lint soak fill bench man install uninstall clean
+
+help: ## List the targets
+	@echo "Pagefold: a compressed, copy-on-write file system for databases"
+	@echo
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
+	@echo
+	@echo "  make soak ROUNDS=200 [SEED=n]    make install [PREFIX=/usr/local] [DESTDIR=]"
+
+setup: ## Install the Debian packages that all targets need (each target installs its own)
+	@scripts/setup all
+
+build: ## Build the pagefold program: target/release/pagefold
+	@scripts/setup build
+	cargo build --release --locked -p pagefold-cli
+
+demo: ## PostgreSQL on a pool, compared, crashed, recovered: under ten minutes
+	@scripts/setup build demo
+	cargo build --release --locked --quiet -p pagefold-cli
+	@$(LAB) demo
+
+test: ## All tests, with the real database servers: under twenty minutes on two cores
+	@scripts/setup build test
+	@scripts/test
+
+lint: ## rustfmt, clippy, licences of what is linked
+	@scripts/setup build
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	@scripts/cargo-deny
+
+soak: ## kill -9 the server under load, recover, verify, ROUNDS times
+	@scripts/setup build test
+	cargo build --release --locked --quiet -p pagefold-cli
+	@$(LAB) soak --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+
+fill: ## A pool of 2 GiB overwritten with 20 GiB of changing pages
+	@scripts/setup build test
+	cargo build --release --locked --quiet -p pagefold-cli
+	@$(LAB) fill
+
+bench: ## Benchmarks against null, ext4, XFS, btrfs, zfs-fuse
+	@scripts/setup build bench
+	cargo build --release --locked --quiet --workspace
+	@$(AS_ROOT) target/release/pagefold-bench $(BENCH)
+
+man: build ## Man pages and shell completions: out/man, out/completions
+	@mkdir -p out/man out/completions
+	$(PAGEFOLD) man out/man
+	@for shell in bash zsh fish; do $(PAGEFOLD) completion $$shell > out/completions/pagefold.$$shell; done
+
+install: man ## Install program, mount helper, unit, man pages, completions below PREFIX
+	install -D -m 755 $(PAGEFOLD) $(DESTDIR)$(PREFIX)/bin/pagefold
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man8 out/man/*.8
+
+uninstall: ## Remove what install put below PREFIX
+	rm -f $(DESTDIR)$(PREFIX)/bin/pagefold
+
+clean: ## Undo what killed runs of the laboratory have left
+	@$(LAB) clean
