@@ -17,19 +17,29 @@ class Pool(Place):
 
     is_pagefold = True
 
-    def __init__(self, run: Run, size_bytes: int, *, compression: str = "zstd", name: str | None = None):
-        self.pool = name or f"lab{os.getpid()}"
+    def __init__(self, run: Run, size_bytes: int, *, compression: str = "zstd"):
         super().__init__(run, run.fresh("pool"))
+        self.pool = f"lab-{os.getpid()}-{self.mountpoint.name}"
         self.name = f"pagefold-{compression}"
         self.device = run.fresh("device")
         self.size_bytes, self.compression = size_bytes, compression
-        self._server: tuple[int, int] | None = None
+        self._server: tuple[int, int | None] | None = None
         self._entries: list[int] = []
+        # Of the laboratory alone: the machine's own pools are not seen, and nothing is left in its registry.
+        self._env = {
+            "PAGEFOLD_STATE_DIR": str(run.dir / "state"),
+            "PAGEFOLD_RUNTIME_DIR": str(run.dir / "run"),
+            "PAGEFOLD_LOG_DIR": str(run.logs),
+        }
+
+    def pagefold(self, *arguments: str | os.PathLike, timeout_s: float = 120) -> str:
+        """Runs the program and returns what it printed; raises CommandFailed if it fails."""
+        return proc.run([pagefold(), *arguments], env=self._env, timeout_s=timeout_s)
 
     def create(self) -> None:
         with open(self.device, "wb") as f:
             f.truncate(self.size_bytes)
-        proc.run([pagefold(), "create", self.pool, self.device, "-o", f"compression={self.compression}"])
+        self.pagefold("create", self.pool, self.device, "-o", f"compression={self.compression}")
 
     def mount(self) -> None:
         super().mount()
@@ -38,29 +48,28 @@ class Pool(Place):
 
     def _start(self) -> None:
         self._entries = [self.run.mount(self.mountpoint)]
-        proc.run([pagefold(), "mount", self.device, self.mountpoint], timeout_s=60)
+        self.pagefold("mount", self.pool, self.mountpoint)
         if not is_mounted(self.mountpoint):
             raise RuntimeError(f"`pagefold mount` succeeded, and nothing is mounted at {self.mountpoint}")
         pid = self.server_pid()
         self._server = (pid, proc.start_time(pid))
         self._entries.append(self.run.process(pid, "pagefold"))
 
+    def figures(self, verb: str = "df") -> dict:
+        """The pool's figures, in bytes, as `status --json` or `df --json` tells them."""
+        return json.loads(self.pagefold(verb, "--json", self.pool))["pools"][0]
+
     def server_pid(self) -> int:
         """The server process, as `pagefold status` names it."""
-        pid = int(find(self.json("status", self.pool), "pid"))
+        pid = int(self.figures("status")["mount"]["pid"])
         if "pagefold" not in Path(f"/proc/{pid}/comm").read_text():
             raise RuntimeError(f"`pagefold status` names pid {pid}, which is no pagefold process")
         return pid
 
-    def json(self, verb: str, *arguments: str | os.PathLike):
-        """What `pagefold VERB --json ARGUMENTS` answers."""
-        text = proc.run([pagefold(), verb, "--json", *arguments])
-        return json.loads(text)
-
     def unmount(self) -> None:
         if not is_mounted(self.mountpoint):
             return
-        proc.run([pagefold(), "unmount", self.mountpoint])
+        self.pagefold("unmount", self.mountpoint)
         if is_mounted(self.mountpoint):
             raise RuntimeError(f"`pagefold unmount` succeeded, and {self.mountpoint} is still mounted")
         self._forget()
@@ -71,13 +80,22 @@ class Pool(Place):
         self._entries, self._server = [], None
 
     def destroy(self) -> None:
-        self.device.unlink(missing_ok=True)
+        if self.device.exists():
+            self.pagefold("destroy", "--force", self.pool)
+            self.device.unlink(missing_ok=True)
+
+    def export(self) -> None:
+        """`pagefold export`: closed cleanly and forgotten."""
+        self.pagefold("export", self.pool)
+        self._forget()
 
     def crash(self) -> None:
         """SIGKILLs the server. Whoever uses the mount sees ENOTCONN from now on."""
         if self._server is None:
             raise RuntimeError(f"{self.pool} has no server to kill")
         pid, started = self._server
+        if started is None or proc.start_time(pid) != started:
+            raise RuntimeError(f"the server of {self.pool} (pid {pid}) has died before it was to be killed")
         proc.kill_tree(pid, started)
 
     def recover(self) -> None:
@@ -87,44 +105,20 @@ class Pool(Place):
         self._start()
 
     def check(self) -> None:
-        proc.run([pagefold(), "check", self.device], timeout_s=1200)
-
-    def sync(self) -> None:
-        """`pagefold sync`: everything accepted so far is durable when it returns."""
-        proc.run([pagefold(), "sync", self.pool])
-
-    def df(self) -> dict:
-        """The pool's figures, in bytes."""
-        answer = self.json("df", self.pool)
-        rows = answer if isinstance(answer, list) else answer.get("pools", [answer])
-        return rows[0]
+        self.pagefold("check", self.pool, timeout_s=1200)
 
     def used_bytes(self) -> int:
-        self.sync()
-        return int(find(self.df(), "physical"))
+        self.pagefold("sync", self.pool)
+        return int(self.figures()["used_bytes"])
 
     def usage(self, paths: list[Path]) -> Usage:
-        total = find(self.json("du", *paths), "total")
-        return Usage(int(total["logical"]), int(total["physical"]))
+        total = json.loads(self.pagefold("du", "--json", *paths))["total"]
+        return Usage(int(total["size_bytes"]), int(total["stored_bytes"]))
 
     def recordsize(self, path: Path) -> int:
         """As `pagefold du` says it; stat's preferred I/O size must agree."""
-        told = int(find(self.json("du", path), "recordsize"))
+        (told,) = json.loads(self.pagefold("du", "--json", path))["recordsizes"]
         preferred = os.stat(path).st_blksize
-        if told != preferred:
-            raise RuntimeError(f"{path}: `pagefold du` says recordsize {told}, stat says {preferred}")
-        return told
-
-
-def find(answer, key: str):
-    """The first value called `key` in a JSON answer, breadth first; a KeyError that shows the answer otherwise."""
-    queue = [answer]
-    while queue:
-        node = queue.pop(0)
-        if isinstance(node, dict):
-            if key in node:
-                return node[key]
-            queue.extend(node.values())
-        elif isinstance(node, list):
-            queue.extend(node)
-    raise KeyError(f"no {key!r} in {json.dumps(answer)[:400]}")
+        if told["record_size"] != preferred:
+            raise RuntimeError(f"{path}: `pagefold du` says page size {told['record_size']}, stat says {preferred}")
+        return preferred

@@ -18,7 +18,7 @@ SELECT i / 4 * 4 + pick(i / 4, 40, 3), partkey, 1 + pick(partkey, 41, 10000), 1 
 FROM (SELECT i, 1 + pick(i, 55, 200000) AS partkey, 1 + pick(i, 56, 50) AS quantity,
              date '1992-01-01' + pick(i / 4, 57, 2405) AS ordered,
              date '1992-01-01' + pick(i / 4, 57, 2405) + 1 + pick(i, 58, 121) AS ship
-      FROM generate_series(0, :rows - 1) i) r,
+      FROM generate_series(0::bigint, :rows - 1) i) r,
      (SELECT ARRAY['quickly','slyly','carefully','furiously','blithely','daringly','silently','evenly','fluffily','boldly','never',
                    'always','ironically','finally','busily','quietly'] AS adverb,
              ARRAY['special','pending','unusual','express','regular','final','ironic','even','bold','silent','daring','close','dogged',

@@ -49,7 +49,7 @@ SELECT md5('transaction ' || i)::uuid,
        s.name, s.locality, t.name, t.district, t.county,
        CASE WHEN pick(i, 29, 20) = 0 THEN 'B' ELSE 'A' END::"char", 'A'::"char"
 FROM (SELECT i, (exp(10.6 + 1.2 * i / :rows + (pick(i, 30, 1000) + pick(i, 31, 1000) + pick(i, 32, 1000)) / 1500.0))::int AS p
-      FROM generate_series(1, :rows) i) r
+      FROM generate_series(1::bigint, :rows) i) r
 JOIN street s ON s.id = spread(i, 33, 40000)
 JOIN town t ON t.id = s.town;
 ALTER TABLE price_paid ADD PRIMARY KEY (transaction_id);
