@@ -50,9 +50,12 @@ class Place:
         self.mount()
         return self
 
-    def __exit__(self, *_) -> None:
-        self.unmount()
-        self.destroy()
+    def __exit__(self, failed, *_) -> None:
+        # After a failure databases may still run here: the run's ledger undoes everything in the right order, and the
+        # failure is not hidden behind one of our own.
+        if failed is None:
+            self.unmount()
+            self.destroy()
 
     def create(self) -> None:
         """Makes the place, empty."""
