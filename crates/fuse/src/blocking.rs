@@ -1,6 +1,6 @@
 //! Where requests go that may wait: for a device, for a flush, for each other.
 
-use crate::limits::{BLOCKING_IDLE, BLOCKING_THREADS_MAX};
+use crate::limits::{BLOCKING_IDLE, READ_THREADS_MAX, WAIT_THREADS_MAX};
 use parking_lot::{Condvar, Mutex};
 use std::{collections::VecDeque, fmt, sync::Arc, thread};
 
@@ -9,9 +9,25 @@ type Job = Box<dyn FnOnce() + Send>;
 /// Runs jobs that may wait: on a pool that grows with what is waiting, or at once where the transport's own threads may
 /// wait.
 #[derive(Clone, Debug)]
-pub struct Blocking(Option<Arc<Pool>>);
+pub struct Blocking(Option<Pools>);
+
+/// What a job waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// A device to read: as many at a time as the device and the CPUs are good for.
+    Read,
+    /// A flush, or room for changes: possibly long.
+    Flush,
+}
+
+#[derive(Clone, Debug)]
+struct Pools {
+    read: Arc<Pool>,
+    flush: Arc<Pool>,
+}
 
 struct Pool {
+    threads_max: usize,
     state: Mutex<State>,
     work: Condvar,
 }
@@ -36,10 +52,11 @@ impl Blocking {
         Self(None)
     }
 
-    /// Jobs run on up to [`BLOCKING_THREADS_MAX`] threads of their own.
-    #[allow(dead_code, reason = "the ring's, which lands next")]
+    /// Jobs run on threads of their own.
     pub(crate) fn pool() -> Self {
-        Self(Some(Arc::new(Pool { state: Mutex::default(), work: Condvar::new() })))
+        let pool =
+            |threads_max| Arc::new(Pool { threads_max, state: Mutex::default(), work: Condvar::new() });
+        Self(Some(Pools { read: pool(READ_THREADS_MAX), flush: pool(WAIT_THREADS_MAX) }))
     }
 
     /// Whether [`Blocking::run`] runs jobs on the caller's thread: then trying first without waiting gains nothing.
@@ -48,15 +65,19 @@ impl Blocking {
     }
 
     /// Runs `job`. With a pool it returns at once; jobs beyond the number of threads wait in order.
-    pub fn run(&self, job: impl FnOnce() + Send + 'static) {
-        let Some(pool) = &self.0 else { return job() };
+    pub fn run(&self, wait: Wait, job: impl FnOnce() + Send + 'static) {
+        let pool = match (&self.0, wait) {
+            (None, _) => return job(),
+            (Some(pools), Wait::Read) => &pools.read,
+            (Some(pools), Wait::Flush) => &pools.flush,
+        };
         let mut state = pool.state.lock();
         state.jobs.push_back(Box::new(job));
         if state.idle >= state.jobs.len() {
             pool.work.notify_one();
             return;
         }
-        if state.threads < BLOCKING_THREADS_MAX {
+        if state.threads < pool.threads_max {
             state.threads += 1;
             let worker = Arc::clone(pool);
             let spawned = thread::Builder::new().name("pf-blocking".into()).spawn(move || worker.work());

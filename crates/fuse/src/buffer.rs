@@ -32,7 +32,6 @@ impl Buffer {
     }
 
     /// Where it starts; for handing to the kernel.
-    #[allow(dead_code, reason = "the ring's, which lands next")]
     pub(crate) fn as_mut_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
     }

@@ -16,6 +16,8 @@
 
 mod blocking;
 mod buffer;
+mod dispatch;
+mod errno;
 mod init;
 pub mod limits;
 mod mount;
@@ -27,7 +29,9 @@ mod session;
 mod stats;
 mod transport;
 
-pub use blocking::Blocking;
+pub use blocking::{Blocking, Wait};
+pub use dispatch::Dispatch;
+pub use errno::errno;
 pub use init::{Agreement, InitError};
 pub use mount::{MountError, MountOptions, is_mount_point, unmount};
 pub use request::{Handler, Request};

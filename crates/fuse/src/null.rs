@@ -7,7 +7,7 @@
 use crate::limits::CACHE_VALID;
 use crate::operation::Operation;
 use crate::protocol::{Attr, AttrOut, EntryOut, OpenOut, ROOT_ID, StatfsOut, WriteOut, fopen};
-use crate::{Blocking, Errno, Handler, Request};
+use crate::{Blocking, Errno, Handler, Request, Wait};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -76,10 +76,10 @@ impl Handler for PassServer {
         let server = self.clone();
         match request.operation() {
             Ok(Operation::Read { offset, size, .. }) => {
-                blocking.run(move || server.read(request, offset, size));
+                blocking.run(Wait::Read, move || server.read(request, offset, size));
             }
-            Ok(Operation::Write { .. }) => blocking.run(move || server.write(request)),
-            Ok(Operation::Sync { .. }) => blocking.run(move || match server.file.sync_data() {
+            Ok(Operation::Write { .. }) => blocking.run(Wait::Flush, move || server.write(request)),
+            Ok(Operation::Sync { .. }) => blocking.run(Wait::Flush, move || match server.file.sync_data() {
                 Ok(()) => request.ok(),
                 Err(error) => request.error(errno_of(&error)),
             }),

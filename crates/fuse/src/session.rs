@@ -1,5 +1,6 @@
 //! A mounted file system and its server, from mount to unmount.
 
+use crate::dispatch::Dispatch;
 use crate::init::{Agreement, InitError, RingWish, negotiate};
 use crate::limits::{DEVICE_THREADS_MAX, INIT_TIMEOUT};
 use crate::mount::{self, MountError, MountOptions, Mounted};
@@ -7,6 +8,7 @@ use crate::operation::Operation;
 use crate::request::Handler;
 use crate::stats::Stats;
 use crate::transport::{self, Running, Transport, Wiring};
+use pagefold_fs::Fs;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{AtFlags, StatxFlags};
@@ -15,7 +17,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::{fs, io};
+use std::{fs as files, io};
 
 /// A mount that is being served. Dropping it detaches the mount.
 pub struct Session {
@@ -41,6 +43,14 @@ impl Drop for Unmount {
 }
 
 impl Session {
+    /// Mounts `fs` at `dir`. Returns when the mount is usable.
+    ///
+    /// # Errors
+    /// [`MountError`] says what to do; nothing is mounted then.
+    pub fn mount(fs: Arc<Fs>, dir: &Path, options: &MountOptions) -> Result<Self, MountError> {
+        Self::mount_handler(Arc::new(Dispatch::new(fs)), dir, options)
+    }
+
     /// Mounts at `dir` and answers requests through `handler`. Returns when the mount is usable.
     ///
     /// # Errors
@@ -68,7 +78,7 @@ impl Session {
             stats: Arc::clone(&stats),
             threads_max: options.threads_max.unwrap_or(DEVICE_THREADS_MAX).max(1),
         };
-        let running = transport::start(wiring, agreement)
+        let running = transport::start(wiring, agreement, ring == RingWish::Always)
             .map_err(|error| MountError::os("start answering requests at", &dir, error))?;
         guard.0 = None;
         let device_minor = device_minor(&dir);
@@ -127,7 +137,7 @@ impl Session {
     /// # Errors
     /// Those of writing to the connection's control file.
     pub fn abort(&self) -> io::Result<()> {
-        fs::write(format!("/sys/fs/fuse/connections/{}/abort", self.device_minor), "1")
+        files::write(format!("/sys/fs/fuse/connections/{}/abort", self.device_minor), "1")
     }
 }
 

@@ -1,6 +1,7 @@
 //! How requests arrive and replies leave: over `/dev/fuse`, or over a ring per CPU (FUSE over io_uring).
 
 mod dev;
+mod ring;
 
 use crate::init::Agreement;
 use crate::request::{Handler, Request};
@@ -35,9 +36,29 @@ pub(crate) trait Running: Send {
     fn join(self: Box<Self>);
 }
 
-/// Starts answering.
-pub(crate) fn start(wiring: Wiring, _agreement: Agreement) -> io::Result<Box<dyn Running>> {
-    dev::start(wiring)
+/// Several sets of threads.
+struct All(Vec<Box<dyn Running>>);
+
+impl Running for All {
+    fn join(self: Box<Self>) {
+        self.0.into_iter().for_each(Running::join);
+    }
+}
+
+/// Starts answering. /dev/fuse is always read: where requests travel over rings, forgets and interrupts still come
+/// that way, and everything does if the rings cannot be had.
+pub(crate) fn start(wiring: Wiring, agreement: Agreement, must_ring: bool) -> io::Result<Box<dyn Running>> {
+    if !agreement.over_ring() {
+        return dev::start(wiring);
+    }
+    match ring::start(&wiring) {
+        Ok(rings) => Ok(Box::new(All(vec![rings, dev::start(wiring)?]))),
+        Err(error) if must_ring => Err(error),
+        Err(error) => {
+            tracing::warn!(%error, "FUSE over io_uring is not to be had; using /dev/fuse");
+            dev::start(wiring)
+        }
+    }
 }
 
 /// Reads one request from `/dev/fuse` on the caller's thread.

@@ -1,0 +1,334 @@
+//! Operations of the kernel as calls of the file system, and their results as replies.
+//!
+//! Cheap calls are answered on the transport's thread; calls that may wait for a device go through [`Blocking`].
+
+mod convert;
+mod directory;
+
+use crate::errno::errno;
+use crate::null::open_flags;
+use crate::operation::Operation;
+use crate::protocol as p;
+use crate::{Blocking, Errno, Handler, Request, Wait};
+use convert::{attr_out, entry_out, no_entry, set_attr, statfs_out, statx_out};
+use directory::Listing;
+use pagefold_fs::{Caller, Entry, FileKind, Fs, FsError, Ino, OpenFlags, Seek, WriteFlags};
+use std::sync::Arc;
+use zerocopy::{Immutable, IntoBytes};
+
+/// Answers the kernel's requests from a file system.
+pub struct Dispatch {
+    fs: Arc<Fs>,
+}
+
+impl Dispatch {
+    /// Answers from `fs`.
+    pub fn new(fs: Arc<Fs>) -> Self {
+        Self { fs }
+    }
+
+    /// Carries a call on where it may wait.
+    fn later(
+        &self,
+        blocking: &Blocking,
+        wait: Wait,
+        request: Request,
+        call: impl FnOnce(&Fs, Request) + Send + 'static,
+    ) {
+        let fs = Arc::clone(&self.fs);
+        blocking.run(wait, move || call(&fs, request));
+    }
+}
+
+impl Handler for Dispatch {
+    fn handle(&self, request: Request, blocking: &Blocking) {
+        let ino = Ino(request.ino());
+        let operation = match request.operation() {
+            Ok(operation) => operation,
+            Err(why) => return request.refuse(why),
+        };
+        match operation {
+            Operation::Read { offset, size } => {
+                self.later(blocking, Wait::Read, request, move |fs, request| read(fs, request, offset, size));
+            }
+            Operation::Write { .. } => self.later(blocking, Wait::Flush, request, write),
+            Operation::Sync { data_only } => {
+                self.later(blocking, Wait::Flush, request, move |fs, request| {
+                    done(request, fs.fsync(ino, data_only));
+                });
+            }
+            Operation::SyncDir => {
+                self.later(blocking, Wait::Flush, request, move |fs, request| {
+                    done(request, fs.fsyncdir(ino, false));
+                });
+            }
+            Operation::SyncFs => {
+                self.later(blocking, Wait::Flush, request, |fs, request| done(request, fs.sync()));
+            }
+            Operation::Forget { lookups } => {
+                self.fs.forget(ino, lookups);
+                request.silent();
+            }
+            Operation::BatchForget(list) => {
+                list.iter().for_each(|(ino, lookups)| self.fs.forget(Ino(ino), lookups));
+                request.silent();
+            }
+            // Every request is answered soon, or waits for a device that cannot be interrupted anyway.
+            Operation::Interrupt { .. } => request.silent(),
+            Operation::Destroy | Operation::ReleaseDir => request.ok(),
+            // No state is kept per open directory, and nothing happens at close: ENOSYS spares the round trips.
+            Operation::OpenDir | Operation::Flush | Operation::NotOffered(_) => refuse_for_good(request),
+            Operation::Init(_) => request.error(Errno::INVAL),
+            // What only looks is answered at once: the inodes and names in use are in memory.
+            Operation::Lookup { .. }
+            | Operation::GetAttributes
+            | Operation::StatX { .. }
+            | Operation::ReadLink
+            | Operation::Open { .. }
+            | Operation::Release
+            | Operation::StatFs
+            | Operation::GetXattr { .. }
+            | Operation::ListXattr { .. }
+            | Operation::Seek { .. } => metadata(&self.fs, request),
+            Operation::ReadDir { .. } => self.later(blocking, Wait::Read, request, metadata),
+            // What changes something may have to wait for room.
+            _ => self.later(blocking, Wait::Flush, request, metadata),
+        }
+    }
+}
+
+/// Tells the kernel not to ask for this again, or that this object cannot do it.
+fn refuse_for_good(request: Request) {
+    let ioctl = matches!(request.operation(), Ok(Operation::NotOffered(p::Opcode::Ioctl)));
+    request.error(if ioctl { Errno::NOTTY } else { Errno::NOSYS });
+}
+
+/// The reply to a failed call. Damage and failed devices are logged; the rest is the caller's affair.
+fn failed(request: Request, error: &FsError) {
+    let errno = errno(error);
+    if errno == Errno::IO {
+        tracing::error!(?request, %error, "a request failed");
+    }
+    request.error(errno);
+}
+
+fn done(request: Request, result: Result<(), FsError>) {
+    match result {
+        Ok(()) => request.ok(),
+        Err(error) => failed(request, &error),
+    }
+}
+
+fn answer<T, R: IntoBytes + Immutable>(
+    request: Request,
+    result: Result<T, FsError>,
+    form: impl FnOnce(&T) -> R,
+) {
+    match result {
+        Ok(value) => request.answer(&form(&value)),
+        Err(error) => failed(request, &error),
+    }
+}
+
+fn read(fs: &Fs, mut request: Request, offset: u64, size: u32) {
+    let ino = Ino(request.ino());
+    match fs.read(ino, offset, request.payload(size as usize)) {
+        Ok(len) => request.payload_filled(len),
+        Err(error) => failed(request, &error),
+    }
+}
+
+/// Writes, and makes durable before the answer what was opened with O_SYNC or O_DSYNC (or written so by pwritev2): the kernel
+/// does not ask for it apart where the write is direct I/O.
+fn write(fs: &Fs, request: Request) {
+    let Ok(Operation::Write { offset, data, flags, write_back, kill_privileges }) = request.operation()
+    else {
+        return request.error(Errno::INVAL);
+    };
+    let ino = Ino(request.ino());
+    // O_APPEND needs nothing: the kernel holds the inode's lock and knows the size, so `offset` is the end.
+    let written = fs.write(ino, offset, data, WriteFlags { append: false, kill_suid: kill_privileges });
+    let durable = !write_back && flags & libc::O_DSYNC.cast_unsigned() != 0;
+    let result =
+        written.and_then(|written| if durable { fs.fsync(ino, true).map(|()| written) } else { Ok(written) });
+    answer(request, result, |written| p::WriteOut { size: written.len as u32, padding: 0 });
+}
+
+/// Calls on names and attributes.
+fn metadata(fs: &Fs, request: Request) {
+    let ino = Ino(request.ino());
+    let Ok(operation) = request.operation() else { return request.error(Errno::INVAL) };
+    let caller = |umask: u32| Caller { uid: request.uid(), gid: request.gid(), umask };
+    match operation {
+        Operation::Lookup { name } => match fs.lookup(ino, name) {
+            Err(FsError::NotFound) => request.answer(&no_entry()),
+            found => entry(request, found),
+        },
+        Operation::GetAttributes => answer(request, fs.getattr(ino), attr_out),
+        Operation::StatX { .. } => answer(request, fs.getattr(ino), statx_out),
+        Operation::SetAttributes(set) => answer(request, fs.setattr(ino, &set_attr(&set)), attr_out),
+        Operation::ReadLink => match fs.readlink(ino) {
+            Ok(target) => request.bytes(&target),
+            Err(error) => failed(request, &error),
+        },
+        Operation::Symlink { name, target } => {
+            let made = fs.symlink(ino, name, target, &caller(0));
+            entry(request, made);
+        }
+        Operation::MakeNode { name, mode, umask, device } => {
+            let made = FileKind::from_mode(mode)
+                .ok_or(FsError::Invalid("a kind of file that mknod(2) does not know"))
+                .and_then(|kind| fs.mknod(ino, name, kind, mode & 0o7777, device, &caller(umask)));
+            entry(request, made);
+        }
+        Operation::MakeDir { name, mode, umask } => {
+            let made = fs.mkdir(ino, name, mode & 0o7777, &caller(umask));
+            entry(request, made);
+        }
+        Operation::Unlink { name } => {
+            let result = fs.unlink(ino, name);
+            done(request, result);
+        }
+        Operation::RemoveDir { name } => {
+            let result = fs.rmdir(ino, name);
+            done(request, result);
+        }
+        Operation::Rename { name, new_parent, new_name, flags } => {
+            let result = convert::rename_mode(flags)
+                .ok_or(FsError::Invalid("rename flags"))
+                .and_then(|mode| fs.rename(ino, name, Ino(new_parent), new_name, mode));
+            done(request, result);
+        }
+        Operation::Link { ino: target, new_name } => {
+            let made = fs.link(Ino(target), ino, new_name);
+            entry(request, made);
+        }
+        Operation::Open { .. }
+        | Operation::Create { .. }
+        | Operation::TemporaryFile { .. }
+        | Operation::Release => {
+            open(fs, request);
+        }
+        Operation::ReadDir { offset, size, plus } => list(fs, request, offset, size, plus),
+        Operation::StatFs => answer(request, fs.statfs(), statfs_out),
+        _ => contents(fs, request),
+    }
+}
+
+fn entry(request: Request, found: Result<Entry, FsError>) {
+    answer(request, found, entry_out);
+}
+
+/// Calls that open and close.
+fn open(fs: &Fs, request: Request) {
+    let ino = Ino(request.ino());
+    let Ok(operation) = request.operation() else { return request.error(Errno::INVAL) };
+    let has = |flags: u32, flag: i32| flags & flag.cast_unsigned() != 0;
+    let caller = |umask: u32| Caller { uid: request.uid(), gid: request.gid(), umask };
+    let (made, flags) = match operation {
+        Operation::Open { flags, kill_privileges } => {
+            let how = OpenFlags {
+                truncate: has(flags, libc::O_TRUNC),
+                exclusive: false,
+                kill_suid: kill_privileges,
+            };
+            let out = p::OpenOut { open_flags: open_flags(flags), ..p::OpenOut::default() };
+            return answer(request, fs.open(ino, how), |_| out);
+        }
+        Operation::Release => {
+            fs.release(ino);
+            return request.ok();
+        }
+        Operation::Create { name, flags, mode, umask } => {
+            let truncate = has(flags, libc::O_TRUNC);
+            let how = OpenFlags { truncate, exclusive: has(flags, libc::O_EXCL), kill_suid: truncate };
+            (fs.create(ino, name, mode & 0o7777, how, &caller(umask)), flags)
+        }
+        Operation::TemporaryFile { flags, mode, umask } => {
+            (fs.tmpfile(ino, mode & 0o7777, &caller(umask)), flags)
+        }
+        _ => return request.error(Errno::INVAL),
+    };
+    match made {
+        Ok(entry) => {
+            let out = p::OpenOut { open_flags: open_flags(flags), ..p::OpenOut::default() };
+            request.answer_pair(&entry_out(&entry), &out);
+        }
+        Err(error) => failed(request, &error),
+    }
+}
+
+fn list(fs: &Fs, mut request: Request, offset: u64, size: u32, plus: bool) {
+    let ino = Ino(request.ino());
+    let mut listing = Listing::new(request.payload(size as usize));
+    let result = if plus {
+        fs.readdirplus(ino, offset, &mut |entry, found| listing.push_plus(entry, found))
+    } else {
+        fs.readdir(ino, offset, &mut |entry| listing.push(entry))
+    };
+    let used = listing.used();
+    match result {
+        Ok(()) => request.payload_filled(used),
+        // Entries that were told are references given: they must reach the kernel; it meets the error at its next call.
+        Err(_) if used > 0 => request.payload_filled(used),
+        Err(error) => failed(request, &error),
+    }
+}
+
+/// Calls on extended attributes and ranges of data.
+fn contents(fs: &Fs, request: Request) {
+    let ino = Ino(request.ino());
+    let Ok(operation) = request.operation() else { return request.error(Errno::INVAL) };
+    match operation {
+        Operation::SetXattr { name, value, flags, kill_sgid } => {
+            let result = convert::xattr_mode(flags)
+                .ok_or(FsError::Invalid("flags of setxattr(2)"))
+                .and_then(|mode| fs.setxattr(ino, name, value, mode, kill_sgid));
+            done(request, result);
+        }
+        Operation::GetXattr { name, size } => {
+            let value = fs.getxattr(ino, name);
+            sized(request, value, size);
+        }
+        Operation::ListXattr { size } => sized(request, fs.listxattr(ino), size),
+        Operation::RemoveXattr { name } => {
+            let result = fs.removexattr(ino, name);
+            done(request, result);
+        }
+        Operation::Allocate { offset, len, mode } => {
+            let result = convert::allocate_mode(mode)
+                .ok_or(FsError::Unsupported("this mode of fallocate(2)"))
+                .and_then(|mode| fs.fallocate(ino, offset, len, mode));
+            done(request, result);
+        }
+        Operation::Seek { offset, whence } => {
+            let found = match whence.cast_signed() {
+                libc::SEEK_DATA => fs.seek(ino, offset, Seek::Data),
+                libc::SEEK_HOLE => fs.seek(ino, offset, Seek::Hole),
+                _ => Err(FsError::Invalid("whence of lseek(2)")),
+            };
+            answer(request, found, |&offset| p::LseekOut { offset });
+        }
+        Operation::CopyFileRange { flags, .. } if flags != 0 => request.error(Errno::INVAL),
+        Operation::CopyFileRange { offset_in, ino_out, offset_out, len, wide: false, .. } => {
+            let len = len.min(u64::from(u32::MAX));
+            let copied = fs.copy_file_range(ino, offset_in, Ino(ino_out), offset_out, len);
+            answer(request, copied, |&copied| p::WriteOut { size: copied as u32, padding: 0 });
+        }
+        Operation::CopyFileRange { offset_in, ino_out, offset_out, len, wide: true, .. } => {
+            let copied = fs.copy_file_range(ino, offset_in, Ino(ino_out), offset_out, len);
+            answer(request, copied, |&bytes_copied| p::CopyFileRangeOut { bytes_copied });
+        }
+        _ => request.error(Errno::NOSYS),
+    }
+}
+
+/// Answers with bytes of which the caller knows how many it can take; zero asks how many there are.
+fn sized(request: Request, value: Result<Vec<u8>, FsError>, size: u32) {
+    match value {
+        Err(error) => failed(request, &error),
+        Ok(value) if size == 0 => request.answer(&p::GetxattrOut { size: value.len() as u32, padding: 0 }),
+        Ok(value) if value.len() > size as usize => request.error(Errno::RANGE),
+        Ok(value) => request.bytes(&value),
+    }
+}

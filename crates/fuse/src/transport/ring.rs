@@ -1,0 +1,367 @@
+//! FUSE over io_uring: per CPU a queue of entries, a ring and a thread bound to that CPU, so that a request is answered
+//! where it was asked (kernel documentation: fuse-io-uring.rst; Linux 6.14).
+//!
+//! An entry is always in exactly one of three hands, which is what makes its memory safe to use:
+//!
+//! 1. the kernel's, from the submission of REGISTER or COMMIT_AND_FETCH until its completion;
+//! 2. a [`Request`]'s, from the completion until it is answered, on whatever thread;
+//! 3. the queue's `done` list, from the answer until the queue's thread commits it.
+
+use super::{Running, Wiring};
+use crate::blocking::Blocking;
+use crate::buffer::Buffer;
+use crate::limits::{INIT_TIMEOUT, PAGE_BYTES, PAYLOAD_BYTES, RING_DEPTH};
+use crate::operation::Arguments;
+use crate::protocol::{
+    InHeader, OutHeader, RING_CMD_COMMIT_AND_FETCH, RING_CMD_REGISTER, RING_HEADER_BYTES, RING_OP_BYTES,
+    RingEntryInOut,
+};
+use crate::request::{Exchange, Outcome, Request};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use parking_lot::Mutex;
+use rustix::event::EventfdFlags;
+use rustix::thread::CpuSet;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle, ThreadId};
+use std::{fs, io};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Offset of the entry's state within its header.
+const STATE_START: usize = RING_HEADER_BYTES + RING_OP_BYTES;
+const HEADER_BYTES: usize = STATE_START + size_of::<RingEntryInOut>();
+/// `user_data` of the wake-up; entries have their index.
+const WAKE: u64 = u64::MAX;
+
+type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
+
+/// What a queue's thread shares with the threads that answer its requests.
+struct Queue {
+    /// Boxed as requests carry them, so that nothing is allocated.
+    #[allow(clippy::vec_box, reason = "the boxes come from requests")]
+    done: Mutex<Vec<Box<RingExchange>>>,
+    /// The thread waits, or is about to, and wants `wake` written after `done` has grown.
+    asleep: AtomicBool,
+    wake: OwnedFd,
+    thread: ThreadId,
+}
+
+/// An entry: a page with the headers, then the payload.
+struct RingExchange {
+    buffer: Buffer,
+    index: u64,
+    commit_id: u64,
+    /// Bytes of the payload that belong to the request.
+    payload_len: usize,
+    queue: Arc<Queue>,
+}
+
+impl Exchange for RingExchange {
+    fn arguments(&self) -> Arguments<'_> {
+        let bytes = self.buffer.as_slice();
+        Arguments {
+            head: &bytes[RING_HEADER_BYTES..STATE_START],
+            tail: Some(&bytes[PAGE_BYTES..PAGE_BYTES + self.payload_len]),
+        }
+    }
+
+    fn payload(&mut self) -> &mut [u8] {
+        &mut self.buffer.as_mut_slice()[PAGE_BYTES..]
+    }
+
+    fn finish(mut self: Box<Self>, unique: u64, reply: Outcome) {
+        // Whatever travels over a ring wants an answer; FORGET and INTERRUPT come over /dev/fuse.
+        let (error, len) = match reply {
+            Outcome::Ok(len) => (0, len.min(PAYLOAD_BYTES)),
+            Outcome::Error(errno) => (-errno.raw_os_error(), 0),
+            Outcome::Silent => (-libc::EIO, 0),
+        };
+        let header = OutHeader { len: (size_of::<OutHeader>() + len) as u32, error, unique };
+        let state =
+            RingEntryInOut { commit_id: self.commit_id, payload_sz: len as u32, ..RingEntryInOut::default() };
+        let bytes = self.buffer.as_mut_slice();
+        bytes[..size_of::<OutHeader>()].copy_from_slice(header.as_bytes());
+        bytes[STATE_START..HEADER_BYTES].copy_from_slice(state.as_bytes());
+        let queue = Arc::clone(&self.queue);
+        queue.done.lock().push(self);
+        if thread::current().id() != queue.thread
+            && queue.asleep.swap(false, SeqCst)
+            && let Err(errno) = rustix::io::write(&queue.wake, &1u64.to_ne_bytes())
+        {
+            tracing::error!(%errno, "cannot wake a ring's thread");
+        }
+    }
+}
+
+/// The threads of all queues.
+struct Rings(Vec<JoinHandle<()>>);
+
+impl Running for Rings {
+    fn join(self: Box<Self>) {
+        for thread in self.0 {
+            if thread.join().is_err() {
+                tracing::error!("a ring's thread panicked");
+            }
+        }
+    }
+}
+
+/// Starts a ring for every CPU that there may be; the kernel uses none before it has them all. If one cannot be had, those
+/// started end with the mount, and the kernel speaks over /dev/fuse.
+pub(super) fn start(wiring: &Wiring) -> io::Result<Box<dyn Running>> {
+    let (report, reports) = mpsc::channel();
+    let blocking = Blocking::pool();
+    let cpus = possible_cpus()?;
+    let mut threads = Vec::with_capacity(cpus);
+    for cpu in 0..cpus {
+        let (wiring, report, blocking) = (wiring.clone(), report.clone(), blocking.clone());
+        threads.push(thread::Builder::new().name(format!("pf-ring-{cpu}")).spawn(move || {
+            match Worker::register(&wiring, cpu) {
+                Ok(mut worker) => {
+                    let _ = report.send(Ok(()));
+                    if let Err(error) = worker.run(&wiring, &blocking) {
+                        tracing::error!(%error, cpu, "a ring failed; aborting its requests");
+                    }
+                }
+                Err(error) => {
+                    let _ = report.send(Err(error));
+                }
+            }
+        })?);
+    }
+    for _ in 0..cpus {
+        reports
+            .recv_timeout(INIT_TIMEOUT)
+            .map_err(|_| io::Error::other("a ring's thread did not start"))??;
+    }
+    Ok(Box::new(Rings(threads)))
+}
+
+/// One past the highest number of a CPU that this machine may ever have, from a list like `0-3,8`.
+fn possible_cpus() -> io::Result<usize> {
+    let list = fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    let last = list.trim().rsplit(['-', ',']).next().and_then(|text| text.parse::<usize>().ok());
+    last.map(|last| last + 1)
+        .ok_or_else(|| io::Error::other(format!("cannot read the list of CPUs {list:?}")))
+}
+
+/// A queue's thread.
+struct Worker {
+    ring: Ring,
+    queue: Arc<Queue>,
+    qid: u16,
+    device: Arc<OwnedFd>,
+    /// Entries in the kernel's hands, by index.
+    entries: Vec<Option<Box<RingExchange>>>,
+    /// Entries that the kernel has not given back for good.
+    alive: usize,
+    wake_value: Box<u64>,
+}
+
+impl Worker {
+    /// Binds the calling thread to `cpu`, makes its ring and hands all entries to the kernel.
+    fn register(wiring: &Wiring, cpu: usize) -> io::Result<Self> {
+        let qid = u16::try_from(cpu).map_err(|_| io::Error::other("more than 65536 CPUs"))?;
+        if cpu < CpuSet::MAX_CPU {
+            let mut here = CpuSet::new();
+            here.set(cpu);
+            // Fails for a CPU that is possible but not there, whose queue then serves nobody.
+            if let Err(errno) = rustix::thread::sched_setaffinity(None, &here) {
+                tracing::debug!(%errno, cpu, "a ring's thread is not bound to its CPU");
+            }
+        }
+        let ring = Ring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_cqsize(RING_DEPTH * 2)
+            .build(RING_DEPTH + 2)?;
+        let queue = Arc::new(Queue {
+            done: Mutex::default(),
+            asleep: AtomicBool::new(false),
+            wake: rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?,
+            thread: thread::current().id(),
+        });
+        let mut worker = Self {
+            ring,
+            queue,
+            qid,
+            device: Arc::clone(&wiring.device),
+            entries: Vec::new(),
+            alive: 0,
+            wake_value: Box::new(0),
+        };
+        worker.hand_out_entries()?;
+        Ok(worker)
+    }
+
+    fn hand_out_entries(&mut self) -> io::Result<()> {
+        // The kernel reads the vectors while REGISTER is submitted, and the memory they point at as long as the entry lives.
+        let mut vectors = Vec::with_capacity(RING_DEPTH as usize);
+        for index in 0..RING_DEPTH {
+            let buffer = Buffer::new(PAGE_BYTES + PAYLOAD_BYTES)?;
+            let start = buffer.as_mut_ptr();
+            vectors.push([
+                libc::iovec { iov_base: start.cast(), iov_len: HEADER_BYTES },
+                libc::iovec { iov_base: start.wrapping_add(PAGE_BYTES).cast(), iov_len: PAYLOAD_BYTES },
+            ]);
+            let exchange = RingExchange {
+                buffer,
+                index: u64::from(index),
+                commit_id: 0,
+                payload_len: 0,
+                queue: Arc::clone(&self.queue),
+            };
+            self.entries.push(Some(Box::new(exchange)));
+        }
+        self.alive = vectors.len();
+        for (index, vector) in vectors.iter().enumerate() {
+            let command = self.command(RING_CMD_REGISTER, 0, Some(vector)).user_data(index as u64);
+            self.push(&command)?;
+        }
+        self.arm_wake()?;
+        self.ring.submit()?;
+        drop(vectors);
+        // A refused REGISTER completes at once; an accepted one with its first request.
+        let refused = self
+            .ring
+            .completion()
+            .find(|completion| completion.user_data() != WAKE && completion.result() < 0);
+        match refused {
+            Some(completion) => Err(io::Error::from_raw_os_error(-completion.result())),
+            None => Ok(()),
+        }
+    }
+
+    /// A command for this queue of the connection.
+    fn command(&self, code: u32, commit_id: u64, vector: Option<&[libc::iovec; 2]>) -> squeue::Entry128 {
+        // struct fuse_uring_cmd_req: flags, commit_id, qid.
+        let mut arguments = [0u8; 80];
+        arguments[8..16].copy_from_slice(&commit_id.to_ne_bytes());
+        arguments[16..18].copy_from_slice(&self.qid.to_ne_bytes());
+        let address = vector.map(|vector| vector.as_ptr() as u64);
+        let mut entry = opcode::UringCmd80::new(types::Fd(self.device.as_raw_fd()), code)
+            .cmd(arguments)
+            .addr(address)
+            .build();
+        if let Some(vector) = vector {
+            // SAFETY: Entry128 is the kernel's 128-byte io_uring_sqe (repr(C)); its `len`, which this operation's
+            // builder does not offer, is the u32 at byte 24.
+            unsafe {
+                (&raw mut entry).cast::<u8>().add(24).cast::<u32>().write_unaligned(vector.len() as u32);
+            };
+        }
+        entry
+    }
+
+    fn push(&mut self, entry: &squeue::Entry128) -> io::Result<()> {
+        loop {
+            // SAFETY: what an entry points at (an exchange's buffer, the wake-up's value) is owned by `self` until its
+            // completion was seen; iovecs are read during submission, which their owner waits for.
+            if unsafe { self.ring.submission().push(entry) }.is_ok() {
+                return Ok(());
+            }
+            self.ring.submit()?;
+        }
+    }
+
+    fn arm_wake(&mut self) -> io::Result<()> {
+        let fd = types::Fd(self.queue.wake.as_raw_fd());
+        let value: *mut u64 = &raw mut *self.wake_value;
+        let read = opcode::Read::new(fd, value.cast(), 8).build().user_data(WAKE);
+        self.push(&squeue::Entry128::from(read))
+    }
+
+    /// Answers requests until the connection has ended and every entry came back.
+    fn run(&mut self, wiring: &Wiring, blocking: &Blocking) -> io::Result<()> {
+        let mut arrived = Vec::with_capacity(RING_DEPTH as usize * 2);
+        while self.alive > 0 {
+            self.commit_done()?;
+            self.queue.asleep.store(true, SeqCst);
+            // What was answered before `asleep` was set brings no wake-up.
+            let want = usize::from(self.queue.done.lock().is_empty());
+            let submitted = self.ring.submit_and_wait(want);
+            self.queue.asleep.store(false, SeqCst);
+            match submitted {
+                Ok(_) => {}
+                Err(error)
+                    if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY | libc::EAGAIN)) => {}
+                Err(error) => return Err(error),
+            }
+            arrived.extend(
+                self.ring.completion().map(|completion| (completion.user_data(), completion.result())),
+            );
+            for (user_data, result) in arrived.drain(..) {
+                if user_data == WAKE {
+                    self.arm_wake()?;
+                } else {
+                    self.arrived(user_data, result, wiring, blocking);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands answered entries back to the kernel.
+    fn commit_done(&mut self) -> io::Result<()> {
+        let mut done = std::mem::take(&mut *self.queue.done.lock());
+        for exchange in done.drain(..) {
+            let (index, commit_id) = (exchange.index, exchange.commit_id);
+            if let Some(slot) = self.entries.get_mut(index as usize) {
+                *slot = Some(exchange);
+            }
+            let command = self.command(RING_CMD_COMMIT_AND_FETCH, commit_id, None).user_data(index);
+            self.push(&command)?;
+        }
+        // Keeps the list's memory for the next round.
+        let mut list = self.queue.done.lock();
+        if list.is_empty() {
+            *list = done;
+        }
+        Ok(())
+    }
+
+    /// An entry came back: with a request, or for good.
+    fn arrived(&mut self, index: u64, result: i32, wiring: &Wiring, blocking: &Blocking) {
+        let Some(mut exchange) = self.entries.get_mut(index as usize).and_then(Option::take) else {
+            tracing::error!(index, "a completion for an entry that the kernel does not have");
+            return;
+        };
+        if result < 0 {
+            // ENOTCONN: unmounted or aborted.
+            if result != -libc::ENOTCONN {
+                tracing::warn!(errno = -result, "the kernel refused an entry of a ring");
+            }
+            self.alive -= 1;
+            return;
+        }
+        let bytes = exchange.buffer.as_slice();
+        let state = RingEntryInOut::read_from_prefix(&bytes[STATE_START..]).map(|(state, _)| state);
+        let header = InHeader::read_from_prefix(bytes).map(|(header, _)| header);
+        let (Ok(state), Ok(header)) = (state, header) else { return };
+        let extensions = usize::from(header.total_extlen) * 8;
+        exchange.commit_id = state.commit_id;
+        exchange.payload_len = (state.payload_sz as usize).min(PAYLOAD_BYTES).saturating_sub(extensions);
+        let request = Request::new(header, exchange, Arc::clone(&wiring.stats));
+        wiring.handler.handle(request, blocking);
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if self.alive > 0 {
+            // The kernel may still write into what it holds; memory that leaks is better than memory that changes.
+            self.entries.drain(..).for_each(std::mem::forget);
+            std::mem::forget(std::mem::take(&mut self.wake_value));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_header_is_the_kernels() {
+        assert_eq!(super::HEADER_BYTES, 288);
+        assert!(super::possible_cpus().unwrap() >= 1);
+    }
+}

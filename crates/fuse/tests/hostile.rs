@@ -1,0 +1,134 @@
+//! Requests that no kernel sends: whatever the bytes, parsing ends in an operation that keeps its promises or in a refusal.
+
+use pagefold_fuse::operation::{Arguments, Operation, ParseError};
+use pagefold_fuse::protocol::{self as p, Opcode};
+use proptest::prelude::*;
+use zerocopy::IntoBytes;
+
+fn is_name(name: &[u8]) -> bool {
+    (1..=p::NAME_BYTES_MAX).contains(&name.len()) && !name.contains(&0) && !name.contains(&b'/')
+}
+
+fn is_new_name(name: &[u8]) -> bool {
+    is_name(name) && name != b"." && name != b".."
+}
+
+/// What callers rely on.
+fn keeps_promises(operation: &Operation<'_>, bytes: usize) -> bool {
+    match operation {
+        Operation::Lookup { name } => is_name(name),
+        Operation::Symlink { name, target } => {
+            is_new_name(name) && (1..=p::LINK_BYTES_MAX).contains(&target.len()) && !target.contains(&0)
+        }
+        Operation::MakeNode { name, .. }
+        | Operation::MakeDir { name, .. }
+        | Operation::Unlink { name }
+        | Operation::RemoveDir { name }
+        | Operation::Create { name, .. } => is_new_name(name),
+        Operation::Link { new_name, .. } => is_new_name(new_name),
+        Operation::Rename { name, new_name, .. } => is_new_name(name) && is_new_name(new_name),
+        Operation::Read { offset, size } => {
+            offset.checked_add(u64::from(*size)).is_some_and(|end| end <= i64::MAX as u64)
+        }
+        Operation::Write { offset, data, .. } => {
+            data.len() <= bytes
+                && offset.checked_add(data.len() as u64).is_some_and(|end| end <= i64::MAX as u64)
+        }
+        Operation::SetXattr { name, value, .. } => {
+            !name.is_empty() && name.len() <= p::NAME_BYTES_MAX && value.len() <= p::XATTR_BYTES_MAX as usize
+        }
+        Operation::GetXattr { name, .. } | Operation::RemoveXattr { name } => {
+            (1..=p::NAME_BYTES_MAX).contains(&name.len())
+        }
+        Operation::Allocate { offset, len, .. } => {
+            offset.checked_add(*len).is_some_and(|end| end <= i64::MAX as u64)
+        }
+        Operation::CopyFileRange { offset_in, offset_out, len, .. } => {
+            offset_in.checked_add(*len).is_some() && offset_out.checked_add(*len).is_some()
+        }
+        Operation::BatchForget(list) => list.iter().count() * 16 <= bytes,
+        _ => true,
+    }
+}
+
+/// Request codes: every known one often, any other sometimes.
+fn opcodes() -> impl Strategy<Value = u32> {
+    prop_oneof![8 => 0u32..64, 1 => any::<u32>()]
+}
+
+/// Bytes that look like arguments: zeros, small numbers, names, noise.
+fn arguments() -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop_oneof![
+        Just(vec![0u8; 8]),
+        any::<u32>().prop_map(|n| n.to_ne_bytes().to_vec()),
+        (0u64..100_000).prop_map(|n| n.to_ne_bytes().to_vec()),
+        any::<u64>().prop_map(|n| n.to_ne_bytes().to_vec()),
+        "[a-z./]{0,300}".prop_map(|name| [name.as_bytes(), &[0]].concat()),
+        proptest::collection::vec(any::<u8>(), 0..64),
+    ];
+    proptest::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+    #[test]
+    fn any_bytes_in_one_piece(opcode in opcodes(), bytes in arguments()) {
+        if let Ok(operation) = Operation::parse(opcode, Arguments { head: &bytes, tail: None }) {
+            prop_assert!(keeps_promises(&operation, bytes.len()), "{operation:?}");
+        }
+    }
+
+    #[test]
+    fn any_bytes_in_two_pieces(opcode in opcodes(), head in arguments(), tail in arguments()) {
+        if let Ok(operation) = Operation::parse(opcode, Arguments { head: &head, tail: Some(&tail) }) {
+            prop_assert!(keeps_promises(&operation, tail.len()), "{operation:?}");
+        }
+    }
+
+    /// The two transports deliver the same request in different pieces.
+    #[test]
+    fn one_piece_or_two_is_the_same(offset in 0u64..1 << 62, data in proptest::collection::vec(any::<u8>(), 0..5000), flags: u32) {
+        let head = p::WriteIn { offset, size: data.len() as u32, flags, ..p::WriteIn::default() };
+        let joined = [head.as_bytes(), &data].concat();
+        let one = Operation::parse(16, Arguments { head: &joined, tail: None });
+        // The ring's area for the structure is longer than the structure.
+        let padded = [head.as_bytes(), &[0xAA; 88]].concat();
+        let two = Operation::parse(16, Arguments { head: &padded, tail: Some(&data) });
+        prop_assert_eq!(format!("{one:?}"), format!("{two:?}"));
+        prop_assert!(one.is_ok());
+    }
+}
+
+fn parse(op: Opcode, bytes: &[u8]) -> Result<Operation<'_>, ParseError> {
+    Operation::parse(op as u32, Arguments { head: bytes, tail: None })
+}
+
+#[test]
+fn refuses_what_does_not_hold_together() {
+    let malformed = |op: Opcode, bytes: &[u8]| matches!(parse(op, bytes), Err(ParseError::Malformed { .. }));
+    assert!(malformed(Opcode::Lookup, b""));
+    assert!(malformed(Opcode::Lookup, b"no end"));
+    assert!(malformed(Opcode::Lookup, b"\0"));
+    assert!(malformed(Opcode::Lookup, b"a/b\0"));
+    assert!(malformed(Opcode::Unlink, b"..\0"));
+    assert!(malformed(Opcode::Lookup, &[&[b'x'; 256][..], b"\0"].concat()));
+    assert!(parse(Opcode::Lookup, &[&[b'x'; 255][..], b"\0"].concat()).is_ok());
+    let write = p::WriteIn { size: 5, ..p::WriteIn::default() };
+    assert!(malformed(Opcode::Write, &[write.as_bytes(), b"four"].concat()));
+    let beyond = p::WriteIn { offset: i64::MAX as u64, size: 1, ..p::WriteIn::default() };
+    assert!(malformed(Opcode::Write, &[beyond.as_bytes(), b"x"].concat()));
+    let forget = p::BatchForgetIn { count: u32::MAX, dummy: 0 };
+    assert!(malformed(Opcode::BatchForget, forget.as_bytes()));
+    let time = p::SetattrIn { valid: p::fattr::MTIME, mtimensec: 1_000_000_000, ..p::SetattrIn::default() };
+    assert!(malformed(Opcode::Setattr, time.as_bytes()));
+    assert!(malformed(Opcode::Init, &[0; 15]));
+    assert!(matches!(
+        Operation::parse(9, Arguments { head: &[0; 8], tail: None }),
+        Err(ParseError::Malformed { .. })
+    ));
+    assert_eq!(
+        Operation::parse(4096, Arguments { head: &[], tail: None }).map(|_| ()),
+        Err(ParseError::UnknownOpcode(4096))
+    );
+}
