@@ -10,6 +10,7 @@ use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::open::{self, Kind, OpenMode};
+use super::ring::{self, DEPTH};
 use super::{AlignedBuf, Device, DeviceStats, check_range};
 use crate::limits::BLOCK_BYTES;
 use crate::{Error, Result};
@@ -120,6 +121,23 @@ impl Device for FileDevice {
         transfer(len_bytes, |at| Ok(rustix::io::pread(&self.file, &mut buf[at..], offset + at as u64)?))
             .map_err(|e| self.io_error("read", offset, len_bytes as u64, e))?;
         self.stats.read(len_bytes);
+        Ok(())
+    }
+
+    fn read_many(&self, requests: &mut [(u64, AlignedBuf)]) -> Result<()> {
+        for (offset, buf) in &*requests {
+            check_range(&self.path, self.size_bytes, *offset, buf.len() as u64)?;
+        }
+        for part in requests.chunks_mut(DEPTH) {
+            let filled = if part.len() > 1 { ring::read_batch(&self.file, part) } else { 0 };
+            for (n, (offset, buf)) in part.iter_mut().enumerate() {
+                if filled & 1 << n == 0 {
+                    self.read(*offset, buf)?;
+                } else {
+                    self.stats.read(buf.len());
+                }
+            }
+        }
         Ok(())
     }
 

@@ -9,6 +9,7 @@ mod buffer;
 mod file;
 mod lock;
 mod open;
+mod ring;
 mod sim;
 mod stats;
 #[cfg(test)]
@@ -34,6 +35,11 @@ pub trait Device: Send + Sync {
     fn size_bytes(&self) -> u64;
     /// Fills `buf` from `offset`. On error the content of `buf` is arbitrary.
     fn read(&self, offset: u64, buf: &mut AlignedBuf) -> Result<()>;
+    /// Fills many buffers, each from its offset, at once where the device can: scattered reads of one thread take the
+    /// time of a few. On error the content of all buffers is arbitrary.
+    fn read_many(&self, requests: &mut [(u64, AlignedBuf)]) -> Result<()> {
+        requests.iter_mut().try_for_each(|(offset, buf)| self.read(*offset, buf))
+    }
     /// Writes all of `buf` at `offset`; with `durable`, returns when these bytes are on stable storage.
     /// Other unflushed writes are not covered by `durable`.
     fn write(&self, offset: u64, buf: &AlignedBuf, durable: bool) -> Result<()>;

@@ -121,6 +121,39 @@ fn transfers_outside_or_unaligned_are_refused() {
 }
 
 #[test]
+fn many_reads_at_once_fill_each_buffer_from_its_place() {
+    let (_dir, path) = create();
+    let device = FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
+    for block in 0..200u64 {
+        device.write(block * 8192, &AlignedBuf::from_bytes(&[block as u8; 8192]), false).unwrap();
+    }
+    for count in [0, 1, 2, 64, 65, 200] {
+        let order = (0..count).map(|n| n * 77 % 200);
+        let mut requests: Vec<_> =
+            order.map(|block| (block * 8192, AlignedBuf::scratch(4096 << (block % 2)))).collect();
+        let before = device.stats().counts().reads;
+        device.read_many(&mut requests).unwrap();
+        assert_eq!(device.stats().counts().reads - before, count);
+        for (offset, buf) in &requests {
+            assert!(buf.iter().all(|&b| b == (offset / 8192) as u8));
+        }
+    }
+    let mut outside = vec![(0, AlignedBuf::scratch(4096)), (DEVICE_BYTES_MIN, AlignedBuf::scratch(4096))];
+    assert!(matches!(device.read_many(&mut outside), Err(Error::Invalid(_))));
+}
+
+#[test]
+fn one_bad_read_of_many_is_the_error() {
+    let (_dir, path) = create();
+    let device = FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
+    let mut requests: Vec<_> = (0..3).map(|n| (n << 20, AlignedBuf::scratch(4096))).collect();
+    let error = device.read_many(&mut requests).unwrap_err();
+    assert!(matches!(&error, Error::Io { op: "read", offset: 0x10_0000, .. }), "{error:?}");
+    device.read_many(&mut requests[..1]).unwrap();
+}
+
+#[test]
 fn a_device_that_shrank_is_an_error_not_a_hang() {
     let (_dir, path) = create();
     let device = FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
