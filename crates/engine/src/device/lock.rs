@@ -30,7 +30,7 @@ pub(super) fn lock(file: &File, path: &Path, mode: OpenMode, is_block: bool) -> 
                 tries -= 1;
                 std::thread::sleep(PAUSE);
             }
-            Err(Errno::WOULDBLOCK) => return Err(busy(path, holder(file))),
+            Err(Errno::WOULDBLOCK) => return Err(busy(path)),
             Err(e) => {
                 let device = path.to_path_buf();
                 return Err(Error::Io { op: "lock", device, offset: 0, len_bytes: 0, source: e.into() });
@@ -39,18 +39,18 @@ pub(super) fn lock(file: &File, path: &Path, mode: OpenMode, is_block: bool) -> 
     }
 }
 
-/// The error for a device that somebody else has.
-pub(super) fn busy(path: &Path, holder: Option<i32>) -> Error {
+/// The error for a device that somebody else has, with who it is as far as the kernel tells.
+pub(super) fn busy(path: &Path) -> Error {
     let name = path.display();
-    Error::Busy(match holder {
+    Error::Busy(match holder(path) {
         Some(pid) => format!("{name} is in use by process {pid}; unmount or export its pool there first"),
         None => format!("{name} is in use: mounted, or part of an array, a volume group or another pool"),
     })
 }
 
-/// Who holds a lock on the file, as far as the kernel tells (locks of other pid namespaces are not listed).
-fn holder(file: &File) -> Option<i32> {
-    let meta = file.metadata().ok()?;
+/// Who holds a lock on the file (locks of other pid namespaces are not listed).
+fn holder(path: &Path) -> Option<i32> {
+    let meta = std::fs::metadata(path).ok()?;
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
     let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
     parse_holder(&locks, &format!("{major:02x}:{minor:02x}:{}", meta.ino()))

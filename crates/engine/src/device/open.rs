@@ -2,10 +2,11 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use rustix::fs::{Access, AtFlags, CWD, FallocateFlags, Mode, OFlags};
+use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::lock;
@@ -46,6 +47,9 @@ pub(super) fn open(path: &Path, mode: OpenMode) -> Result<Opened> {
     let file = open_direct(path, mode, is_block)?;
     lock::lock(&file, path, mode, is_block)?;
     let (size_bytes, kind) = measure(&file, path, is_block)?;
+    if mode == OpenMode::ReadWrite && kind == Kind::Block {
+        check_writable(&file, path)?;
+    }
     Ok(Opened { file, size_bytes, kind })
 }
 
@@ -79,7 +83,7 @@ fn open_direct(path: &Path, mode: OpenMode, is_block: bool) -> Result<File> {
             if direct_works(&file) { Ok(file) } else { open_buffered(path, flags) }
         }
         Err(Errno::INVAL) => open_buffered(path, flags),
-        Err(Errno::BUSY) => Err(lock::busy(path, None)),
+        Err(Errno::BUSY) => Err(lock::busy(path)),
         Err(e) => Err(refused(path, e.into())),
     }
 }
@@ -128,6 +132,24 @@ fn check_block_size(path: &Path, logical_bytes: u32) -> Result<()> {
     )))
 }
 
+/// `BLKROGET` of linux/fs.h: `_IO(0x12, 94)`.
+const BLKROGET: libc::Ioctl = 0x125E;
+
+/// The kernel opens read-only devices for writing and then fails the writes.
+fn check_writable(file: &File, path: &Path) -> Result<()> {
+    let mut read_only: libc::c_int = 0;
+    // SAFETY: BLKROGET writes one int through the pointer, which outlives the call.
+    let rc = unsafe { libc::ioctl(file.as_raw_fd(), BLKROGET, &raw mut read_only) };
+    if rc != 0 {
+        return Err(refused(path, io::Error::last_os_error()));
+    }
+    if read_only != 0 {
+        let name = path.display();
+        return Err(Error::ReadOnly(format!("{name} is a read-only device; import its pool read-only")));
+    }
+    Ok(())
+}
+
 /// Creates a regular file of `size_bytes` (a multiple of the block size) as a device, and makes its name durable.
 ///
 /// All blocks are allocated at once, so that a write of the pool never finds the file system full. Refused
@@ -172,6 +194,13 @@ fn allocate(file: &File, path: &Path, size_bytes: u64) -> Result<()> {
             let name = path.display();
             return Err(Error::NoSpace(format!("{name} cannot take {size_bytes} bytes on its file system")));
         }
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+            let name = path.display();
+            return Err(Error::Unsupported(format!(
+                "the file system of {name} cannot allocate space in advance; make a sparse file with \
+                 \"truncate -s {size_bytes} {name}\" and use that, minding that the pool fails when its file system is full"
+            )));
+        }
         Err(e) => return Err(op("allocate", e.into())),
     }
     file.sync_all().map_err(|e| op("flush", e))?;
@@ -190,19 +219,12 @@ fn too_small(path: &Path, size_bytes: u64) -> Error {
 fn refused(path: &Path, source: io::Error) -> Error {
     let advice = match Errno::from_io_error(&source) {
         Some(Errno::NOENT) => "check the name; lsblk lists the block devices",
-        Some(Errno::ACCESS | Errno::PERM) if is_read_only_device(path) => {
-            "the device is read-only; import the pool read-only"
+        Some(Errno::ACCESS | Errno::PERM) => {
+            "run as root or as a user who may read and write it; lsblk shows whether the device is read-only"
         }
-        Some(Errno::ACCESS | Errno::PERM) => "run as root or as a user who may read and write it",
         Some(Errno::ROFS) => "its file system is read-only; import the pool read-only",
         Some(Errno::NOMEDIUM | Errno::NXIO | Errno::NODEV) => "the device is gone or has no medium",
         _ => "see the kernel's log",
     };
     Error::Open { device: path.to_path_buf(), source, advice }
-}
-
-/// A block device that its driver or `blockdev --setro` made read-only refuses writers though the permissions of its
-/// name would let them in.
-fn is_read_only_device(path: &Path) -> bool {
-    rustix::fs::accessat(CWD, path, Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS).is_ok()
 }

@@ -137,6 +137,12 @@ impl SimDevice {
         self.state.lock().faults.clear();
     }
 
+    /// As when the process ends and another one opens the device while the power stays on: a failed flush no longer
+    /// makes every later one fail. What it lost stays lost, and shows after the next power cut.
+    pub fn reopen(&self) {
+        self.state.lock().failed = false;
+    }
+
     /// Flips bit `bit` (0..8) of the byte at `offset`, durably and silently. Beyond the device: no effect.
     pub fn flip_bit(&self, offset: u64, bit: u8) {
         if offset >= self.size_bytes {

@@ -9,30 +9,45 @@ use crate::limits::{RECORDSIZE_MAX, RECORDSIZE_MIN};
 /// Longest write whose length alone tells the page size: databases with larger pages are rare, and copying tools
 /// write more at a time.
 const PLAIN_WRITE_MAX: usize = 64 << 10;
+/// The same for a write of zeros: databases extend files by one page, and the newer ones by several at a time.
+const ZERO_WRITE_MAX: usize = 16 << 10;
 
 /// The recordsize for a file from a write of `data` at `offset`: the page size of the database whose format is
-/// recognised, else the length of an aligned power-of-two write of 4 to 64 KiB, else `None`. `file_name` is the last
+/// recognised, else the length of an aligned power-of-two write of 4 to 64 KiB (of zeros: to 16 KiB), else `None`. `file_name` is the last
 /// component of the path. The answer is a power of two within [`RECORDSIZE_MIN`]..=[`RECORDSIZE_MAX`].
 #[must_use]
 pub fn recordsize_hint(offset: u64, data: &[u8], file_name: Option<&str>) -> Option<u32> {
     let page = Page { offset, data };
-    file_name
-        .and_then(by_name)
+    let is = |known: fn(&str) -> bool| file_name.is_some_and(known);
+    is(is_innodb_log)
+        .then_some(INNODB_LOG_BYTES)
         .or_else(|| page.sqlite())
         .or_else(|| page.rrd())
         .or_else(|| page.innodb_log())
         .or_else(|| page.innodb())
         .or_else(|| page.postgres_wal())
         .or_else(|| page.postgres())
+        .or_else(|| is(is_postgres_wal).then_some(POSTGRES_WAL_BYTES))
         .map(|bytes| bytes.max(RECORDSIZE_MIN))
         .or_else(|| page.plain_write())
         .filter(|bytes| bytes.is_power_of_two() && *bytes <= RECORDSIZE_MAX)
 }
 
-/// Logs that are created by writing zeros, so that only the name tells.
-fn by_name(name: &str) -> Option<u32> {
-    // InnoDB writes its log in blocks of 512 bytes up to the page size, at any block's offset.
-    (name.starts_with("ib_logfile") || name.starts_with("#ib_redo")).then_some(4096)
+/// InnoDB writes its log in blocks of 512 bytes up to 4 KiB, at any block's offset.
+const INNODB_LOG_BYTES: u32 = 4096;
+/// Usual block of PostgreSQL's log.
+const POSTGRES_WAL_BYTES: u32 = 8192;
+
+// Logs are created by writing zeros, so that only the name tells.
+
+fn is_innodb_log(name: &str) -> bool {
+    name.starts_with("ib_logfile") || name.starts_with("#ib_redo")
+}
+
+/// Timeline, log and segment in 24 hexadecimal digits; a new segment is filled under a temporary name.
+fn is_postgres_wal(name: &str) -> bool {
+    name.starts_with("xlogtemp.")
+        || (name.len() == 24 && name.bytes().all(|b| b.is_ascii_digit() || (b'A'..=b'F').contains(&b)))
 }
 
 /// Bytes written at an offset. Fields beyond the end read as `None`.
@@ -85,7 +100,6 @@ impl Page<'_> {
     fn postgres_wal(self) -> Option<u32> {
         const LONG_HEADER: u16 = 2;
         const KNOWN_INFO: u16 = 15;
-        const USUAL_BLOCK_BYTES: u32 = 8192;
         const SEGMENT_BYTES_MIN: u64 = 1 << 20;
         let (magic, info) = (self.le16(0)?, self.le16(2)?);
         if !(0xD0..=0xD1).contains(&(magic >> 8)) || info & !KNOWN_INFO != 0 {
@@ -98,7 +112,7 @@ impl Page<'_> {
         }
         let address = self.bytes(8).map(u64::from_le_bytes)?;
         let in_place = address % SEGMENT_BYTES_MIN == self.offset % SEGMENT_BYTES_MIN;
-        (in_place && self.offset.is_multiple_of(u64::from(USUAL_BLOCK_BYTES))).then_some(USUAL_BLOCK_BYTES)
+        (in_place && self.offset.is_multiple_of(u64::from(POSTGRES_WAL_BYTES))).then_some(POSTGRES_WAL_BYTES)
     }
 
     /// Tablespace pages start with checksum 4, page number 4, previous 4, next 4, lsn 8, type 2, flush lsn 8, space
@@ -122,7 +136,7 @@ impl Page<'_> {
     fn innodb_log(self) -> Option<u32> {
         let creator = self.bytes::<8>(16)?;
         let known = [&b"MariaDB "[..], b"MySQL ", b"Backup "].iter().any(|name| creator.starts_with(name));
-        (known && self.offset == 0 && self.be32(0)? != 0).then_some(4096)
+        (known && self.offset == 0 && self.be32(0)? != 0).then_some(INNODB_LOG_BYTES)
     }
 
     /// Databases have their page size at byte 16 (1 stands for 65536); logs and journals append a page with 24 and 8
@@ -156,8 +170,9 @@ impl Page<'_> {
 
     fn plain_write(self) -> Option<u32> {
         let len_bytes = self.data.len();
-        let pow2 =
-            len_bytes.is_power_of_two() && (RECORDSIZE_MIN as usize..=PLAIN_WRITE_MAX).contains(&len_bytes);
+        let zeros = len_bytes > ZERO_WRITE_MAX && self.data.iter().all(|&byte| byte == 0);
+        let longest = if zeros { ZERO_WRITE_MAX } else { PLAIN_WRITE_MAX };
+        let pow2 = len_bytes.is_power_of_two() && (RECORDSIZE_MIN as usize..=longest).contains(&len_bytes);
         (pow2 && self.offset.is_multiple_of(len_bytes as u64)).then_some(len_bytes as u32)
     }
 }

@@ -61,7 +61,8 @@ fn a_writer_shuts_everybody_out_and_is_named() {
         let Err(Error::Busy(message)) = FileDevice::open(&path, mode) else {
             panic!("{mode:?} was admitted")
         };
-        assert!(message.contains("pool.pf is in use"), "{message}");
+        let me = format!("pool.pf is in use by process {};", std::process::id());
+        assert!(message.contains(&me), "{message}");
     }
     drop(writer);
     let _one = FileDevice::open(&path, OpenMode::ReadOnly).unwrap();

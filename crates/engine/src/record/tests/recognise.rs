@@ -58,6 +58,20 @@ fn formats_win_over_the_length_of_the_write() {
 }
 
 #[test]
+fn zeros_tell_by_their_length_and_the_name_of_the_file() {
+    let hint = |len_bytes: usize, name: &str| recordsize_hint(0, &vec![0; len_bytes], Some(name));
+    assert_eq!(hint(8192, "16384"), Some(8192));
+    assert_eq!(hint(16384, "t.ibd"), Some(16384));
+    assert_eq!(hint(65536, "16384"), None);
+    for wal in ["000000010000000A000000FE", "xlogtemp.4711"] {
+        assert_eq!(hint(256 << 10, wal), Some(8192));
+    }
+    for other in ["000000010000000a000000fe", "000000010000000A000000F", "G00000010000000A000000FE"] {
+        assert_eq!(hint(256 << 10, other), None);
+    }
+}
+
+#[test]
 fn innodb_flags_tell_the_page_size() {
     let with_flags = |flags: u32| {
         let mut page = fixture(IBDATA, 12288);
