@@ -21,7 +21,7 @@ PAGEFOLD := target/release/pagefold
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
 	@echo
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  make soak ROUNDS=200 [SEED=n]    make install [PREFIX=/usr/local] [DESTDIR=]"
 

@@ -28,6 +28,7 @@ def main() -> int:
         verb.add_argument("--on", default="pagefold:zstd", help="pagefold[:CODEC], dir, ext4, xfs, btrfs[:CODEC]")
         verb.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     options = parser.parse_args()
+    sys.stdout.reconfigure(errors="replace")  # a terminal without UTF-8 shows question marks instead of failing
     if os.geteuid() != 0:
         print(f"lab {options.verb}: needs root, for mounts and for servers that run as their own users", file=sys.stderr)
         return 1

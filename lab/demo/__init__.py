@@ -89,8 +89,9 @@ def demo(*, small: bool, on: str, keep_logs: Path) -> int:
         print()
         columns = compare_all(run, where, server.data, files, empty, steps)
         print(f"\n{compare.render(columns)}\n")
-        print("  Ratios: logical size / what it takes. Pagefold: the live database, every 8 KiB page readable alone; elsewhere the")
-        print("  same files copied. btrfs compresses 128 KiB at once; zfs-fuse rounds each record up to its 4 KiB sectors.\n")
+        print(f"  {compare.summary(columns)}")
+        print("  Ratio: logical size / what it takes. Pagefold: the live database, each 8 KiB page readable alone. Elsewhere: the same")
+        print("  files copied; btrfs (zlib:3, zstd:3) compresses 128 KiB at once, zfs-fuse has recordsize=8K, compression=gzip.\n")
         survived = crash(run, where, server, steps)
         with steps.step("everything stopped, unmounted, verified offline, removed"):
             server.stop()

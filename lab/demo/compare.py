@@ -76,9 +76,9 @@ def rivals(run: Run, image_bytes: int) -> list[tuple[str, Place]]:
     """The file systems to compare with, one at a time on the disc."""
     return [
         ("ext4", LoopFs(run, "ext4", image_bytes)),
-        ("btrfs lzo", LoopFs(run, "btrfs", image_bytes, "lzo")),
-        ("btrfs zlib:3", LoopFs(run, "btrfs", image_bytes, "zlib:3")),
-        ("btrfs zstd:3", LoopFs(run, "btrfs", image_bytes, "zstd:3")),
+        ("btrfs-lzo", LoopFs(run, "btrfs", image_bytes, "lzo")),
+        ("btrfs-zlib", LoopFs(run, "btrfs", image_bytes, "zlib:3")),
+        ("btrfs-zstd", LoopFs(run, "btrfs", image_bytes, "zstd:3")),
     ]
 
 
@@ -98,7 +98,7 @@ def copy_and_measure(title: str, where: Place, source: Path, files: dict[str, li
 
 def zfs(run: Run, image_bytes: int) -> tuple[str, Place] | str:
     """zfs-fuse with 8 KiB records and gzip, or why it cannot run here."""
-    return ZfsFuse.available() or ("zfs 8K gzip", ZfsFuse(run, image_bytes))
+    return ZfsFuse.available() or ("zfs-fuse", ZfsFuse(run, image_bytes))
 
 
 def render(columns: list[Column]) -> str:
@@ -117,3 +117,10 @@ def render(columns: list[Column]) -> str:
     rows.append(["with all metadata", ui.size(logical), ui.size(first.total_physical), *totals])
     rows.append(["  takes", "", "", *(ui.size(c.total_physical) for c in columns)])
     return ui.table(head, rows)
+
+
+def summary(columns: list[Column]) -> str:
+    """Here in relation to each other file system, all metadata counted."""
+    first = columns[0]
+    shares = [f"{c.total_physical / first.total_physical:.2f} of {c.title}'s" for c in columns[1:]]
+    return f"{first.title}'s ratio, all metadata counted, is " + ", ".join(shares) + "."
