@@ -51,8 +51,8 @@ while True:
 
 
 def block(generation: int) -> bytes:
-    """One mebibyte that follows from a number and does not compress to nothing."""
-    return generation.to_bytes(8, "little") + random.Random(generation).randbytes(MIB // 4) * 4
+    """One incompressible mebibyte that follows from a number."""
+    return generation.to_bytes(8, "little") + random.Random(generation).randbytes(MIB - 8)
 
 
 def run_until(run: Run, script: str, arguments: list[str], where, record, at_least: int, delay_s: float) -> list[int]:
@@ -160,7 +160,7 @@ def fill_up(pool: Pool) -> list[int]:
     taken = []
     for number in range(1024):
         path = pool.mountpoint / f"block{number}"
-        data = number.to_bytes(8, "little") + random.Random(number).randbytes(MIB // 4) * 4
+        data = block(number)
         try:
             with open(path, "wb", buffering=0) as f:
                 assert f.write(data) == len(data)
