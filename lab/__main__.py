@@ -14,7 +14,9 @@ def main() -> int:
     """Parses the command line and runs a verb; returns the exit status."""
     parser = argparse.ArgumentParser(prog="lab", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    demo = verbs.add_parser("demo", help="a PostgreSQL on a pool, beside the same files elsewhere, crashed and recovered")
+    demo = verbs.add_parser(
+        "demo", help="a PostgreSQL on a pool, beside the same files elsewhere, crashed and recovered"
+    )
     demo.add_argument("--small", action="store_true", help="a tenth of the data, in a minute")
     soak = verbs.add_parser("soak", help="rounds of kill -9 of the server under load")
     soak.add_argument("--rounds", type=int, default=200)
@@ -30,14 +32,19 @@ def main() -> int:
     options = parser.parse_args()
     sys.stdout.reconfigure(errors="replace")  # a terminal without UTF-8 shows question marks instead of failing
     if os.geteuid() != 0:
-        print(f"lab {options.verb}: needs root, for mounts and for servers that run as their own users", file=sys.stderr)
+        print(
+            f"lab {options.verb}: needs root, for mounts and for servers that run as their own users", file=sys.stderr
+        )
         return 1
     try:
         return run(options)
     except (RuntimeError, AssertionError) as e:
         if getattr(options, "trace", False):
             raise
-        print(f"\nlab {options.verb}: {e}\n(everything was cleaned up; --trace tells where in the laboratory)", file=sys.stderr)
+        print(
+            f"\nlab {options.verb}: {e}\n(everything was cleaned up; --trace tells where in the laboratory)",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         print(f"lab {options.verb}: interrupted; everything was cleaned up", file=sys.stderr)

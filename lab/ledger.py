@@ -140,7 +140,7 @@ def undo(entry: dict) -> None:
                 subprocess.run(entry["argv"], capture_output=True, timeout=60)
             case other:
                 raise RuntimeError(f"unknown entry {other}")
-    except Exception as e:  # noqa: BLE001: whatever it was, the remaining entries still have to be undone
+    except Exception as e:  # whatever it was, the remaining entries still have to be undone
         print(f"lab: could not undo {entry}: {e}", file=sys.stderr)
 
 

@@ -7,8 +7,8 @@ import pwd
 import signal
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Mapping, Sequence
 
 
 class CommandFailed(RuntimeError):
@@ -60,9 +60,7 @@ def run(
     return done.stdout
 
 
-def spawn(
-    argv: Sequence[str | os.PathLike], *, log: Path, user: str | None = None, **more
-) -> subprocess.Popen:
+def spawn(argv: Sequence[str | os.PathLike], *, log: Path, user: str | None = None, **more) -> subprocess.Popen:
     """Starts a process in its own session, its outputs appended to `log` (unless given in `more`), its cwd at /."""
     with open(log, "ab") as sink:
         more.setdefault("stdin", subprocess.DEVNULL)

@@ -14,8 +14,8 @@ from pathlib import Path
 from . import load, proc, verify
 from .crash import crash_under_load
 from .ledger import Run
-from .mariadb import MariaDB
 from .mariadb import USER as MYSQL
+from .mariadb import MariaDB
 from .postgres import USER as POSTGRES
 from .postgres import Postgres
 from .storage import Place, place
@@ -129,7 +129,7 @@ def soak(rounds: int, *, seed: int | None, on: str, keep_logs: Path) -> int:
                     where.check()
                     where.mount()
                     line += ", pool checked"
-            except Exception as e:  # noqa: BLE001: whatever failed, the round and the seed belong to the report
+            except Exception as e:  # whatever failed, the round and the seed belong to the report
                 print(f"soak: round {number + 1} of {rounds} ({side.name}, seed {seed}) FAILED: {e}", flush=True)
                 break
             passed += 1

@@ -120,9 +120,7 @@ class Loop:
         """Makes the file and the device; returns the device's path."""
         with open(self.backing, "wb") as f:
             f.truncate(self.size_bytes)
-        self.device = proc.run(
-            [tool("losetup"), "--find", "--show", "--direct-io=on", self.backing]
-        ).strip()
+        self.device = proc.run([tool("losetup"), "--find", "--show", "--direct-io=on", self.backing]).strip()
         self._entry = self.run.loop(self.device, self.backing)
         return self.device
 
@@ -148,7 +146,11 @@ class LoopFs(Place):
     def create(self) -> None:
         device = self.loop.attach()
         # btrfs keeps its metadata twice unless told otherwise; once is what it is compared with.
-        options = {"ext4": ["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"], "xfs": ["-q"], "btrfs": ["-q", "-m", "single"]}
+        options = {
+            "ext4": ["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"],
+            "xfs": ["-q"],
+            "btrfs": ["-q", "-m", "single"],
+        }
         proc.run([tool(f"mkfs.{self.kind}"), *options[self.kind], device])
 
     def mount(self) -> None:
@@ -221,9 +223,7 @@ class ZfsFuse(Place):
         with open(self.backing, "wb") as f:
             f.truncate(self.size_bytes)
         log = self.run.logs / "zfs-fuse.log"
-        self.daemon = proc.spawn(
-            [tool("zfs-fuse"), "--no-daemon", "--pidfile", self.run.dir / "zfs-fuse.pid"], log=log
-        )
+        self.daemon = proc.spawn([tool("zfs-fuse"), "--no-daemon", "--pidfile", self.run.dir / "zfs-fuse.pid"], log=log)
         self._entries.append(self.run.process(self.daemon.pid, "zfs-fuse"))
         deadline = time.monotonic() + 20
         while True:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Iterator, Sequence
 
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 WIDTH = 66
@@ -16,7 +16,13 @@ def size(count: float) -> str:
     """Bytes in binary units, three digits: 1.21 GiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1000 or unit == "GiB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}" if abs(count) < 100 else f"{count:.0f} {unit}"
+            return (
+                f"{count:.0f} {unit}"
+                if unit == "B"
+                else f"{count:.3g} {unit}"
+                if abs(count) < 100
+                else f"{count:.0f} {unit}"
+            )
         count /= 1024
     raise AssertionError("unreachable: the loop returns at GiB")
 
@@ -81,7 +87,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str] | None], *, indent: 
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
 
     def line(row: Sequence[str]) -> str:
-        first, *rest = (cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths)))
+        first, *rest = (
+            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
         return indent + "  ".join([first, *rest])
 
     rule = indent + "─" * (sum(widths) + 2 * (len(widths) - 1))

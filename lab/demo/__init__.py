@@ -6,7 +6,6 @@ system's server in mid-load, and shows that nothing committed was lost.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import time
@@ -35,19 +34,38 @@ CREATE FUNCTION spread(i bigint, seed int, n int) RETURNS int IMMUTABLE PARALLEL
 """`pick`: evenly, one of n. `spread`: likewise, the low ones more often, as towns and house numbers are."""
 
 QUERIES = [
-    ("what a home cost, by year", """
+    (
+        "what a home cost, by year",
+        """
         SELECT 'from ' || min(p) || ' to ' || max(p) FROM
-        (SELECT extract(year FROM date_of_transfer), avg(price)::int AS p FROM price_paid GROUP BY 1) y"""),
-    ("the town with the most sales", """
-        SELECT town || ': ' || count(*) FROM price_paid GROUP BY town ORDER BY count(*) DESC, town LIMIT 1"""),
-    ("revenue of discounted items (in the manner of TPC-H Q6)", """
+        (SELECT extract(year FROM date_of_transfer), avg(price)::int AS p FROM price_paid GROUP BY 1) y""",
+    ),
+    (
+        "the town with the most sales",
+        """
+        SELECT town || ': ' || count(*) FROM price_paid GROUP BY town ORDER BY count(*) DESC, town LIMIT 1""",
+    ),
+    (
+        "revenue of discounted items (in the manner of TPC-H Q6)",
+        """
         SELECT 'revenue ' || round(sum(extendedprice * discount)) FROM lineitem
-        WHERE shipdate >= date '1994-01-01' AND shipdate < date '1995-01-01' AND discount BETWEEN 0.05 AND 0.07 AND quantity < 24"""),
-    ("documents that mention compression and databases", """
+        WHERE shipdate >= date '1994-01-01' AND shipdate < date '1995-01-01'
+        AND discount BETWEEN 0.05 AND 0.07 AND quantity < 24""",
+    ),
+    (
+        "documents that mention compression and databases",
+        """
         SELECT count(*) || ' of ' || (SELECT count(*) FROM documents) || ', the longest is ' ||
                (array_agg(name ORDER BY length(body) DESC, name))[1]
-        FROM documents WHERE body ILIKE '%compress%' AND body ILIKE '%database%'"""),
+        FROM documents WHERE body ILIKE '%compress%' AND body ILIKE '%database%'""",
+    ),
 ]
+
+
+FOOTNOTE = """\
+  Ratio: logical size / what it takes. Pagefold: the live database, each 8 KiB page readable alone. Elsewhere: the
+  same files copied; btrfs (zlib:3, zstd:3) compresses 128 KiB at once, zfs-fuse has recordsize=8K, compression=gzip.
+"""
 
 
 class Scale:
@@ -90,8 +108,7 @@ def demo(*, small: bool, on: str, keep_logs: Path) -> int:
         columns = compare_all(run, where, server.data, files, empty, steps)
         print(f"\n{compare.render(columns)}\n")
         print(f"  {compare.summary(columns)}")
-        print("  Ratio: logical size / what it takes. Pagefold: the live database, each 8 KiB page readable alone. Elsewhere: the same")
-        print("  files copied; btrfs (zlib:3, zstd:3) compresses 128 KiB at once, zfs-fuse has recordsize=8K, compression=gzip.\n")
+        print(FOOTNOTE)
         survived = crash(run, where, server, steps)
         with steps.step("everything stopped, unmounted, verified offline, removed"):
             server.stop()
@@ -107,7 +124,9 @@ def require_room() -> None:
     LAB_DIR.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(LAB_DIR).free
     if free < 6 << 30:
-        raise SystemExit(f"demo: {LAB_DIR} has {ui.size(free)} free; 6 GiB are needed (PAGEFOLD_LAB_DIR names another folder)")
+        raise SystemExit(
+            f"demo: {LAB_DIR} has {ui.size(free)} free; 6 GiB are needed (PAGEFOLD_LAB_DIR names another folder)"
+        )
 
 
 def settings(where: Place) -> dict[str, str]:
@@ -121,8 +140,8 @@ def load_all(server: Postgres, scale: Scale, steps: ui.Steps) -> None:
     server.sql(HASH_FUNCTIONS + documents.CREATE, database=DATABASE)
 
     def script(name: str, rows: int) -> None:
-        argv = server.client("psql", "-qAtX", "-v", "ON_ERROR_STOP=1", "-v", f"rows={rows}", "-f", str(HERE / name), database=DATABASE)
-        proc.run(argv)
+        variables = ["-v", "ON_ERROR_STOP=1", "-v", f"rows={rows}"]
+        proc.run(server.client("psql", "-qAtX", *variables, "-f", str(HERE / name), database=DATABASE))
 
     def pgbench() -> None:
         proc.run(server.client("pgbench", "-i", "-q", "-s", str(scale.pgbench), database=DATABASE))
@@ -209,4 +228,4 @@ def crash(run: Run, where: Place, server: Postgres, steps: ui.Steps) -> str:
     with steps.step("is every page sound? amcheck of everything, data checksums"):
         verify.postgres_healthy(server, DATABASE)
         verify.no_torn_pages(server.log)
-    return f"Killed in mid-load, recovered, nothing lost: {count:,} acknowledged transactions of one client, {total:,} of pgbench."
+    return f"Killed in mid-load, recovered, nothing lost: {count:,} acknowledged transactions, {total:,} of pgbench."

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gzip
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator
 
 from ..paths import tool
 
@@ -42,7 +42,11 @@ def _package(stanza: list[str]) -> tuple[str, str, str, str]:
 def documentation() -> Iterator[tuple[str, str, str, str]]:
     """(source, name, section, body) of every readable text below /usr/share/doc."""
     for path in sorted(DOC.rglob("*")):
-        if path.is_symlink() or not path.is_file() or path.suffix in {".png", ".jpg", ".gif", ".pdf", ".ico", ".woff2", ".zip"}:
+        if (
+            path.is_symlink()
+            or not path.is_file()
+            or path.suffix in {".png", ".jpg", ".gif", ".pdf", ".ico", ".woff2", ".zip"}
+        ):
             continue
         try:
             with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as f:

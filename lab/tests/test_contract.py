@@ -80,7 +80,9 @@ def written(data: bytes) -> int:
     generation = int.from_bytes(data[:8], "little")
     whole = block(generation)
     length = next((i for i in range(0, len(whole), 4096) if data[i : i + 4096] != whole[i : i + 4096]), None)
-    assert length is None and len(data) == len(whole), f"torn: generation {generation} up to byte {length} of {len(data)}"
+    assert length is None and len(data) == len(whole), (
+        f"torn: generation {generation} up to byte {length} of {len(data)}"
+    )
     return generation
 
 

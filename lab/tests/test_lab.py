@@ -93,7 +93,9 @@ def test_a_killed_run_leaves_nothing(how):
 
 def test_compsize_output_is_understood():
     text = "Processed 1 file, 8 regular extents (8 refs), 0 inline.\nType Perc Disk Usage Uncompressed Referenced\n"
-    assert storage.parse_compsize(text + "TOTAL 31% 331776 1048576 1048576\nzstd 31% 331776 1048576 1048576\n") == 331776
+    assert (
+        storage.parse_compsize(text + "TOTAL 31% 331776 1048576 1048576\nzstd 31% 331776 1048576 1048576\n") == 331776
+    )
     assert storage.parse_compsize("No files.\n") == 0
     with pytest.raises(ValueError, match="unknown"):
         storage.parse_compsize("something else")

@@ -27,7 +27,9 @@ def server(run, where):
 
 
 def test_settings_are_in_force(server):
-    told = dict(line.split("\t") for line in server.sql("SHOW GLOBAL VARIABLES LIKE 'innodb%'").splitlines() if "\t" in line)
+    told = dict(
+        line.split("\t") for line in server.sql("SHOW GLOBAL VARIABLES LIKE 'innodb%'").splitlines() if "\t" in line
+    )
     assert told["innodb_flush_method"] == "O_DIRECT"
     assert told["innodb_doublewrite"] == "OFF"
 

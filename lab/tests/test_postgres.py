@@ -69,7 +69,9 @@ def test_basebackup_from_and_to_the_pool(server, where, run):
     inside = where.folder("backup", USER)
     expected = server.sql("SELECT count(*), sum(abalance) FROM pgbench_accounts", database="lab")
     for target in (outside, inside):
-        argv = server.client("pg_basebackup", "--checkpoint=fast", "--wal-method=stream", "-D", str(target), database=None)
+        argv = server.client(
+            "pg_basebackup", "--checkpoint=fast", "--wal-method=stream", "-D", str(target), database=None
+        )
         proc.run(argv, user=USER)
         proc.run([postgres_bin("pg_verifybackup"), target], user=USER)
     copy = Postgres(run, inside, settings={"full_page_writes": "off"}, name="pg-backup")
