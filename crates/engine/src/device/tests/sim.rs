@@ -1,5 +1,7 @@
 use std::collections::BTreeSet;
 
+use proptest::prelude::*;
+
 use crate::Error;
 use crate::device::{AlignedBuf, Device, Fault, SimDevice, SimOp};
 
@@ -159,4 +161,85 @@ fn discarded_ranges_read_as_anything() {
     device.discard(0, 30 * 4096).unwrap();
     let kinds: BTreeSet<_> = (0..30).map(|block| read(&device, block * 4096)[0..8] == [7; 8]).collect();
     assert_eq!(kinds.len(), 2);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write { block: u64, byte: u8, durable: bool },
+    Flush { fails: bool },
+    Crash { seed: u64 },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => (0u64..3, any::<u8>(), proptest::bool::weighted(0.2))
+            .prop_map(|(block, byte, durable)| Step::Write { block, byte, durable }),
+        2 => proptest::bool::weighted(0.2).prop_map(|fails| Step::Flush { fails }),
+        1 => any::<u64>().prop_map(|seed| Step::Crash { seed }),
+    ];
+    proptest::collection::vec(step, 1..60)
+}
+
+/// What a block must show now, and what each of its sectors may hold after a crash.
+#[derive(Clone, Default)]
+struct Expected {
+    now: Vec<u8>,
+    after_crash: Vec<BTreeSet<u8>>,
+}
+
+proptest! {
+    #[test]
+    fn only_what_the_fault_model_allows_survives(steps in steps()) {
+        let mut device = SimDevice::new(SIZE, 5);
+        let mut blocks =
+            vec![Expected { now: vec![0; 8], after_crash: vec![BTreeSet::from([0]); 8] }; 3];
+        for step in steps {
+            match step {
+                Step::Write { block, byte, durable } => {
+                    let done = device.write(block * 4096, &page(byte), durable);
+                    let expected = &mut blocks[block as usize];
+                    if done.is_ok() {
+                        expected.now = vec![byte; 8];
+                        for allowed in &mut expected.after_crash {
+                            if durable {
+                                allowed.clear();
+                            }
+                            allowed.insert(byte);
+                        }
+                    } else {
+                        // Refused by the latch, before anything was stored.
+                        prop_assert!(durable);
+                    }
+                }
+                Step::Flush { fails } => {
+                    if fails {
+                        device.inject(Fault { op: SimOp::Flush, range: 0..0, skip: 0, times: 1 });
+                    }
+                    if device.flush().is_ok() {
+                        prop_assert!(!fails);
+                        for expected in &mut blocks {
+                            expected.after_crash = expected.now.iter().map(|&byte| BTreeSet::from([byte])).collect();
+                        }
+                    }
+                    device.clear_faults();
+                }
+                Step::Crash { seed } => {
+                    device = device.crash_seeded(seed);
+                    for (block, expected) in (0..).zip(&mut blocks) {
+                        let content = read(&device, block * 4096);
+                        for (sector, allowed) in content.chunks(512).zip(&expected.after_crash) {
+                            prop_assert!(sector.iter().all(|&byte| byte == sector[0]), "torn inside a sector");
+                            prop_assert!(allowed.contains(&sector[0]), "{} is not among {allowed:?}", sector[0]);
+                        }
+                        expected.now = content.chunks(512).map(|sector| sector[0]).collect();
+                        expected.after_crash = expected.now.iter().map(|&byte| BTreeSet::from([byte])).collect();
+                    }
+                }
+            }
+            for (block, expected) in (0..).zip(&blocks) {
+                let content = read(&device, block * 4096);
+                prop_assert!(content.chunks(512).zip(&expected.now).all(|(sector, &byte)| sector == [byte; 512]));
+            }
+        }
+    }
 }
