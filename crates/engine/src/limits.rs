@@ -27,6 +27,19 @@ pub const VALUE_BYTES_MAX: usize = (64 << 10) + 512;
 /// Target size of a tree node before compression.
 pub const NODE_BYTES: usize = 16 << 10;
 
+/// Longest encoded tree node: a leaf is split until it fits its target or holds a single entry.
+pub const NODE_ENCODED_MAX: usize = NODE_BYTES + VALUE_BYTES_MAX;
+
+/// Most children of a branch: a child costs about 10 bytes, at most 40, so that a full branch stays near the target
+/// whatever its keys are.
+pub const NODE_FANOUT_MAX: usize = 512;
+
+/// Most levels of a tree. With a quarter full branches (128 children), 9 levels address 2^63 leaves.
+pub const TREE_LEVELS_MAX: u8 = 10;
+
+/// Encoded tree nodes that a checkpoint hands to the log at once: enough for sequential writes, little memory.
+pub const NODE_WRITE_BYTES: usize = 4 << 20;
+
 /// Reserved at both ends of a device for label and superblocks.
 pub const RESERVED_BYTES: u64 = 1 << 20;
 
@@ -36,3 +49,4 @@ pub const DEVICE_BYTES_MIN: u64 = 32 * CHUNK_BYTES + 2 * RESERVED_BYTES;
 const _: () = assert!(CHUNK_BYTES.is_multiple_of(BLOCK_BYTES as u64));
 const _: () = assert!(RECORD_BYTES_MAX as u64 * 2 < CHUNK_BYTES);
 const _: () = assert!(RECORDSIZE_DEFAULT.is_power_of_two() && RECORDSIZE_MIN >= BLOCK_BYTES as u32);
+const _: () = assert!(NODE_FANOUT_MAX * 40 <= 2 * NODE_BYTES && NODE_ENCODED_MAX < RECORD_BYTES_MAX);

@@ -1,1 +1,129 @@
-//! The copy-on-write B+tree of a dataset.
+//! The copy-on-write B+tree of a dataset: an ordered map from [`Key`] to [`Value`].
+//!
+//! # Life of a node
+//!
+//! ```text
+//!             apply                freeze              persist, retire
+//!   clean  ----------->  changed  -------->  frozen  ------------------>  clean
+//!     |                     |                   |
+//!     | apply: `freed`      | apply: gone       | apply: superseded; retire: `freed`
+//! ```
+//!
+//! *Clean* nodes are stored; a tree refers to them by [`Ptr`] and finds them in the [`NodeCache`], or loads them. *Changed*
+//! nodes exist in memory only and belong to one tree, which edits them in place. [`Tree::freeze`] turns all changed nodes
+//! into *frozen* ones, in no time: from then on two references lead to the root, the tree's and the [`Frozen`]'s, and
+//! whoever comes from a shared node finds its children shared. An edit of a shared node copies it first.
+//!
+//! # Invariants
+//!
+//! 1. A node is edited in place only if a single reference leads to it (`edit::Editor::own`).
+//! 2. Clean nodes have clean descendants only; frozen nodes frozen and clean ones (`Node::settled`, invariant 1).
+//! 3. Each stored node that the live tree stops referring to goes to `freed` once: a clean one at once
+//!    (`Editor::own`, `Editor::take`, `Editor::discard`), a frozen one when it is retired (`Tree::retire`).
+//! 4. Each value that is overwritten or deleted is reported once (`Editor`).
+//! 5. Keys of a node lie within the separators around it in its parent; the level falls by one with each step down. Checked when a
+//!    node is loaded (`read::Want`), because stored bytes are not trusted.
+//! 6. No lock that readers need is held during I/O. Writers (`apply`, `freeze`, `retire`) exclude each other by a lock of their own,
+//!    during which they do I/O; so the tree does not change between the loading of what an edit needs and the edit.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::Result;
+use crate::types::{Key, Ptr};
+
+mod branch;
+mod cache;
+mod codec;
+mod edit;
+mod frozen;
+mod leaf;
+mod node;
+mod read;
+mod varint;
+mod visit;
+
+#[cfg(test)]
+mod tests;
+
+pub use cache::{CacheStats, NodeCache};
+pub use edit::Applied;
+pub use frozen::Frozen;
+pub use visit::{Visit, visit};
+
+use branch::Child;
+use node::Shape;
+
+/// What a tree keeps under a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Bytes, at most [`crate::limits::VALUE_BYTES_MAX`].
+    Bytes(Box<[u8]>),
+    /// A record.
+    Page(Ptr),
+}
+
+/// One change of a tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// Sets the value of a key, whatever it was.
+    Put(Key, Value),
+    /// Removes a key; nothing happens where it does not exist.
+    Delete(Key),
+    /// Removes all keys from the first (inclusive) to the second (exclusive).
+    DeleteRange(Key, Key),
+}
+
+/// Where the records of nodes are read.
+pub trait NodeStore: Send + Sync {
+    /// The verified and decompressed bytes of the record at `ptr`.
+    ///
+    /// # Errors
+    /// Whatever keeps the record from being read; the tree passes it on.
+    fn load(&self, ptr: Ptr) -> Result<Vec<u8>>;
+}
+
+/// A dataset's tree. All methods may be called from any thread.
+pub struct Tree {
+    live: RwLock<Live>,
+    /// Serialises writers; taken before `live`.
+    writer: Mutex<Writer>,
+    store: Arc<dyn NodeStore>,
+    cache: Arc<NodeCache>,
+    shape: Shape,
+    dirty_bytes: AtomicU64,
+}
+
+/// What readers see.
+struct Live {
+    /// `None`: no entries.
+    root: Option<Child>,
+}
+
+#[derive(Default)]
+struct Writer {
+    /// Identifies the [`Frozen`] that still has to be retired.
+    outstanding: Option<Arc<()>>,
+}
+
+impl Tree {
+    /// The tree with the given root; an empty one for `None`. Reads nothing.
+    pub fn new(root: Option<Ptr>, store: Arc<dyn NodeStore>, cache: Arc<NodeCache>) -> Self {
+        Self {
+            live: RwLock::new(Live { root: root.map(Child::clean) }),
+            writer: Mutex::default(),
+            store,
+            cache,
+            shape: Shape::STORED,
+            dirty_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Memory that the nodes changed since the last [`Tree::freeze`] take, in bytes: about an upper bound of what the next
+    /// checkpoint writes. Frozen nodes are counted by [`Frozen::footprint_bytes`].
+    pub fn dirty_bytes(&self) -> u64 {
+        self.dirty_bytes.load(Ordering::Relaxed)
+    }
+}

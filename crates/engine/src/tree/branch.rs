@@ -1,0 +1,172 @@
+//! Branches: separators and children.
+
+use std::sync::Arc;
+
+use super::node::Node;
+use crate::types::{Addr, Key, Ptr};
+
+/// A branch's reference to a node below it.
+#[derive(Clone)]
+pub(super) enum Child {
+    /// A node that is not part of the last retired checkpoint: changed since, or frozen and still being written.
+    Dirty(Arc<Node>),
+    /// A stored node. Fields apart, not a [`Ptr`], so that a child takes 16 bytes.
+    Clean {
+        /// Stored length in bytes.
+        len_bytes: u32,
+        /// Where it is stored.
+        addr: Addr,
+    },
+}
+
+const _: () = assert!(size_of::<Child>() == 16);
+
+impl Child {
+    pub(super) fn clean(ptr: Ptr) -> Self {
+        Self::Clean { len_bytes: ptr.len_bytes, addr: ptr.addr }
+    }
+
+    pub(super) fn dirty(node: Node) -> Self {
+        Self::Dirty(Arc::new(node))
+    }
+
+    /// Where the node is stored: a clean one, or a frozen one that has been written.
+    pub(super) fn stored_ptr(&self) -> Option<Ptr> {
+        match self {
+            Self::Dirty(node) => node.written(),
+            Self::Clean { len_bytes, addr } => Some(Ptr { addr: *addr, len_bytes: *len_bytes }),
+        }
+    }
+}
+
+/// The half-open interval of keys that may be below a node; `None` is unbounded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Bounds {
+    pub lower: Option<Key>,
+    pub upper: Option<Key>,
+}
+
+impl Bounds {
+    pub(super) fn contains(&self, key: &Key) -> bool {
+        self.lower.is_none_or(|lower| lower <= *key) && self.upper.is_none_or(|upper| *key < upper)
+    }
+
+    /// Whether all keys within are in `from..to`.
+    pub(super) fn inside(&self, from: &Key, to: &Key) -> bool {
+        self.lower.is_some_and(|lower| lower >= *from) && self.upper.is_some_and(|upper| upper <= *to)
+    }
+}
+
+/// An inner node. Child `i` holds the keys from `separators[i - 1]` (inclusive) to `separators[i]` (exclusive).
+///
+/// Invariant: there is one child more than separators, or, only while an edit is under way, neither.
+#[derive(Clone)]
+pub(super) struct Branch {
+    level: u8,
+    separators: Vec<Key>,
+    children: Vec<Child>,
+}
+
+impl Branch {
+    pub(super) fn with_capacity(level: u8, children: usize, first: Child) -> Self {
+        let mut branch =
+            Self { level, separators: Vec::with_capacity(children), children: Vec::with_capacity(children) };
+        branch.children.push(first);
+        branch
+    }
+
+    /// Appends a child whose keys are not below `separator`.
+    pub(super) fn push(&mut self, separator: Key, child: Child) {
+        self.separators.push(separator);
+        self.children.push(child);
+    }
+
+    pub(super) fn level(&self) -> u8 {
+        self.level
+    }
+
+    /// Number of children.
+    pub(super) fn len(&self) -> usize {
+        self.children.len()
+    }
+
+    pub(super) fn separators(&self) -> &[Key] {
+        &self.separators
+    }
+
+    pub(super) fn children(&self) -> &[Child] {
+        &self.children
+    }
+
+    pub(super) fn children_mut(&mut self) -> &mut [Child] {
+        &mut self.children
+    }
+
+    pub(super) fn child(&self, i: usize) -> &Child {
+        &self.children[i]
+    }
+
+    pub(super) fn child_mut(&mut self, i: usize) -> &mut Child {
+        &mut self.children[i]
+    }
+
+    /// Index of the child that `key` is or would be below.
+    pub(super) fn index_of(&self, key: &Key) -> usize {
+        self.separators.partition_point(|separator| separator <= key)
+    }
+
+    /// Bounds of child `i`, where the branch's own are `outer`.
+    pub(super) fn bounds(&self, i: usize, outer: Bounds) -> Bounds {
+        Bounds {
+            lower: i.checked_sub(1).map_or(outer.lower, |before| Some(self.separators[before])),
+            upper: self.separators.get(i).copied().or(outer.upper),
+        }
+    }
+
+    /// Inserts siblings right of child `i`, each with the separator at its left.
+    pub(super) fn insert_after(&mut self, i: usize, siblings: Vec<(Key, Child)>) {
+        for (n, (separator, child)) in siblings.into_iter().enumerate() {
+            self.separators.insert(i + n, separator);
+            self.children.insert(i + n + 1, child);
+        }
+    }
+
+    /// Removes children `from..to` and returns them. The keys between fall to the neighbours.
+    pub(super) fn remove(&mut self, from: usize, to: usize) -> Vec<Child> {
+        let removed: Vec<Child> = self.children.drain(from..to).collect();
+        let count = removed.len().min(self.separators.len());
+        // the separators at the left of each removed child; child 0 has none, its right one goes instead
+        let first = from.saturating_sub(1).min(self.separators.len() - count);
+        self.separators.drain(first..first + count);
+        removed
+    }
+
+    /// Moves the upper half to a new branch; returns it with the separator between the two.
+    pub(super) fn split(&mut self) -> (Key, Self) {
+        let at = self.children.len() / 2;
+        let children = self.children.split_off(at);
+        let separators = self.separators.split_off(at);
+        let between = self.separators[at - 1];
+        self.separators.truncate(at - 1);
+        (between, Self { level: self.level, separators, children })
+    }
+
+    /// Appends all of `right`, whose keys are not below `separator`.
+    pub(super) fn append(&mut self, separator: Key, right: Self) {
+        self.separators.push(separator);
+        self.separators.extend(right.separators);
+        self.children.extend(right.children);
+    }
+
+    /// A copy whose children are all clean, or `None` if one of them has not been written.
+    pub(super) fn settled(&self) -> Option<Self> {
+        let children =
+            self.children.iter().map(|c| c.stored_ptr().map(Child::clean)).collect::<Option<_>>()?;
+        Some(Self { level: self.level, separators: self.separators.clone(), children })
+    }
+
+    /// Bytes on the heap.
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.separators.capacity() * size_of::<Key>() + self.children.capacity() * size_of::<Child>()
+    }
+}

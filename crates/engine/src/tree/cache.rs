@@ -1,0 +1,132 @@
+//! Clean nodes in memory, shared by all trees of a pool.
+
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{OptionsBuilder, Weighter};
+
+use super::node::Node;
+use crate::limits::NODE_BYTES;
+use crate::types::Addr;
+use crate::{Error, Result};
+
+/// Decoded clean nodes by address, bounded in bytes, scan-resistant.
+///
+/// An address is never used twice and a stored node never changes, so that an entry is never wrong, only useless once its
+/// node has been freed.
+pub struct NodeCache {
+    nodes: Cache<Addr, Arc<Node>, Footprint, BuildHasherDefault<AddrHasher>>,
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+/// What a [`NodeCache`] holds and how well it does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Nodes held.
+    pub nodes: u64,
+    /// Memory that these take, in bytes.
+    pub used_bytes: u64,
+    /// The bound, in bytes.
+    pub capacity_bytes: u64,
+    /// Nodes that were found, since the cache was made. Lookups that meet only changed nodes do not count.
+    pub hits: u64,
+    /// Nodes that had to be loaded.
+    pub misses: u64,
+}
+
+#[derive(Clone)]
+struct Footprint;
+
+impl Weighter<Addr, Arc<Node>> for Footprint {
+    fn weight(&self, _: &Addr, node: &Arc<Node>) -> u64 {
+        // the cache's own entry: key, value, links and its place in a table
+        node.footprint_bytes() as u64 + 64
+    }
+}
+
+/// Hashes an address with fixed constants (the finaliser of splitmix64): the same run evicts the same nodes.
+#[derive(Default)]
+struct AddrHasher(u64);
+
+impl Hasher for AddrHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(u64::from(byte)));
+    }
+    fn write_u64(&mut self, value: u64) {
+        let mut x = self.0 ^ value.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        self.0 = x ^ (x >> 31);
+    }
+}
+
+impl NodeCache {
+    /// A cache of at most `capacity_bytes` of nodes, as they are in memory.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a capacity that the cache cannot be made for.
+    pub fn new(capacity_bytes: u64) -> Result<Self> {
+        let options = OptionsBuilder::new()
+            .estimated_items_capacity((capacity_bytes / NODE_BYTES as u64).max(64) as usize)
+            .weight_capacity(capacity_bytes)
+            // not the number of processors, so that a simulation runs alike everywhere
+            .shards(16)
+            .build()
+            .map_err(|e| Error::Invalid(format!("node cache of {capacity_bytes} bytes: {e}")))?;
+        let nodes = Cache::with_options(
+            options,
+            Footprint,
+            BuildHasherDefault::default(),
+            DefaultLifecycle::default(),
+        );
+        Ok(Self { nodes, hits: AtomicU64::new(0), misses: AtomicU64::new(0) })
+    }
+
+    /// What it holds.
+    pub fn stats(&self) -> CacheStats {
+        CacheStats {
+            nodes: self.nodes.len() as u64,
+            used_bytes: self.nodes.weight(),
+            capacity_bytes: self.nodes.capacity(),
+            hits: self.hits.load(Ordering::Relaxed),
+            misses: self.misses.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(super) fn get(&self, addr: Addr) -> Option<Arc<Node>> {
+        self.nodes.get(&addr)
+    }
+
+    /// Without making it live longer.
+    pub(super) fn peek(&self, addr: Addr) -> Option<Arc<Node>> {
+        self.nodes.peek(&addr)
+    }
+
+    /// Counts the nodes that one descent found; once per descent, since all cores write here.
+    pub(super) fn count_hits(&self, nodes: u64) {
+        self.hits.fetch_add(nodes, Ordering::Relaxed);
+    }
+
+    /// The node at `addr`; where it is absent, from `load`, which one caller runs while the others wait.
+    pub(super) fn get_or_load(&self, addr: Addr, load: impl FnOnce() -> Result<Node>) -> Result<Arc<Node>> {
+        self.nodes.get_or_insert_with(&addr, || {
+            self.misses.fetch_add(1, Ordering::Relaxed);
+            load().map(Arc::new)
+        })
+    }
+
+    pub(super) fn insert(&self, addr: Addr, node: Arc<Node>) {
+        self.nodes.insert(addr, node);
+    }
+
+    /// Forgets a node that was freed.
+    pub(super) fn remove(&self, addr: Addr) {
+        self.nodes.remove(&addr);
+    }
+}

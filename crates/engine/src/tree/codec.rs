@@ -1,0 +1,322 @@
+//! Stored form of a node: format version 1.
+//!
+//! All numbers of more than one byte are little-endian; `varint` is as in the module `varint` and must be in its shortest form.
+//! A node is stored as one record; the record layer compresses it and keeps its checksum.
+//!
+//! Header, 8 bytes:
+//!
+//! | offset | size | field | content |
+//! |---|---|---|---|
+//! | 0 | 2 | magic | `PN` |
+//! | 2 | 1 | version | 1 |
+//! | 3 | 1 | level | 0: leaf; n: branch, whose children are of level n - 1 |
+//! | 4 | 4 | count | entries of a leaf, children of a branch; at least 1 |
+//!
+//! Then `count` entries, without padding. Nothing follows the last.
+//!
+//! A leaf's entry, keys ascending:
+//!
+//! | size | field | content |
+//! |---|---|---|
+//! | varint | step | offset - previous offset, at least 1; or 0: a group starts |
+//! | varint | object | only after step 0: object - previous object (first entry: object) |
+//! | 1 | kind | only after step 0 |
+//! | 1 | type | only after step 0: 0 the group's values are bytes, 1 they are pointers |
+//! | varint | offset | only after step 0: the whole offset |
+//! | | value | type 0: varint length, then that many bytes, at most `VALUE_BYTES_MAX`; type 1: a pointer |
+//!
+//! A group is a run of entries with the same object, kind and type, as long as possible: a group never starts where the
+//! entry could have continued the previous one.
+//!
+//! A branch's entry: the first is a pointer alone; the others are a separator, the smallest key that may be below the child,
+//! followed by the child's pointer. Separators ascend:
+//!
+//! | size | field | content |
+//! |---|---|---|
+//! | varint | step | offset - previous separator's offset, at least 1; or 0: object or kind differ, or it is the first separator |
+//! | varint | object | only after step 0: object - previous object (first separator: object) |
+//! | 1 | kind | only after step 0 |
+//! | varint | offset | only after step 0: the whole offset |
+//! | | child | a pointer |
+//!
+//! A pointer, relative to the previous pointer of its group (leaf) or node (branch), or to segment 0, slot 0, length 0 where
+//! there is none; `zigzag(d)` is 2d for d >= 0 and -2d - 1 otherwise, differences are modulo 2^64:
+//!
+//! | size | field | content |
+//! |---|---|---|
+//! | varint | segment | zigzag(segment - previous segment) |
+//! | varint | slot | same segment: zigzag(slot - previous slot); otherwise the slot |
+//! | varint | length | zigzag(stored length - previous stored length), in bytes |
+
+use super::Value;
+use super::branch::{Branch, Child};
+use super::leaf::{Leaf, ValueRef};
+use super::node::{Body, Node};
+use super::varint::{Counter, Reader, Sink, unzigzag, zigzag};
+use crate::limits::{NODE_ENCODED_MAX, NODE_FANOUT_MAX, TREE_LEVELS_MAX, VALUE_BYTES_MAX};
+use crate::types::{Addr, Key, Ptr, SLOT_BITS};
+use crate::{Error, Result};
+
+const MAGIC: [u8; 2] = *b"PN";
+const VERSION: u8 = 1;
+/// Bytes before the first entry.
+pub(super) const HEADER_BYTES: usize = 8;
+
+const TYPE_BYTES: u8 = 0;
+const TYPE_PAGE: u8 = 1;
+
+/// Children above the target that a branch may have: a failed edit can leave it unsplit.
+const BRANCH_EXCESS_MAX: usize = NODE_FANOUT_MAX;
+
+/// What a pointer is coded relative to.
+#[derive(Clone, Copy, Default)]
+struct Base {
+    segment: u64,
+    slot: u64,
+    len_bytes: u64,
+}
+
+impl From<Ptr> for Base {
+    fn from(ptr: Ptr) -> Self {
+        Self {
+            segment: ptr.addr.segment(),
+            slot: u64::from(ptr.addr.slot()),
+            len_bytes: u64::from(ptr.len_bytes),
+        }
+    }
+}
+
+fn encode_ptr(out: &mut impl Sink, base: Base, ptr: Ptr) {
+    let to = Base::from(ptr);
+    out.varint(zigzag(base.segment, to.segment));
+    out.varint(if to.segment == base.segment { zigzag(base.slot, to.slot) } else { to.slot });
+    out.varint(zigzag(base.len_bytes, to.len_bytes));
+}
+
+fn decode_ptr(from: &mut Reader<'_>, base: Base) -> Result<Ptr, &'static str> {
+    let segment = unzigzag(base.segment, from.varint()?);
+    let slot = from.varint()?;
+    let slot = if segment == base.segment { unzigzag(base.slot, slot) } else { slot };
+    let len_bytes = unzigzag(base.len_bytes, from.varint()?);
+    if segment >> (64 - SLOT_BITS) != 0 || slot >> SLOT_BITS != 0 {
+        return Err("pointer outside the address space");
+    }
+    let addr = Addr::from_raw((segment << SLOT_BITS) | slot).ok_or("pointer to nothing")?;
+    let len_bytes = u32::try_from(len_bytes).map_err(|_| "record longer than 4 GiB")?;
+    Ok(Ptr { addr, len_bytes })
+}
+
+fn encode_key(out: &mut impl Sink, previous: Option<Key>, key: Key, value_type: Option<u8>) {
+    out.varint(0);
+    out.varint(key.object - previous.map_or(0, |p| p.object));
+    out.byte(key.kind);
+    if let Some(value_type) = value_type {
+        out.byte(value_type);
+    }
+    out.varint(key.offset);
+}
+
+/// The next key, which must be above `previous`, and the value type where a group starts.
+fn decode_key(
+    from: &mut Reader<'_>,
+    previous: Option<Key>,
+    typed: bool,
+) -> Result<(Key, Option<u8>), &'static str> {
+    let step = from.varint()?;
+    if step != 0 {
+        let previous = previous.ok_or("first key is relative")?;
+        let offset = previous.offset.checked_add(step).ok_or("offset over 64 bits")?;
+        return Ok((Key { offset, ..previous }, None));
+    }
+    let object = from.varint()?;
+    let object = previous.map_or(0, |p| p.object).checked_add(object).ok_or("object over 64 bits")?;
+    let kind = from.byte()?;
+    let value_type = if typed { from.byte()? } else { 0 };
+    let key = Key { object, kind, offset: from.varint()? };
+    if previous.is_some_and(|previous| previous >= key) {
+        return Err("keys do not ascend");
+    }
+    Ok((key, Some(value_type)))
+}
+
+fn same_run(a: Key, b: Key) -> bool {
+    a.object == b.object && a.kind == b.kind
+}
+
+/// Encodes one entry of a leaf after `previous`.
+pub(super) fn encode_entry(
+    out: &mut impl Sink,
+    previous: Option<(Key, ValueRef<'_>)>,
+    key: Key,
+    value: ValueRef<'_>,
+) {
+    let (value_type, base) = match (value, previous) {
+        (ValueRef::Bytes(_), _) => (TYPE_BYTES, Base::default()),
+        (ValueRef::Page(_), Some((before, ValueRef::Page(ptr)))) if same_run(before, key) => {
+            (TYPE_PAGE, Base::from(ptr))
+        }
+        (ValueRef::Page(_), _) => (TYPE_PAGE, Base::default()),
+    };
+    match previous {
+        Some((before, was)) if same_run(before, key) && was.same_type(value) => {
+            out.varint(key.offset - before.offset);
+        }
+        _ => encode_key(out, previous.map(|(before, _)| before), key, Some(value_type)),
+    }
+    match value {
+        ValueRef::Bytes(bytes) => {
+            out.varint(bytes.len() as u64);
+            out.bytes(bytes);
+        }
+        ValueRef::Page(ptr) => encode_ptr(out, base, ptr),
+    }
+}
+
+/// Bytes that [`encode_entry`] makes.
+pub(super) fn entry_bytes(previous: Option<(Key, ValueRef<'_>)>, key: Key, value: ValueRef<'_>) -> usize {
+    let mut counter = Counter::default();
+    encode_entry(&mut counter, previous, key, value);
+    counter.0
+}
+
+fn header(level: u8, count: usize, capacity: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(capacity);
+    out.extend_from_slice(&MAGIC);
+    out.push(VERSION);
+    out.push(level);
+    out.extend_from_slice(&(count as u32).to_le_bytes());
+    out
+}
+
+/// The stored form of `node`, all of whose children have been written.
+pub(super) fn encode(node: &Node) -> Result<Vec<u8>> {
+    match node.body() {
+        Body::Leaf(leaf) => {
+            let mut out = header(0, leaf.len(), leaf.encoded_bytes());
+            let mut previous = None;
+            for (key, value) in leaf.entries(0..leaf.len()) {
+                encode_entry(&mut out, previous, key, value);
+                previous = Some((key, value));
+            }
+            Ok(out)
+        }
+        Body::Branch(branch) => encode_branch(branch),
+    }
+}
+
+fn encode_branch(branch: &Branch) -> Result<Vec<u8>> {
+    let mut out = header(branch.level(), branch.len(), branch.len() * 16);
+    let mut base = Base::default();
+    for i in 0..branch.len() {
+        let ptr = branch.child(i).stored_ptr().ok_or_else(|| {
+            Error::Invalid("a tree node was to be stored before its children: a bug in the checkpoint".into())
+        })?;
+        if let Some(separator) = i.checked_sub(1).map(|before| branch.separators()[before]) {
+            let previous = i.checked_sub(2).map(|before| branch.separators()[before]);
+            match previous {
+                Some(before) if same_run(before, separator) => out.varint(separator.offset - before.offset),
+                _ => encode_key(&mut out, previous, separator, None),
+            }
+        }
+        encode_ptr(&mut out, base, ptr);
+        base = Base::from(ptr);
+    }
+    Ok(out)
+}
+
+/// Builds a node from untrusted bytes, which were stored at `ptr`.
+///
+/// # Errors
+/// [`Error::Corrupt`] where the bytes are not a well-formed node; [`Error::Unsupported`] for one of a later format.
+pub(super) fn decode(ptr: Ptr, bytes: &[u8]) -> Result<Node> {
+    let damaged = |detail: &str| Error::corrupt(format!("tree node {}", ptr.addr), detail);
+    if bytes.len() > NODE_ENCODED_MAX {
+        return Err(damaged("longer than a node can be"));
+    }
+    let Some((head, entries)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
+        return Err(damaged("shorter than its header"));
+    };
+    let [m0, m1, version, level, c0, c1, c2, c3] = *head;
+    if [m0, m1] != MAGIC {
+        return Err(damaged("not a tree node"));
+    }
+    if version != VERSION {
+        return Err(Error::Unsupported(format!(
+            "tree node {} has format version {version}, this program knows version {VERSION}: use a newer one",
+            ptr.addr
+        )));
+    }
+    let count = u32::from_le_bytes([c0, c1, c2, c3]) as usize;
+    let mut from = Reader::new(entries);
+    let body = if level == 0 {
+        decode_leaf(&mut from, count).map(Body::Leaf)
+    } else {
+        decode_branch(&mut from, level, count).map(Body::Branch)
+    };
+    let body = body.map_err(damaged)?;
+    if from.remaining() != 0 {
+        return Err(damaged("bytes after the last entry"));
+    }
+    Ok(Node::new(body))
+}
+
+fn decode_leaf(from: &mut Reader<'_>, count: usize) -> Result<Leaf, &'static str> {
+    // an entry takes at least two bytes, so that `count` reserves a small multiple of what was read
+    if count == 0 || count > from.remaining() / 2 {
+        return Err("impossible number of entries");
+    }
+    let mut leaf = Leaf::with_capacity(count);
+    let mut previous: Option<Key> = None;
+    let mut value_type = TYPE_BYTES;
+    let mut base = Base::default();
+    for _ in 0..count {
+        let (key, starts) = decode_key(from, previous, true)?;
+        if let Some(starts) = starts {
+            if starts > TYPE_PAGE {
+                return Err("unknown type of values");
+            }
+            if previous.is_some_and(|p| same_run(p, key)) && starts == value_type {
+                return Err("group starts within itself");
+            }
+            value_type = starts;
+            base = Base::default();
+        }
+        if value_type == TYPE_PAGE {
+            let ptr = decode_ptr(from, base)?;
+            base = Base::from(ptr);
+            leaf.push(key, Value::Page(ptr));
+        } else {
+            let len = from.varint()?;
+            if len > VALUE_BYTES_MAX as u64 {
+                return Err("value too long");
+            }
+            leaf.push(key, Value::Bytes(from.bytes(len)?.into()));
+        }
+        previous = Some(key);
+    }
+    Ok(leaf)
+}
+
+fn decode_branch(from: &mut Reader<'_>, level: u8, count: usize) -> Result<Branch, &'static str> {
+    if level >= TREE_LEVELS_MAX {
+        return Err("level too high");
+    }
+    if count == 0 || count > NODE_FANOUT_MAX + BRANCH_EXCESS_MAX {
+        return Err("impossible number of children");
+    }
+    let first = decode_ptr(from, Base::default())?;
+    let mut branch = Branch::with_capacity(level, count, Child::clean(first));
+    let mut base = Base::from(first);
+    let mut previous = None;
+    for _ in 1..count {
+        let (separator, starts) = decode_key(from, previous, false)?;
+        if starts.is_some() && previous.is_some_and(|p| same_run(p, separator)) {
+            return Err("separator not in shortest form");
+        }
+        let ptr = decode_ptr(from, base)?;
+        base = Base::from(ptr);
+        branch.push(separator, Child::clean(ptr));
+        previous = Some(separator);
+    }
+    Ok(branch)
+}

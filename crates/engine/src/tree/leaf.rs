@@ -1,0 +1,509 @@
+//! Leaves: sorted entries, kept as separate arrays.
+//!
+//! Keys are split into groups (runs of one object and kind) and offsets. The pages of an object, by far the most entries
+//! of a pool, so take 20 bytes each: offset, address and stored length.
+
+use std::ops::Range;
+
+use super::Value;
+use super::codec::{HEADER_BYTES, entry_bytes};
+use crate::types::{Addr, Key, Ptr};
+
+/// A value, borrowed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum ValueRef<'a> {
+    Bytes(&'a [u8]),
+    Page(Ptr),
+}
+
+impl ValueRef<'_> {
+    pub(super) fn same_type(self, other: ValueRef<'_>) -> bool {
+        matches!((self, other), (Self::Bytes(_), ValueRef::Bytes(_)) | (Self::Page(_), ValueRef::Page(_)))
+    }
+
+    pub(super) fn to_value(self) -> Value {
+        match self {
+            Self::Bytes(bytes) => Value::Bytes(bytes.into()),
+            Self::Page(ptr) => Value::Page(ptr),
+        }
+    }
+}
+
+impl Value {
+    pub(super) fn borrowed(&self) -> ValueRef<'_> {
+        match self {
+            Self::Bytes(bytes) => ValueRef::Bytes(bytes),
+            Self::Page(ptr) => ValueRef::Page(*ptr),
+        }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        match self {
+            // and what the allocator adds
+            Self::Bytes(bytes) => bytes.len() + 16,
+            Self::Page(_) => 0,
+        }
+    }
+}
+
+/// A run of entries of one object and kind, from index `start` to the next group.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Group {
+    object: u64,
+    start: u32,
+    kind: u8,
+}
+
+#[derive(Clone)]
+enum Values {
+    /// All values are pointers.
+    Pages {
+        addrs: Vec<Addr>,
+        lens: Vec<u32>,
+    },
+    Mixed(Vec<Value>),
+}
+
+/// Sorted entries.
+///
+/// Invariants: `groups` ascend, start at 0 and are not empty; offsets ascend within a group; there are as many values as
+/// offsets; `encoded_bytes` is what the codec makes of the leaf, to the byte.
+#[derive(Clone)]
+pub(super) struct Leaf {
+    groups: Vec<Group>,
+    offsets: Vec<u64>,
+    values: Values,
+    encoded_bytes: usize,
+    /// Heap memory of values that are bytes.
+    value_bytes: usize,
+}
+
+/// Makes room for one more in steps of an eighth: leaves are many, so that doubling would waste too much.
+fn insert_tight<T>(vec: &mut Vec<T>, at: usize, item: T) {
+    if vec.len() == vec.capacity() {
+        vec.reserve_exact(vec.len() / 8 + 8);
+    }
+    vec.insert(at, item);
+}
+
+impl Default for Values {
+    fn default() -> Self {
+        Self::Mixed(Vec::new())
+    }
+}
+
+impl Values {
+    fn get(&self, i: usize) -> ValueRef<'_> {
+        match self {
+            Self::Pages { addrs, lens } => ValueRef::Page(Ptr { addr: addrs[i], len_bytes: lens[i] }),
+            Self::Mixed(values) => values[i].borrowed(),
+        }
+    }
+
+    /// The values in the form that can hold bytes.
+    fn into_mixed(self) -> Vec<Value> {
+        match self {
+            Self::Pages { addrs, lens } => {
+                let mut values = Vec::with_capacity(addrs.capacity());
+                let ptrs = addrs.into_iter().zip(lens).map(|(addr, len_bytes)| Ptr { addr, len_bytes });
+                values.extend(ptrs.map(Value::Page));
+                values
+            }
+            Self::Mixed(values) => values,
+        }
+    }
+
+    fn insert(&mut self, i: usize, value: Value) {
+        match (&mut *self, value) {
+            (Self::Pages { addrs, lens }, Value::Page(ptr)) => {
+                insert_tight(addrs, i, ptr.addr);
+                insert_tight(lens, i, ptr.len_bytes);
+            }
+            (Self::Mixed(values), value) => insert_tight(values, i, value),
+            (_, value) => {
+                let mut values = std::mem::take(self).into_mixed();
+                insert_tight(&mut values, i, value);
+                *self = Self::Mixed(values);
+            }
+        }
+    }
+
+    fn replace(&mut self, i: usize, value: Value) -> Value {
+        match (&mut *self, value) {
+            (Self::Pages { addrs, lens }, Value::Page(ptr)) => Value::Page(Ptr {
+                addr: std::mem::replace(&mut addrs[i], ptr.addr),
+                len_bytes: std::mem::replace(&mut lens[i], ptr.len_bytes),
+            }),
+            (Self::Mixed(values), value) => std::mem::replace(&mut values[i], value),
+            (_, value) => {
+                let mut values = std::mem::take(self).into_mixed();
+                let old = std::mem::replace(&mut values[i], value);
+                *self = Self::Mixed(values);
+                old
+            }
+        }
+    }
+
+    fn drain(&mut self, range: Range<usize>, mut each: impl FnMut(Value)) {
+        match self {
+            Self::Pages { addrs, lens } => {
+                let pairs = addrs.drain(range.clone()).zip(lens.drain(range));
+                pairs.for_each(|(addr, len_bytes)| each(Value::Page(Ptr { addr, len_bytes })));
+            }
+            Self::Mixed(values) => values.drain(range).for_each(each),
+        }
+    }
+
+    fn split_off(&mut self, at: usize) -> Self {
+        match self {
+            Self::Pages { addrs, lens } => {
+                Self::Pages { addrs: addrs.split_off(at), lens: lens.split_off(at) }
+            }
+            Self::Mixed(values) => Self::Mixed(values.split_off(at)),
+        }
+    }
+
+    fn append(&mut self, right: Self) {
+        match (&mut *self, right) {
+            (Self::Pages { addrs, lens }, Self::Pages { addrs: more, lens: more_lens }) => {
+                addrs.extend(more);
+                lens.extend(more_lens);
+            }
+            (_, right) => {
+                let mut values = std::mem::take(self).into_mixed();
+                values.extend(right.into_mixed());
+                *self = Self::Mixed(values);
+            }
+        }
+    }
+
+    /// Drops spare capacity, and the general form where all values are pointers.
+    fn compact(&mut self) {
+        if let Self::Mixed(values) = self {
+            let ptrs = values.iter().map(|value| match value {
+                Value::Page(ptr) => Some((ptr.addr, ptr.len_bytes)),
+                Value::Bytes(_) => None,
+            });
+            if let Some((addrs, lens)) = ptrs.collect::<Option<(Vec<_>, Vec<_>)>>() {
+                *self = Self::Pages { addrs, lens };
+            }
+        }
+        match self {
+            Self::Pages { addrs, lens } => {
+                addrs.shrink_to_fit();
+                lens.shrink_to_fit();
+            }
+            Self::Mixed(values) => values.shrink_to_fit(),
+        }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        match self {
+            Self::Pages { addrs, lens } => {
+                addrs.capacity() * size_of::<Addr>() + lens.capacity() * size_of::<u32>()
+            }
+            Self::Mixed(values) => values.capacity() * size_of::<Value>(),
+        }
+    }
+}
+
+impl Leaf {
+    pub(super) fn with_capacity(entries: usize) -> Self {
+        Self {
+            groups: Vec::new(),
+            offsets: Vec::with_capacity(entries),
+            values: Values::Pages { addrs: Vec::with_capacity(entries), lens: Vec::with_capacity(entries) },
+            encoded_bytes: HEADER_BYTES,
+            value_bytes: 0,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.offsets.len()
+    }
+
+    /// Bytes of the stored form.
+    pub(super) fn encoded_bytes(&self) -> usize {
+        self.encoded_bytes
+    }
+
+    /// Bytes on the heap.
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.groups.capacity() * size_of::<Group>()
+            + self.offsets.capacity() * size_of::<u64>()
+            + self.values.heap_bytes()
+            + self.value_bytes
+    }
+
+    #[cfg(test)]
+    pub(super) fn value_bytes(&self) -> usize {
+        self.value_bytes
+    }
+
+    /// A copy without spare capacity.
+    pub(super) fn compact(&self) -> Self {
+        let mut copy = self.clone();
+        copy.values.compact();
+        copy
+    }
+
+    fn group_range(&self, g: usize) -> Range<usize> {
+        let end = self.groups.get(g + 1).map_or(self.offsets.len(), |next| next.start as usize);
+        self.groups[g].start as usize..end
+    }
+
+    fn find_group(&self, object: u64, kind: u8) -> Result<usize, usize> {
+        self.groups.binary_search_by_key(&(object, kind), |group| (group.object, group.kind))
+    }
+
+    /// Index range of the entries of `object` and `kind`, and their offsets.
+    pub(super) fn run(&self, object: u64, kind: u8) -> (Range<usize>, &[u64]) {
+        match self.find_group(object, kind) {
+            Ok(g) => {
+                let range = self.group_range(g);
+                (range.clone(), &self.offsets[range])
+            }
+            Err(g) => {
+                let at = self.groups.get(g).map_or(self.offsets.len(), |next| next.start as usize);
+                (at..at, &[])
+            }
+        }
+    }
+
+    /// Index of `key`, or where it would be inserted.
+    pub(super) fn search(&self, key: &Key) -> Result<usize, usize> {
+        let (range, offsets) = self.run(key.object, key.kind);
+        search_run(offsets, key.offset).map(|i| range.start + i).map_err(|i| range.start + i)
+    }
+
+    pub(super) fn key(&self, i: usize) -> Key {
+        let g = self.groups.partition_point(|group| group.start as usize <= i) - 1;
+        Key { object: self.groups[g].object, kind: self.groups[g].kind, offset: self.offsets[i] }
+    }
+
+    pub(super) fn value(&self, i: usize) -> ValueRef<'_> {
+        self.values.get(i)
+    }
+
+    /// The pointer of entry `i`; `None` if its value is bytes.
+    pub(super) fn ptr(&self, i: usize) -> Option<Ptr> {
+        match self.values.get(i) {
+            ValueRef::Page(ptr) => Some(ptr),
+            ValueRef::Bytes(_) => None,
+        }
+    }
+
+    pub(super) fn first_key(&self) -> Option<Key> {
+        (!self.offsets.is_empty()).then(|| self.key(0))
+    }
+
+    pub(super) fn last_key(&self) -> Option<Key> {
+        self.offsets.len().checked_sub(1).map(|i| self.key(i))
+    }
+
+    /// Entries by index.
+    pub(super) fn entries(&self, range: Range<usize>) -> impl Iterator<Item = (Key, ValueRef<'_>)> {
+        let mut g =
+            self.groups.partition_point(|group| group.start as usize <= range.start).saturating_sub(1);
+        range.map(move |i| {
+            while self.groups.get(g + 1).is_some_and(|next| next.start as usize <= i) {
+                g += 1;
+            }
+            let group = self.groups[g];
+            (Key { object: group.object, kind: group.kind, offset: self.offsets[i] }, self.values.get(i))
+        })
+    }
+
+    fn entry(&self, i: usize) -> (Key, ValueRef<'_>) {
+        (self.key(i), self.values.get(i))
+    }
+
+    /// Encoded bytes of entry `i`.
+    fn cost(&self, i: usize) -> usize {
+        let (key, value) = self.entry(i);
+        entry_bytes(i.checked_sub(1).map(|before| self.entry(before)), key, value)
+    }
+
+    /// Encoded bytes of the entries in `range`, 0 for those beyond the end.
+    fn costs(&self, range: Range<usize>) -> usize {
+        range.filter(|&i| i < self.len()).map(|i| self.cost(i)).sum()
+    }
+
+    /// Appends an entry above all others.
+    pub(super) fn push(&mut self, key: Key, value: Value) {
+        let i = self.len();
+        if self.groups.last().is_none_or(|last| (last.object, last.kind) != (key.object, key.kind)) {
+            self.groups.push(Group { object: key.object, start: i as u32, kind: key.kind });
+        }
+        insert_tight(&mut self.offsets, i, key.offset);
+        self.value_bytes += value.heap_bytes();
+        self.values.insert(i, value);
+        self.encoded_bytes += self.cost(i);
+    }
+
+    /// Inserts an entry where [`Leaf::search`] said.
+    pub(super) fn insert(&mut self, i: usize, key: Key, value: Value) {
+        let next = self.costs(i..i + 1);
+        let after = match self.find_group(key.object, key.kind) {
+            Ok(g) => g + 1,
+            Err(g) => {
+                let group = Group { object: key.object, start: i as u32, kind: key.kind };
+                insert_tight(&mut self.groups, g, group);
+                g + 1
+            }
+        };
+        self.groups[after..].iter_mut().for_each(|group| group.start += 1);
+        insert_tight(&mut self.offsets, i, key.offset);
+        self.value_bytes += value.heap_bytes();
+        self.values.insert(i, value);
+        self.encoded_bytes += self.costs(i..i + 2);
+        self.encoded_bytes -= next;
+    }
+
+    /// Replaces the value of entry `i`, returns the old one.
+    pub(super) fn replace(&mut self, i: usize, value: Value) -> Value {
+        let before = self.costs(i..i + 2);
+        self.value_bytes += value.heap_bytes();
+        let old = self.values.replace(i, value);
+        self.value_bytes -= old.heap_bytes();
+        self.encoded_bytes += self.costs(i..i + 2);
+        self.encoded_bytes -= before;
+        old
+    }
+
+    /// Removes the entries in `range` and hands them out.
+    pub(super) fn remove(&mut self, range: Range<usize>, each: &mut dyn FnMut(Key, Value)) {
+        if range.is_empty() {
+            return;
+        }
+        let before = self.costs(range.start..range.end + 1);
+        let keys: Vec<Key> = self.entries(range.clone()).map(|(key, _)| key).collect();
+        let mut keys = keys.into_iter();
+        let freed = &mut self.value_bytes;
+        self.values.drain(range.clone(), |value| {
+            *freed -= value.heap_bytes();
+            if let Some(key) = keys.next() {
+                each(key, value);
+            }
+        });
+        self.offsets.drain(range.clone());
+        for group in &mut self.groups {
+            let start = group.start as usize;
+            let removed_before = start.clamp(range.start, range.end) - range.start;
+            group.start = (start - removed_before) as u32;
+        }
+        // a group that lost all entries now starts where the next one, or the end, is
+        let end = self.offsets.len();
+        let mut kept: Vec<Group> = Vec::with_capacity(self.groups.len());
+        for (g, group) in self.groups.iter().enumerate() {
+            let next = self.groups.get(g + 1).map_or(end, |next| next.start as usize);
+            if (group.start as usize) < next {
+                kept.push(*group);
+            }
+        }
+        self.groups = kept;
+        self.encoded_bytes += self.costs(range.start..range.start + 1);
+        self.encoded_bytes -= before;
+    }
+
+    /// Hands out all entries.
+    pub(super) fn for_each(&self, each: &mut dyn FnMut(Key, Value)) {
+        self.entries(0..self.len()).for_each(|(key, value)| each(key, value.to_value()));
+    }
+
+    /// Appends all of `right`, whose keys are above.
+    pub(super) fn append(&mut self, right: Self) {
+        let (seam, start) = (self.len(), self.len() as u32);
+        self.encoded_bytes += right.encoded_bytes - HEADER_BYTES - right.costs(0..1);
+        self.value_bytes += right.value_bytes;
+        for group in right.groups {
+            let continues =
+                self.groups.last().is_some_and(|last| (last.object, last.kind) == (group.object, group.kind));
+            if !continues {
+                self.groups.push(Group { start: group.start + start, ..group });
+            }
+        }
+        self.offsets.extend(right.offsets);
+        self.values.append(right.values);
+        self.encoded_bytes += self.costs(seam..seam + 1);
+    }
+
+    /// Moves the entries from `at` on to a new leaf.
+    fn split_off(&mut self, at: usize) -> Self {
+        let moved = self.costs(at..self.len());
+        let seam = self.cost(at);
+        let g = self.groups.partition_point(|group| group.start as usize <= at) - 1;
+        let mut groups = self.groups.split_off(g + 1);
+        groups.insert(0, Group { start: at as u32, ..self.groups[g] });
+        if self.groups[g].start as usize == at {
+            self.groups.pop();
+        }
+        groups.iter_mut().for_each(|group| group.start -= at as u32);
+        let mut right = Self {
+            groups,
+            offsets: self.offsets.split_off(at),
+            values: self.values.split_off(at),
+            encoded_bytes: 0,
+            value_bytes: 0,
+        };
+        right.encoded_bytes = HEADER_BYTES + moved - seam + right.cost(0);
+        if let Values::Mixed(values) = &right.values {
+            right.value_bytes = values.iter().map(Value::heap_bytes).sum();
+        }
+        self.encoded_bytes -= moved;
+        self.value_bytes -= right.value_bytes;
+        self.values.compact();
+        right.values.compact();
+        self.offsets.shrink_to_fit();
+        right
+    }
+
+    /// Splits off leaves at the right until each is at most `target` bytes when encoded, or holds one entry. `inserted` is the index
+    /// of the newest entry: where it continues a run of pages, the run's leaf is left full, because the next page of
+    /// the run will not go there.
+    pub(super) fn split(&mut self, inserted: Option<usize>, target: usize) -> Vec<Self> {
+        if self.encoded_bytes <= target || self.len() < 2 {
+            return Vec::new();
+        }
+        let at = self.run_split(inserted, target).unwrap_or_else(|| self.middle());
+        let mut right = self.split_off(at);
+        let mut parts = self.split(None, target);
+        let more = right.split(None, target);
+        parts.push(right);
+        parts.extend(more);
+        parts
+    }
+
+    fn run_split(&self, inserted: Option<usize>, target: usize) -> Option<usize> {
+        let at = inserted.filter(|&i| i > 0 && i < self.len())?;
+        let (before, key) = (self.key(at - 1), self.key(at));
+        let continues = (before.object, before.kind) == (key.object, key.kind)
+            && before.offset.checked_add(1) == Some(key.offset);
+        let full = HEADER_BYTES + self.costs(0..at + 1) <= target;
+        continues.then_some(if full && at + 1 < self.len() { at + 1 } else { at })
+    }
+
+    /// Index at which both halves encode to about the same size.
+    fn middle(&self) -> usize {
+        let half = self.encoded_bytes / 2;
+        let mut sum = HEADER_BYTES;
+        for i in 0..self.len() {
+            sum += self.cost(i);
+            if sum > half {
+                return i.clamp(1, self.len() - 1);
+            }
+        }
+        self.len() - 1
+    }
+}
+
+/// Index of `offset` in ascending `offsets`, or where it would be. Looks first where it is if there are no gaps.
+pub(super) fn search_run(offsets: &[u64], offset: u64) -> Result<usize, usize> {
+    if let Some(&first) = offsets.first() {
+        let guess = offset.wrapping_sub(first);
+        if guess < offsets.len() as u64 && offsets[guess as usize] == offset {
+            return Ok(guess as usize);
+        }
+    }
+    offsets.binary_search(&offset)
+}
