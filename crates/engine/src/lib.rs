@@ -19,6 +19,7 @@ pub mod dataset;
 pub mod device;
 pub mod error;
 pub mod limits;
+pub mod pool;
 pub mod record;
 pub mod segment;
 pub mod space;

@@ -1,5 +1,15 @@
 //! Datasets: what the file system sees of the engine.
 
+mod live;
+pub mod pending;
+mod read;
+pub mod redo;
+mod shared;
+mod usage;
+
+pub use live::LiveDataset;
+pub use shared::{Bounds, Commit, Counters, PrimaryCache, Shared, count};
+
 use crate::Result;
 use crate::types::Key;
 
@@ -86,6 +96,10 @@ pub trait Dataset: Send + Sync {
 
     /// Fills `buf` with the bytes of `object` from `offset` on; holes and what was never written read as zeros.
     fn read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// As [`Dataset::read`], if all that is needed is in memory. False: nothing was read, and `read` would wait for a
+    /// device.
+    fn try_read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<bool>;
 
     /// The first page at or after `page` that is stored, or `None`.
     fn next_data(&self, object: u64, page: u64) -> Result<Option<u64>>;

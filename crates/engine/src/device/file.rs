@@ -55,7 +55,7 @@ impl FileDevice {
     fn check_writable(&self) -> Result<()> {
         match self.mode {
             OpenMode::ReadWrite => Ok(()),
-            OpenMode::ReadOnly => {
+            OpenMode::ReadOnly | OpenMode::Unlocked => {
                 Err(Error::ReadOnly(format!("{} was opened for reading", self.path.display())))
             }
         }
@@ -156,7 +156,7 @@ impl Device for FileDevice {
     }
 
     fn flush(&self) -> Result<()> {
-        if self.mode == OpenMode::ReadOnly {
+        if self.mode != OpenMode::ReadWrite {
             return Ok(());
         }
         self.check_not_failed()?;

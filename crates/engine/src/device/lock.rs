@@ -21,6 +21,7 @@ pub(super) fn lock(file: &File, path: &Path, mode: OpenMode, is_block: bool) -> 
     let operation = match mode {
         OpenMode::ReadOnly => FlockOperation::NonBlockingLockShared,
         OpenMode::ReadWrite => FlockOperation::NonBlockingLockExclusive,
+        OpenMode::Unlocked => return Ok(()),
     };
     let mut tries = if is_block { BLOCK_DEVICE_TRIES } else { 1 };
     loop {

@@ -20,6 +20,8 @@ pub enum OpenMode {
     ReadOnly,
     /// Reading and writing, by one opener at a time.
     ReadWrite,
+    /// Reading alone, whoever else writes: for a look at labels, never for data.
+    Unlocked,
 }
 
 /// An opened, locked and measured device.
@@ -72,7 +74,7 @@ fn classify(path: &Path) -> Result<bool> {
 fn open_direct(path: &Path, mode: OpenMode, is_block: bool) -> Result<File> {
     let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY;
     match mode {
-        OpenMode::ReadOnly => flags |= OFlags::RDONLY,
+        OpenMode::ReadOnly | OpenMode::Unlocked => flags |= OFlags::RDONLY,
         // O_EXCL without O_CREAT on a block device: refused while it is mounted or claimed by another driver.
         OpenMode::ReadWrite if is_block => flags |= OFlags::RDWR | OFlags::EXCL,
         OpenMode::ReadWrite => flags |= OFlags::RDWR,

@@ -15,7 +15,7 @@ mod table;
 pub use directory::{DirEntry, Directory};
 pub use read::{Devices, Located, read_span};
 pub use table::{
-    DirEntryState, DirRef, LiveMap, RECORD_OVERHEAD_BYTES, Segment, Segments, TABLE_PAGE_SEGMENTS,
+    DirEntryState, DirRef, LiveMap, PARTS_MAX, Part, RECORD_OVERHEAD_BYTES, Segment, Segments, TABLE_PAGE_SEGMENTS,
     TableSnapshot,
 };
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::directory::{DirEntry, Directory};
 use super::seal;
-use super::table::{Place, Segments};
+use super::table::{DirRef, Place, Segments};
 use crate::device::{AlignedBuf, Device};
 use crate::limits::BLOCK_BYTES;
 use crate::space::Extent;
@@ -58,32 +58,32 @@ pub fn read_span(device: &dyn Device, offset: u64, len_bytes: u64) -> Result<(Al
 }
 
 impl Segments {
-    /// The directory of a segment that is not open, from the cache or the device.
-    pub fn directory(&self, devices: &Devices, id: u64) -> Result<Arc<Directory>> {
-        match self.place(Addr::new(id, 0)) {
-            None => Err(unknown(Addr::new(id, 0))),
-            Some(Place::Open(..)) => {
-                self.open_directory(id).map(Arc::new).ok_or_else(|| unknown(Addr::new(id, 0)))
-            }
-            Some(Place::Closed(extent, dir)) => {
-                if let Some(directory) = self.directories.get(&(id, extent)) {
-                    return Ok(directory);
-                }
-                let offset = extent.offset() + u64::from(dir.start);
-                let device = device(devices, extent.chunk.device)?;
-                let (buf, start) = read_span(device, offset, dir.len_bytes.into())?;
-                let bytes = buf.get(start..start + dir.len_bytes as usize).unwrap_or_default();
-                if crc32c::crc32c(bytes) != dir.checksum {
-                    return Err(Error::corrupt(
-                        format!("directory of segment {id} at byte {offset} of {}", device.path().display()),
-                        "its checksum does not hold",
-                    ));
-                }
-                let directory = Arc::new(Directory::decode(bytes, id, extent.len_bytes)?);
-                self.directories.insert((id, extent), Arc::clone(&directory));
-                Ok(directory)
-            }
+    /// The directory of the part of a segment that `addr` lies in, from memory or the device.
+    pub fn directory(&self, devices: &Devices, addr: Addr) -> Result<Arc<Directory>> {
+        match self.place(addr).ok_or_else(|| unknown(addr))? {
+            Place::Open(..) => self.open_directory(addr.segment()).map(Arc::new).ok_or_else(|| unknown(addr)),
+            Place::Closed(extent, dir) => self.closed_directory(devices, addr.segment(), extent, dir),
         }
+    }
+
+    /// The directory that lies at `dir` of `extent`.
+    pub fn closed_directory(&self, devices: &Devices, id: u64, extent: Extent, dir: DirRef) -> Result<Arc<Directory>> {
+        if let Some(directory) = self.directories.get(&(id, extent)) {
+            return Ok(directory);
+        }
+        let offset = extent.offset() + u64::from(dir.start);
+        let device = device(devices, extent.chunk.device)?;
+        let (buf, start) = read_span(device, offset, dir.len_bytes.into())?;
+        let bytes = buf.get(start..start + dir.len_bytes as usize).unwrap_or_default();
+        if crc32c::crc32c(bytes) != dir.checksum {
+            return Err(Error::corrupt(
+                format!("directory of segment {id} at byte {offset} of {}", device.path().display()),
+                "its checksum does not hold",
+            ));
+        }
+        let directory = Arc::new(Directory::decode(bytes, id, extent.len_bytes)?);
+        self.directories.insert((id, extent), Arc::clone(&directory));
+        Ok(directory)
     }
 
     /// Where a record lies.
@@ -93,7 +93,7 @@ impl Segments {
             Place::Closed(extent, _) => match self.directories.get(&(addr.segment(), extent)) {
                 Some(directory) => (extent, directory.get(addr.slot())),
                 None => {
-                    self.directory(devices, addr.segment())?;
+                    self.directory(devices, addr)?;
                     return self.locate_loaded(devices, addr);
                 }
             },
@@ -109,7 +109,7 @@ impl Segments {
                 Place::Open(extent, entry) => {
                     return entry.map(|entry| Located::new(extent, entry)).ok_or_else(|| unknown(addr));
                 }
-                Place::Closed(extent, _) => (extent, self.directory(devices, addr.segment())?),
+                Place::Closed(extent, dir) => (extent, self.closed_directory(devices, addr.segment(), extent, dir)?),
             };
             if matches!(self.place(addr), Some(Place::Closed(now, _)) if now == extent) {
                 return directory

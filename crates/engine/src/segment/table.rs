@@ -5,9 +5,11 @@
 //! | field | size |
 //! |---|---|
 //! | segment id - previous id | varint |
-//! | device, chunk index, start, length of the extent | 4 varints |
-//! | start and length of the directory within the extent | 2 varints |
-//! | checksum of the directory | 4 |
+//! | number of parts | varint |
+//! | per part: first slot | varint |
+//! | per part: device, chunk index, start, length of the extent | 4 varints |
+//! | per part: start and length of the directory within the extent | 2 varints |
+//! | per part: checksum of the directory | 4 |
 //! | number of slots | varint |
 //! | live bytes | varint |
 //! | bitmap of live slots, low bit first, length and bytes | varint + n |
@@ -98,15 +100,71 @@ pub struct DirRef {
     pub checksum: u32,
 }
 
+/// A stretch of a segment's slots that lies in one chunk. A fresh segment has one part; folding may break a
+/// segment's survivors at the end of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// First slot of the part; it ends where the next begins.
+    pub first_slot: u32,
+    /// Where its bytes lie.
+    pub extent: Extent,
+    /// Where its directory lies; `None` while the segment is the open one.
+    pub directory: Option<DirRef>,
+}
+
+/// Most parts that a segment may have: its survivors fit one chunk, so two chunks, and one more for slack.
+pub const PARTS_MAX: usize = 4;
+
+impl Part {
+    /// Appends the stored form.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let dir = self.directory.unwrap_or(DirRef { start: 0, len_bytes: 0, checksum: 0 });
+        put_varint(out, self.first_slot.into());
+        put_varint(out, self.extent.chunk.device.into());
+        for value in [self.extent.chunk.index, self.extent.start, self.extent.len_bytes, dir.start, dir.len_bytes] {
+            put_varint(out, value.into());
+        }
+        out.extend_from_slice(&dir.checksum.to_le_bytes());
+    }
+
+    /// Reads the stored form of a segment's parts.
+    pub fn decode_all(reader: &mut Reader<'_>) -> Result<Vec<Self>> {
+        let count = reader.varint()?;
+        if count == 0 || count > PARTS_MAX as u64 {
+            return Err(reader.bad("a segment has an impossible number of parts"));
+        }
+        let mut parts: Vec<Self> = Vec::with_capacity(count as usize);
+        for _ in 0..count {
+            let part = Self::decode(reader)?;
+            if parts.last().map_or(part.first_slot != 0, |last| last.first_slot >= part.first_slot) {
+                return Err(reader.bad("the parts of a segment are out of order"));
+            }
+            parts.push(part);
+        }
+        Ok(parts)
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Self> {
+        let first_slot = reader.varint_u32()?;
+        let device = u16::try_from(reader.varint()?).map_err(|_| reader.bad("a device number is out of range"))?;
+        let chunk = Chunk { device, index: reader.varint_u32()? };
+        let extent = Extent { chunk, start: reader.varint_u32()?, len_bytes: reader.varint_u32()? };
+        let dir = DirRef { start: reader.varint_u32()?, len_bytes: reader.varint_u32()?, checksum: reader.u32()? };
+        let dir_end = u64::from(dir.start) + u64::from(dir.len_bytes);
+        if !extent.is_sane() || dir_end > extent.len_bytes.into() || first_slot >= 1 << SLOT_BITS {
+            return Err(reader.bad("a segment lies outside of its chunk"));
+        }
+        Ok(Self { first_slot, extent, directory: (dir.len_bytes > 0).then_some(dir) })
+    }
+}
+
 /// One entry of the segment table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// Its id, never used twice.
     pub id: u64,
-    /// Where its bytes lie.
-    pub extent: Extent,
-    /// Where its directory lies; `None` while it is the open one.
-    pub directory: Option<DirRef>,
+    /// Where its bytes lie, ascending by slot; never empty.
+    pub parts: Vec<Part>,
     /// Number of slots ever given out.
     pub slots: u32,
     /// Stored bytes of live records.
@@ -119,27 +177,23 @@ impl Segment {
     /// A segment that was just opened in `chunk`.
     pub fn fresh(id: u64, chunk: Chunk) -> Self {
         let extent = Extent { chunk, start: 0, len_bytes: CHUNK_BYTES as u32 };
-        Self { id, extent, directory: None, slots: 0, live_bytes: 0, live: LiveMap::default() }
+        let parts = vec![Part { first_slot: 0, extent, directory: None }];
+        Self { id, parts, slots: 0, live_bytes: 0, live: LiveMap::default() }
     }
     /// Space that its live records account for, in bytes.
     pub fn used_bytes(&self) -> u64 {
         self.live_bytes + u64::from(self.live.count()) * RECORD_OVERHEAD_BYTES
     }
+    /// The part that `slot` lies in.
+    pub fn part(&self, slot: u32) -> Option<&Part> {
+        self.parts.iter().rev().find(|part| part.first_slot <= slot)
+    }
     fn encode(&self, previous: u64, out: &mut Vec<u8>) {
         put_varint(out, self.id - previous);
-        let extent = self.extent;
-        for value in [
-            u64::from(extent.chunk.device),
-            extent.chunk.index.into(),
-            extent.start.into(),
-            extent.len_bytes.into(),
-        ] {
-            put_varint(out, value);
+        put_varint(out, self.parts.len() as u64);
+        for part in &self.parts {
+            part.encode(out);
         }
-        let dir = self.directory.unwrap_or(DirRef { start: 0, len_bytes: 0, checksum: 0 });
-        put_varint(out, dir.start.into());
-        put_varint(out, dir.len_bytes.into());
-        out.extend_from_slice(&dir.checksum.to_le_bytes());
         put_varint(out, self.slots.into());
         put_varint(out, self.live_bytes);
         self.live.encode(out);
@@ -147,21 +201,14 @@ impl Segment {
     fn decode(previous: u64, reader: &mut Reader<'_>) -> Result<Self> {
         let id = previous.checked_add(reader.varint()?).filter(|id| *id > 0 && *id < 1 << (64 - SLOT_BITS));
         let id = id.ok_or_else(|| reader.bad("a segment id is out of range"))?;
-        let device =
-            u16::try_from(reader.varint()?).map_err(|_| reader.bad("a device number is out of range"))?;
-        let chunk = Chunk { device, index: reader.varint_u32()? };
-        let extent = Extent { chunk, start: reader.varint_u32()?, len_bytes: reader.varint_u32()? };
-        let dir =
-            DirRef { start: reader.varint_u32()?, len_bytes: reader.varint_u32()?, checksum: reader.u32()? };
+        let parts = Part::decode_all(reader)?;
         let slots = reader.varint_u32()?;
         let live_bytes = reader.varint()?;
-        let live = LiveMap::decode(reader, slots)?;
-        let dir_end = u64::from(dir.start) + u64::from(dir.len_bytes);
-        if !extent.is_sane() || dir_end > extent.len_bytes.into() || slots > 1 << SLOT_BITS {
-            return Err(reader.bad("a segment lies outside of its chunk"));
+        if slots > 1 << SLOT_BITS || live_bytes > CHUNK_BYTES {
+            return Err(reader.bad("a segment has more than a chunk holds"));
         }
-        let directory = (dir.len_bytes > 0).then_some(dir);
-        Ok(Self { id, extent, directory, slots, live_bytes, live })
+        let live = LiveMap::decode(reader, slots)?;
+        Ok(Self { id, parts, slots, live_bytes, live })
     }
 }
 
@@ -210,7 +257,7 @@ impl Segments {
     pub fn insert(&self, segment: Segment) {
         let mut inner = self.inner.write();
         inner.used_bytes += segment.used_bytes();
-        if segment.directory.is_none() {
+        if segment.parts.iter().any(|part| part.directory.is_none()) {
             inner.open.entry(segment.id).or_default();
         }
         inner.dirty.insert(segment.id / TABLE_PAGE_SEGMENTS);
@@ -254,8 +301,9 @@ impl Segments {
     pub fn close(&self, id: u64, dir: DirRef) -> Result<()> {
         let mut inner = self.inner.write();
         let segment = inner.segments.get_mut(&id).ok_or_else(|| no_segment(id))?;
-        segment.directory = Some(dir);
-        let key = (id, segment.extent);
+        let part = segment.parts.first_mut().ok_or_else(|| no_segment(id))?;
+        part.directory = Some(dir);
+        let key = (id, part.extent);
         let directory = inner.open.remove(&id);
         inner.dirty.insert(id / TABLE_PAGE_SEGMENTS);
         drop(inner);
@@ -266,11 +314,10 @@ impl Segments {
     }
 
     /// The segment lies elsewhere now. Returns where it was.
-    pub fn relocate(&self, id: u64, extent: Extent, dir: DirRef) -> Result<Extent> {
+    pub fn relocate(&self, id: u64, parts: Vec<Part>) -> Result<Vec<Part>> {
         let mut inner = self.inner.write();
         let segment = inner.segments.get_mut(&id).ok_or_else(|| no_segment(id))?;
-        let old = std::mem::replace(&mut segment.extent, extent);
-        segment.directory = Some(dir);
+        let old = std::mem::replace(&mut segment.parts, parts);
         inner.dirty.insert(id / TABLE_PAGE_SEGMENTS);
         Ok(old)
     }
@@ -331,13 +378,14 @@ impl Segments {
         }
     }
 
-    /// Location of a segment, and its directory entry for `slot` if it is an open one.
+    /// Location of a slot's part, and its directory entry if the segment is an open one.
     pub(super) fn place(&self, addr: Addr) -> Option<Place> {
         let inner = self.inner.read();
         let segment = inner.segments.get(&addr.segment())?;
-        Some(match segment.directory {
-            Some(dir) => Place::Closed(segment.extent, dir),
-            None => Place::Open(segment.extent, inner.open.get(&segment.id)?.get(addr.slot())),
+        let part = segment.part(addr.slot())?;
+        Some(match part.directory {
+            Some(dir) => Place::Closed(part.extent, dir),
+            None => Place::Open(part.extent, inner.open.get(&segment.id)?.get(addr.slot())),
         })
     }
 
@@ -400,17 +448,17 @@ impl Segments {
         self.inner.write().dirty.insert(page);
     }
 
-    /// Drops segments that have no live records. Returns the extents they leave.
-    pub fn drop_dead(&self, ids: &[u64]) -> Vec<Extent> {
+    /// Drops segments that have no live records. Returns the parts they leave.
+    pub fn drop_dead(&self, ids: &[u64]) -> Vec<Part> {
         let mut inner = self.inner.write();
-        let mut extents = Vec::with_capacity(ids.len());
+        let mut parts = Vec::with_capacity(ids.len());
         for id in ids {
             if inner.segments.get(id).is_some_and(|segment| segment.live.count() == 0) {
-                extents.extend(inner.segments.remove(id).map(|segment| segment.extent));
+                parts.extend(inner.segments.remove(id).into_iter().flat_map(|segment| segment.parts));
                 inner.open.remove(id);
             }
         }
-        extents
+        parts
     }
 }
 

@@ -19,6 +19,8 @@ pub struct BatchView<'a> {
     pub chunk: Chunk,
     /// The chunk of the segment after it.
     pub next: Chunk,
+    /// Bytes of the chunk in use after it.
+    pub end: u32,
     /// The checkpoint that its internal records belong to.
     pub checkpoint: u64,
     /// Its records.
@@ -127,6 +129,7 @@ fn replay_segment(
             segment: position.segment,
             chunk,
             next: batch.next(),
+            end: position.used + batch.padded_bytes(),
             checkpoint: header.checkpoint.get(),
             records,
             ops: batch.ops(),

@@ -1,0 +1,218 @@
+//! What all datasets of an open pool share: devices, segment table, caches, the gate and admission.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use super::Space;
+use crate::record::{Compression, RecordCache};
+use crate::segment::{Devices, Segments};
+use crate::{Error, Result};
+
+/// Commits on behalf of a dataset; the pool implements it.
+pub trait Commit: Send + Sync {
+    /// Returns when every change accepted before the call is in the log, and, with `durable`, on stable storage.
+    fn commit(&self, durable: bool) -> Result<()>;
+    /// There is something worth committing soon: wakes the background committer, never blocks.
+    fn nudge(&self);
+}
+
+/// What the record cache holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PrimaryCache {
+    /// Pages and metadata.
+    All = 0,
+    /// Metadata only.
+    Metadata = 1,
+    /// Nothing.
+    None = 2,
+}
+
+/// Bounds of an open pool that follow from its size.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Stored bytes that the pool may hold.
+    pub capacity_bytes: u64,
+    /// Accepted page bytes at which the background committer is woken.
+    pub dirty_soft_bytes: u64,
+    /// Accepted page bytes at which writers commit themselves.
+    pub dirty_hard_bytes: u64,
+}
+
+/// What the I/O of the engine is for, counted in bytes.
+#[derive(Default)]
+pub struct Counters {
+    /// Bytes that applications wrote.
+    pub accepted_bytes: AtomicU64,
+    /// Bytes that applications read.
+    pub read_bytes: AtomicU64,
+    /// Stored bytes of pages in the log.
+    pub data_bytes: AtomicU64,
+    /// Stored bytes of tree nodes, table pages and roots.
+    pub tree_bytes: AtomicU64,
+    /// Headers, directories, operations and padding of the log.
+    pub framing_bytes: AtomicU64,
+    /// Bytes written by folding.
+    pub fold_bytes: AtomicU64,
+    /// Batches written.
+    pub commits: AtomicU64,
+    /// Commits that had to be durable.
+    pub durable_commits: AtomicU64,
+    /// Checkpoints completed.
+    pub checkpoints: AtomicU64,
+    /// Pages stored, and pages that were all zeros.
+    pub pages_stored: AtomicU64,
+    /// Pages that were all zeros and take nothing.
+    pub pages_zero: AtomicU64,
+}
+
+/// Adds to a counter.
+pub fn count(counter: &AtomicU64, by: u64) {
+    counter.fetch_add(by, Ordering::Relaxed);
+}
+
+/// State of an open pool that its datasets use.
+pub struct Shared {
+    /// Changes are accepted under its read side; a cut takes the write side. Nothing else may be awaited while it
+    /// is held but a commit in flight, which never takes it (invariant D1: no deadlock).
+    pub gate: RwLock<()>,
+    /// The pool's devices.
+    pub devices: Devices,
+    /// The segment table.
+    pub segments: Arc<Segments>,
+    /// Records as stored.
+    pub cache: RecordCache,
+    /// Sizes.
+    pub bounds: Bounds,
+    /// Space reserved by accepted changes, in bytes.
+    pub claimed_bytes: AtomicU64,
+    /// Bytes of accepted pages in memory.
+    pub dirty_bytes: AtomicU64,
+    /// Number of accepted changes; read under the gate's write side it names a cut.
+    pub accepted: AtomicU64,
+    /// Whether a commit is between its cut and its end.
+    pub in_flight: Mutex<bool>,
+    /// Signalled at the end of each commit.
+    pub landed: Condvar,
+    /// What the counters count.
+    pub counters: Counters,
+    /// How new pages are compressed.
+    pub compression: RwLock<Compression>,
+    /// A [`PrimaryCache`].
+    pub primary_cache: AtomicU8,
+    /// The pool was opened read-only.
+    pub read_only: AtomicBool,
+    failed: OnceLock<String>,
+    committer: OnceLock<Weak<dyn Commit>>,
+}
+
+impl Shared {
+    /// The state of a pool that is being opened.
+    pub fn new(devices: Devices, segments: Arc<Segments>, cache: RecordCache, bounds: Bounds) -> Self {
+        Self {
+            gate: RwLock::default(),
+            devices,
+            segments,
+            cache,
+            bounds,
+            claimed_bytes: AtomicU64::default(),
+            dirty_bytes: AtomicU64::default(),
+            accepted: AtomicU64::default(),
+            in_flight: Mutex::default(),
+            landed: Condvar::default(),
+            counters: Counters::default(),
+            compression: RwLock::new(Compression::default()),
+            primary_cache: AtomicU8::default(),
+            read_only: AtomicBool::default(),
+            failed: OnceLock::new(),
+            committer: OnceLock::new(),
+        }
+    }
+
+    /// Names who commits.
+    pub fn set_committer(&self, committer: Weak<dyn Commit>) {
+        let _ = self.committer.set(committer);
+    }
+
+    /// The committer; an error once the pool is being closed.
+    pub fn committer(&self) -> Result<Arc<dyn Commit>> {
+        let found = self.committer.get().and_then(Weak::upgrade);
+        found.ok_or_else(|| Error::Failed("the pool has been closed".into()))
+    }
+
+    /// Latches a failed write (contract W6): nothing is accepted any more.
+    pub fn fail(&self, error: &Error) {
+        if self.failed.set(error.to_string()).is_ok() {
+            tracing::error!(%error, "the pool stops accepting changes");
+        }
+    }
+
+    /// Why the pool stopped, if it did.
+    pub fn failure(&self) -> Option<&str> {
+        self.failed.get().map(String::as_str)
+    }
+
+    /// An error if the pool takes no changes.
+    pub fn check_writable(&self) -> Result<()> {
+        if let Some(why) = self.failed.get() {
+            return Err(Error::Failed(why.clone()));
+        }
+        if self.read_only.load(Ordering::Relaxed) {
+            return Err(Error::ReadOnly("the pool was opened read-only".into()));
+        }
+        Ok(())
+    }
+
+    /// Reserves space for a change (contract W5). False: there is not enough.
+    pub fn reserve(&self, bytes: u64) -> bool {
+        let used = self.segments.used_bytes();
+        let limit = self.bounds.capacity_bytes.saturating_sub(used);
+        let claimed = self.claimed_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let fits = claimed.saturating_add(bytes) <= limit;
+        if !fits {
+            self.release(bytes);
+        }
+        fits
+    }
+
+    /// Reserves space for a change that frees space, whatever is left: the pool's reserve pays.
+    pub fn reserve_freeing(&self, bytes: u64) {
+        self.claimed_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns reserved space.
+    pub fn release(&self, bytes: u64) {
+        self.claimed_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Waits until no commit is in flight.
+    pub fn wait_landed(&self) {
+        let mut in_flight = self.in_flight.lock();
+        while *in_flight {
+            self.landed.wait(&mut in_flight);
+        }
+    }
+
+    /// What the cache holds.
+    pub fn primary_cache(&self) -> PrimaryCache {
+        match self.primary_cache.load(Ordering::Relaxed) {
+            0 => PrimaryCache::All,
+            1 => PrimaryCache::Metadata,
+            _ => PrimaryCache::None,
+        }
+    }
+
+    /// Space of the pool; `logical_bytes` is the datasets' to add.
+    pub fn space(&self) -> Space {
+        let used = self.segments.used_bytes();
+        let claimed = self.claimed_bytes.load(Ordering::Relaxed);
+        Space {
+            capacity_bytes: self.bounds.capacity_bytes,
+            used_bytes: used,
+            available_bytes: self.bounds.capacity_bytes.saturating_sub(used).saturating_sub(claimed),
+            logical_bytes: 0,
+        }
+    }
+}

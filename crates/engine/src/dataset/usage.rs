@@ -1,0 +1,148 @@
+//! How much each object stores.
+//!
+//! Kept in memory for the objects that changed since the last checkpoint and put into the tree at the next: it
+//! follows from the page operations, so the log need not carry it.
+
+use std::collections::HashMap;
+
+use super::Usage;
+use crate::segment::RECORD_OVERHEAD_BYTES;
+use crate::tree::{Edit, Tree, Value};
+use crate::wire::{Reader, put_varint};
+use crate::{Key, Result};
+
+/// Where the dataset's own total is kept.
+const TOTAL: Key = Key::new(0, Key::USAGE, 0);
+
+/// An object's entry: pages, stored bytes, and (objects) recordsize or (total) logical bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Entry {
+    pages: u64,
+    stored_bytes: u64,
+    size_bytes: u64,
+}
+
+impl Entry {
+    fn load(tree: &Tree, key: &Key) -> Result<Self> {
+        let Some(Value::Bytes(bytes)) = tree.get(key)? else { return Ok(Self::default()) };
+        let mut reader = Reader::new(&bytes, "usage of an object");
+        let entry = Self { pages: reader.varint()?, stored_bytes: reader.varint()?, size_bytes: reader.varint()? };
+        reader.end()?;
+        Ok(entry)
+    }
+    fn encode(self) -> Box<[u8]> {
+        let mut out = Vec::with_capacity(12);
+        for value in [self.pages, self.stored_bytes, self.size_bytes] {
+            put_varint(&mut out, value);
+        }
+        out.into()
+    }
+}
+
+/// Change of an object's usage.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UsageDelta {
+    /// Pages more (or fewer).
+    pub pages: i64,
+    /// Stored bytes more (or fewer), without overhead.
+    pub stored_bytes: i64,
+    /// The object's recordsize where known.
+    pub record_size: Option<u32>,
+}
+
+/// Usage of the objects that changed since the last checkpoint.
+#[derive(Default)]
+pub struct UsageTable {
+    objects: HashMap<u64, Entry>,
+    total: Option<Entry>,
+}
+
+impl UsageTable {
+    fn entry(&mut self, tree: &Tree, object: u64) -> Result<&mut Entry> {
+        use std::collections::hash_map::Entry as Slot;
+        Ok(match self.objects.entry(object) {
+            Slot::Occupied(slot) => slot.into_mut(),
+            Slot::Vacant(slot) => slot.insert(Entry::load(tree, &Key::new(object, Key::USAGE, 0))?),
+        })
+    }
+
+    fn total(&mut self, tree: &Tree) -> Result<Entry> {
+        if let Some(total) = self.total {
+            return Ok(total);
+        }
+        let total = Entry::load(tree, &TOTAL)?;
+        self.total = Some(total);
+        Ok(total)
+    }
+
+    /// Applies a change.
+    pub fn apply(&mut self, tree: &Tree, object: u64, delta: UsageDelta) -> Result<()> {
+        let mut total = self.total(tree)?;
+        let entry = self.entry(tree, object)?;
+        if let Some(record_size) = delta.record_size {
+            entry.size_bytes = record_size.into();
+        }
+        let stored = delta.stored_bytes + delta.pages * RECORD_OVERHEAD_BYTES as i64;
+        let logical = delta.pages * entry.size_bytes as i64;
+        entry.pages = entry.pages.saturating_add_signed(delta.pages);
+        entry.stored_bytes = entry.stored_bytes.saturating_add_signed(stored);
+        total.pages = total.pages.saturating_add_signed(delta.pages);
+        total.stored_bytes = total.stored_bytes.saturating_add_signed(stored);
+        total.size_bytes = total.size_bytes.saturating_add_signed(logical);
+        self.total = Some(total);
+        Ok(())
+    }
+
+    /// What `object` takes.
+    pub fn get(&self, tree: &Tree, object: u64) -> Result<Usage> {
+        let entry = match self.objects.get(&object) {
+            Some(entry) => *entry,
+            None => Entry::load(tree, &Key::new(object, Key::USAGE, 0))?,
+        };
+        Ok(Usage { pages: entry.pages, stored_bytes: entry.stored_bytes })
+    }
+
+    /// Recordsize of `object`, 0 if it has no pages, in bytes.
+    pub fn record_size(&self, tree: &Tree, object: u64) -> Result<u32> {
+        let entry = match self.objects.get(&object) {
+            Some(entry) => *entry,
+            None => Entry::load(tree, &Key::new(object, Key::USAGE, 0))?,
+        };
+        Ok(entry.size_bytes as u32)
+    }
+
+    /// Logical bytes of all pages of the dataset.
+    pub fn logical_bytes(&self, tree: &Tree) -> Result<u64> {
+        match self.total {
+            Some(total) => Ok(total.size_bytes),
+            None => Ok(Entry::load(tree, &TOTAL)?.size_bytes),
+        }
+    }
+
+    /// Stored bytes of all pages of the dataset.
+    pub fn stored_bytes(&self, tree: &Tree) -> Result<u64> {
+        match self.total {
+            Some(total) => Ok(total.stored_bytes),
+            None => Ok(Entry::load(tree, &TOTAL)?.stored_bytes),
+        }
+    }
+
+    /// The edits that put all of it into the tree; the table is empty afterwards.
+    pub fn drain(&mut self) -> Vec<Edit> {
+        let mut edits: Vec<Edit> = Vec::with_capacity(self.objects.len() + 1);
+        let mut objects: Vec<_> = self.objects.drain().collect();
+        objects.sort_unstable_by_key(|(object, _)| *object);
+        for (object, entry) in objects {
+            let key = Key::new(object, Key::USAGE, 0);
+            edits.push(if entry.pages == 0 {
+                Edit::Delete(key)
+            } else {
+                Edit::Put(key, Value::Bytes(entry.encode()))
+            });
+        }
+        if let Some(total) = self.total.take() {
+            edits.push(Edit::Put(TOTAL, Value::Bytes(total.encode())));
+        }
+        edits
+    }
+}

@@ -1,0 +1,126 @@
+//! The pool's background work: commits at least every second, checkpoints, folding.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::Pool;
+use crate::dataset::Commit;
+use crate::{Error, Result};
+
+/// What was accepted is durable after this long at the latest (contract W3).
+const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
+/// How often it is looked whether a checkpoint or folding is due.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(200);
+/// Folding in the background keeps this share of the chunks free, in parts of a hundred.
+const FREE_PERCENT: u64 = 15;
+
+/// Threads that keep a pool going; stopped by [`Pool::export`] or [`Background::stop`].
+pub struct Background {
+    pool: Arc<Pool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Pool {
+    /// Starts the pool's background work.
+    pub fn run(self: &Arc<Self>) -> Result<Background> {
+        let mut threads = Vec::new();
+        for (name, work) in [("commit", Self::commit_loop as fn(&Self)), ("maintenance", Self::maintenance_loop)] {
+            let pool = Arc::clone(self);
+            let thread = std::thread::Builder::new().name(name.into()).spawn(move || work(&pool));
+            threads.push(thread.map_err(|source| Error::Busy(format!("a thread could not be started: {source}")))?);
+        }
+        Ok(Background { pool: Arc::clone(self), threads })
+    }
+
+    pub(super) fn stop_background(&self) {
+        self.signal.lock().stop = true;
+        self.wake.notify_all();
+    }
+
+    fn commit_loop(&self) {
+        let mut last_durable = std::time::Instant::now();
+        loop {
+            let nudged = {
+                let mut signal = self.signal.lock();
+                if !signal.commit && !signal.stop {
+                    self.wake.wait_for(&mut signal, COMMIT_INTERVAL.saturating_sub(last_durable.elapsed()));
+                }
+                if signal.stop {
+                    return;
+                }
+                std::mem::take(&mut signal.commit)
+            };
+            let due = last_durable.elapsed() >= COMMIT_INTERVAL;
+            if !(nudged || due) {
+                continue;
+            }
+            if due {
+                last_durable = std::time::Instant::now();
+            }
+            if let Err(error) = self.commit(due) {
+                tracing::error!(%error, "a commit in the background failed");
+                std::thread::sleep(COMMIT_INTERVAL);
+            }
+        }
+    }
+
+    fn maintenance_loop(&self) {
+        loop {
+            std::thread::sleep(MAINTENANCE_INTERVAL);
+            if self.signal.lock().stop {
+                return;
+            }
+            if let Err(error) = self.maintain() {
+                tracing::error!(%error, "maintenance in the background failed");
+                std::thread::sleep(COMMIT_INTERVAL);
+            }
+        }
+    }
+
+    /// One round of maintenance: a checkpoint if one is due, a fold if chunks run low. True if anything was done.
+    pub fn maintain(&self) -> Result<bool> {
+        if self.shared.check_writable().is_err() {
+            return Ok(false);
+        }
+        let low = self.chunks.free() * 100 < self.chunks.total() * FREE_PERCENT
+            || self.chunks.free() < 2 * self.sizing.commit_chunks(self.sizing.bounds.dirty_hard_bytes);
+        let window = self.log.lock().window_bytes;
+        let due = window >= self.sizing.window_bytes || self.dataset.tree.dirty_bytes() >= self.sizing.dirty_tree_bytes;
+        if !due && !low {
+            return Ok(false);
+        }
+        let mut state = self.maintenance.lock();
+        if due || self.chunks.pending() > 0 {
+            self.checkpoint_locked(&mut state, false)?;
+        }
+        if low && self.folding_pays() {
+            let report = self.fold_pass(&state)?;
+            if report.segments > 0 {
+                self.checkpoint_locked(&mut state, false)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether enough dead space lies outside of free chunks for folding to gain from.
+    fn folding_pays(&self) -> bool {
+        use crate::limits::CHUNK_BYTES;
+        let total = self.chunks.total() * CHUNK_BYTES;
+        let outside = total.saturating_sub(self.chunks.free() * CHUNK_BYTES);
+        let dead = outside.saturating_sub(self.shared.segments.used_bytes());
+        dead > total / 50
+    }
+}
+
+impl Background {
+    /// Stops the threads and waits for them.
+    pub fn stop(mut self) {
+        self.pool.stop_background();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a background thread of the pool panicked");
+            }
+        }
+    }
+}

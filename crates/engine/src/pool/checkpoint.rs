@@ -1,0 +1,159 @@
+//! Checkpoints: the trees and the segment table as of one cut, so that replay can start there.
+//!
+//! Order of a checkpoint, each step only after the one before:
+//! 1. cut: everything accepted goes into the log; trees and table are frozen at that instant;
+//! 2. dirty tree nodes, then pages of the segment table, then the root are appended to the log;
+//! 3. all devices are flushed;
+//! 4. superblocks are written and flushed: **from here on the checkpoint counts**;
+//! 5. chunks that were pending at the cut may be overwritten.
+//!
+//! A crash before 4 leaves the checkpoint before; its log is still whole, since nothing pending was reused.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use super::label::Superblock;
+use super::root::{DatasetRoot, Root, TablePage};
+use super::store::encode_metadata;
+use super::{Maintenance, Pool};
+use crate::dataset::count;
+use crate::segment::TableSnapshot;
+use crate::space::Chunk;
+use crate::tree::Frozen;
+use crate::txg::{Position, RecordKind};
+use crate::{Error, Ptr, Result};
+
+/// What a cut froze.
+struct Cut {
+    frozen: Frozen,
+    position: Position,
+    open_directory: Vec<u8>,
+    table: TableSnapshot,
+    recycle: Vec<Chunk>,
+}
+
+impl Pool {
+    /// Makes a checkpoint; with `exported`, the last before the pool is closed.
+    pub fn checkpoint(&self, exported: bool) -> Result<()> {
+        let mut state = self.maintenance.lock();
+        self.checkpoint_locked(&mut state, exported)
+    }
+
+    pub(super) fn checkpoint_locked(&self, state: &mut Maintenance, exported: bool) -> Result<()> {
+        self.shared.check_writable()?;
+        let made = self.try_checkpoint(state, exported);
+        made.inspect_err(|error| self.shared.fail(error))
+    }
+
+    fn try_checkpoint(&self, state: &mut Maintenance, exported: bool) -> Result<()> {
+        let number = state.checkpoint + 1;
+        let Cut { mut frozen, position, open_directory, table, recycle } = self.freeze(state)?;
+        let tree_root = frozen.persist(&mut |nodes| {
+            self.append_internal(number, RecordKind::Node, nodes.into_iter().map(encode_metadata).collect())
+        })?;
+        let page_ptrs = self.store_table(number, state, table)?;
+        let root = Root {
+            checkpoint: number,
+            position,
+            open_directory,
+            table: self.table_places(&page_ptrs)?,
+            datasets: vec![DatasetRoot { id: self.dataset.id, name: String::new(), root: tree_root }],
+        };
+        self.publish(number, &root, exported)?;
+        state.checkpoint = number;
+        state.page_ptrs = page_ptrs;
+        state.window_start = position;
+        let mut freed = Vec::new();
+        self.dataset.tree.retire(frozen, &mut freed)?;
+        self.shared.segments.mark_dead(&freed);
+        self.chunks.recycle(recycle);
+        count(&self.shared.counters.checkpoints, 1);
+        Ok(())
+    }
+
+    /// Step 1.
+    fn freeze(&self, state: &Maintenance) -> Result<Cut> {
+        // What is accepted by now goes first, so that the gate is closed only for what comes meanwhile.
+        {
+            let mut log = self.log.lock();
+            let gate = self.shared.gate.write();
+            let accepted = self.shared.accepted.load(Ordering::Acquire);
+            let pending = self.cut();
+            drop(gate);
+            self.finish(&mut log, pending, accepted, false)?;
+        }
+        let mut log = self.log.lock();
+        let gate = self.shared.gate.write();
+        let accepted = self.shared.accepted.load(Ordering::Acquire);
+        let pending = self.cut();
+        self.finish(&mut log, pending, accepted, false)?;
+        self.dataset.settle_usage()?;
+        let frozen = self.dataset.tree.freeze()?;
+        let position = log.writer.position();
+        let segments = &self.shared.segments;
+        let directory = segments.open_directory(position.segment).unwrap_or_default();
+        let table = segments.snapshot(&state.page_ptrs, position.segment);
+        for part in segments.drop_dead(&table.dropped) {
+            self.chunks.release(part.extent.chunk);
+        }
+        let recycle = self.chunks.take_pending();
+        log.window_bytes = 0;
+        drop(gate);
+        Ok(Cut { frozen, position, open_directory: directory.encode(position.segment), table, recycle })
+    }
+
+    /// Step 2, the table: stores its changed pages and returns where all pages are.
+    fn store_table(&self, number: u64, state: &Maintenance, table: TableSnapshot) -> Result<BTreeMap<u64, Ptr>> {
+        let mut page_ptrs = state.page_ptrs.clone();
+        let mut pages = Vec::new();
+        let mut records = Vec::new();
+        for (page, bytes) in table.pages {
+            page_ptrs.remove(&page);
+            if !bytes.is_empty() {
+                pages.push(page);
+                records.push(encode_metadata(bytes));
+            }
+        }
+        let ptrs = self.append_internal(number, RecordKind::Table, records)?;
+        page_ptrs.extend(pages.into_iter().zip(ptrs));
+        Ok(page_ptrs)
+    }
+
+    fn table_places(&self, page_ptrs: &BTreeMap<u64, Ptr>) -> Result<Vec<TablePage>> {
+        let place = |ptr: Ptr| self.shared.segments.locate(&self.shared.devices, ptr.addr);
+        page_ptrs.iter().map(|(page, ptr)| Ok(TablePage { page: *page, ptr: *ptr, place: place(*ptr)? })).collect()
+    }
+
+    /// Steps 2 (the root) to 4.
+    fn publish(&self, number: u64, root: &Root, exported: bool) -> Result<()> {
+        let ptrs = self.append_internal(number, RecordKind::Root, vec![root.encode()])?;
+        let Some(ptr) = ptrs.first() else {
+            return Err(Error::corrupt("root of a checkpoint", "it was not stored"));
+        };
+        let place = self.shared.segments.locate(&self.shared.devices, ptr.addr)?;
+        let accepted = {
+            let mut log = self.log.lock();
+            log.writer.flush()?;
+            self.committed.load(Ordering::Acquire)
+        };
+        let superblock = Superblock { generation: number, pool: self.guid(), root: place, addr: ptr.addr, exported };
+        write_superblock(&self.shared.devices, &self.labels, &superblock)?;
+        self.durable.fetch_max(accepted, Ordering::AcqRel);
+        Ok(())
+    }
+}
+
+/// Step 4: the superblock on every device.
+pub(super) fn write_superblock(
+    devices: &crate::segment::Devices,
+    labels: &[super::Label],
+    superblock: &Superblock,
+) -> Result<()> {
+    for (device, label) in devices.iter().zip(labels) {
+        superblock.write(device.as_ref(), label)?;
+    }
+    for device in devices {
+        device.flush()?;
+    }
+    Ok(())
+}

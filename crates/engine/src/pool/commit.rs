@@ -1,0 +1,199 @@
+//! Group commit: one caller commits for all who wait.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rayon::prelude::*;
+
+use super::{Log, Pool};
+use crate::dataset::pending::{PageBuf, Pending};
+use crate::dataset::redo::{PageRun, Redo};
+use crate::dataset::{Commit, PrimaryCache, count};
+use crate::record::{Compression, Encoded, Encoder};
+use crate::txg::{Rec, RecordKind};
+use crate::{Error, Ptr, Result};
+
+/// Fewer pages than this are encoded by the committing thread alone.
+const PARALLEL_PAGES: usize = 16;
+
+impl Commit for Pool {
+    fn commit(&self, durable: bool) -> Result<()> {
+        let target = self.shared.accepted.load(Ordering::Acquire);
+        let reached = if durable { &self.durable } else { &self.committed };
+        if reached.load(Ordering::Acquire) >= target {
+            return self.check_failed();
+        }
+        self.make_room()?;
+        let mut log = self.log.lock();
+        // Whoever had the lock before may have committed for this caller too.
+        if reached.load(Ordering::Acquire) >= target {
+            return self.check_failed();
+        }
+        self.check_failed()?;
+        self.commit_locked(&mut log, durable)
+    }
+
+    fn nudge(&self) {
+        let mut signal = self.signal.lock();
+        if !signal.commit {
+            signal.commit = true;
+            self.wake.notify_one();
+        }
+    }
+}
+
+impl Pool {
+    fn check_failed(&self) -> Result<()> {
+        self.shared.failure().map_or(Ok(()), |why| Err(Error::Failed(why.into())))
+    }
+
+    fn commit_locked(&self, log: &mut Log, durable: bool) -> Result<()> {
+        let gate = self.shared.gate.write();
+        let accepted = self.shared.accepted.load(Ordering::Acquire);
+        let pending = self.cut();
+        drop(gate);
+        self.finish(log, pending, accepted, durable)
+    }
+
+    /// Cuts what was accepted. The caller holds the gate's write side and must call [`Pool::finish`].
+    pub(super) fn cut(&self) -> Option<Arc<Pending>> {
+        let pending = self.dataset.cut();
+        *self.shared.in_flight.lock() = pending.is_some();
+        pending
+    }
+
+    /// Brings a cut into the log and its pages into the tree.
+    pub(super) fn finish(
+        &self,
+        log: &mut Log,
+        pending: Option<Arc<Pending>>,
+        accepted: u64,
+        durable: bool,
+    ) -> Result<()> {
+        let written = match &pending {
+            Some(pending) => self.write(log, pending, durable),
+            None if durable => log.writer.flush(),
+            None => Ok(()),
+        };
+        match &written {
+            Ok(()) => {
+                if let Some(pending) = &pending {
+                    self.dataset.land(pending);
+                }
+                self.committed.fetch_max(accepted, Ordering::AcqRel);
+                if durable {
+                    self.durable.fetch_max(accepted, Ordering::AcqRel);
+                    count(&self.shared.counters.durable_commits, 1);
+                }
+            }
+            Err(error) => self.shared.fail(error),
+        }
+        *self.shared.in_flight.lock() = false;
+        self.shared.landed.notify_all();
+        written
+    }
+
+    fn write(&self, log: &mut Log, pending: &Pending, durable: bool) -> Result<()> {
+        let mut pages: Vec<((u64, u64), &PageBuf)> = pending.pages.iter().map(|(key, buf)| (*key, buf)).collect();
+        pages.sort_unstable_by_key(|(key, _)| *key);
+        let compression = *self.shared.compression.read();
+        let encoded = encode_pages(&pages, compression);
+        let stored: Vec<bool> = encoded.iter().map(Option::is_some).collect();
+        let records: Vec<Rec> =
+            encoded.into_iter().flatten().map(|bytes| Rec { kind: RecordKind::Page, bytes }).collect();
+        let mut runs = Vec::new();
+        let appended = log.writer.append(
+            0,
+            &records,
+            pending.redo_bytes_max(),
+            |ptrs| {
+                let mut ops = Vec::new();
+                pending.encode_redo(self.dataset.id, &mut ops);
+                runs = page_runs(self.dataset.id, &pages, &stored, ptrs);
+                for run in &runs {
+                    run.encode(&mut ops);
+                }
+                ops
+            },
+            durable,
+        )?;
+        let counters = &self.shared.counters;
+        count(&counters.commits, 1);
+        count(&counters.framing_bytes, appended.framing_bytes);
+        count(&counters.data_bytes, appended.written_bytes - appended.framing_bytes);
+        count(&counters.pages_stored, records.len() as u64);
+        count(&counters.pages_zero, (pages.len() - records.len()) as u64);
+        log.window_bytes += appended.written_bytes;
+        if self.shared.primary_cache() == PrimaryCache::All {
+            for (ptr, record) in appended.ptrs.iter().zip(&records) {
+                self.shared.cache.insert(ptr.addr, record.bytes.as_slice().into());
+            }
+        }
+        runs.iter().try_for_each(|run| self.dataset.put_pages(run))
+    }
+
+    /// Appends records of a checkpoint.
+    pub(super) fn append_internal(&self, checkpoint: u64, kind: RecordKind, records: Vec<Vec<u8>>) -> Result<Vec<Ptr>> {
+        let records: Vec<Rec> = records.into_iter().map(|bytes| Rec { kind, bytes }).collect();
+        let mut log = self.log.lock();
+        self.check_failed()?;
+        let appended = log.writer.append(checkpoint, &records, 0, |_| Vec::new(), false);
+        let appended = appended.inspect_err(|error| self.shared.fail(error))?;
+        log.window_bytes += appended.written_bytes;
+        count(&self.shared.counters.tree_bytes, appended.written_bytes);
+        Ok(appended.ptrs)
+    }
+
+    /// Appends operations that refer to no records of their own, and does `then` before any cut can follow.
+    pub(super) fn append_ops(&self, redo: &[Redo<'_>], then: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut ops = Vec::new();
+        for redo in redo {
+            redo.encode(&mut ops);
+        }
+        let mut log = self.log.lock();
+        self.check_failed()?;
+        let appended = log.writer.append(0, &[], ops.len(), |_| ops, false);
+        let appended = appended.inspect_err(|error| self.shared.fail(error))?;
+        log.window_bytes += appended.written_bytes;
+        count(&self.shared.counters.framing_bytes, appended.written_bytes);
+        then().inspect_err(|error| self.shared.fail(error))
+    }
+}
+
+fn encode_page(page: &[u8], compression: Compression) -> Option<Vec<u8>> {
+    let mut record = Vec::new();
+    match Encoder::new().encode(page, compression, &mut record) {
+        Encoded::Zero => None,
+        Encoded::Stored { .. } => Some(record),
+    }
+}
+
+/// The record of each page, in order; `None` for pages of zeros.
+fn encode_pages(pages: &[((u64, u64), &PageBuf)], compression: Compression) -> Vec<Option<Vec<u8>>> {
+    if pages.len() < PARALLEL_PAGES {
+        return pages.iter().map(|(_, page)| encode_page(page, compression)).collect();
+    }
+    pages.par_iter().with_min_len(8).map(|(_, page)| encode_page(page, compression)).collect()
+}
+
+/// Runs of consecutive pages with their records; `ptrs` are those of the pages that `stored` says have one.
+fn page_runs(dataset: u64, pages: &[((u64, u64), &PageBuf)], stored: &[bool], ptrs: &[Ptr]) -> Vec<PageRun> {
+    let mut ptrs = ptrs.iter().copied();
+    let mut runs: Vec<PageRun> = Vec::new();
+    for (((object, page), buf), stored) in pages.iter().zip(stored) {
+        let ptr = if *stored { ptrs.next() } else { None };
+        let record_size = buf.len() as u32;
+        match runs.last_mut() {
+            Some(run) if run.object == *object && run.first + run.ptrs.len() as u64 == *page => run.ptrs.push(ptr),
+            _ => runs.push(PageRun {
+                dataset,
+                object: *object,
+                record_size,
+                first: *page,
+                shared: false,
+                ptrs: vec![ptr],
+            }),
+        }
+    }
+    runs
+}

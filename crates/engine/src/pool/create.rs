@@ -1,0 +1,137 @@
+//! Making and destroying pools.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::checkpoint::write_superblock;
+use super::label::{FORMAT_VERSION, Guid, Label, NAME_BYTES_MAX, Superblock};
+use super::root::{DatasetRoot, Root};
+use crate::device::{AlignedBuf, Device, FileDevice, OpenMode};
+use crate::limits::{DEVICE_BYTES_MIN, RESERVED_BYTES};
+use crate::segment::{Devices, Segment, Segments};
+use crate::space::Chunks;
+use crate::txg::{LogWriter, Position, Rec, RecordKind};
+use crate::{Error, Result};
+
+/// Number of the dataset that every pool has.
+pub(super) const FIRST_DATASET: u64 = 1;
+/// Most devices of a pool.
+const DEVICES_MAX: usize = 4096;
+
+/// How a pool is made.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// Overwrite a pool that the devices hold.
+    pub force: bool,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// GUID of the pool; those of its devices follow from it.
+    pub guid: Guid,
+}
+
+/// Makes a pool on these devices (files or block devices, which must exist).
+pub fn create(name: &str, paths: &[PathBuf], options: &CreateOptions) -> Result<()> {
+    let mut devices: Devices = Vec::with_capacity(paths.len());
+    for path in paths {
+        devices.push(Arc::new(FileDevice::open(path, OpenMode::ReadWrite)?));
+    }
+    create_on(name, &devices, options)
+}
+
+/// Makes a pool on devices that are open.
+pub fn create_on(name: &str, devices: &Devices, options: &CreateOptions) -> Result<()> {
+    check_name(name)?;
+    if devices.is_empty() || devices.len() > DEVICES_MAX {
+        return Err(Error::Invalid(format!("a pool has 1 to {DEVICES_MAX} devices, not {}", devices.len())));
+    }
+    let labels: Vec<Label> =
+        devices.iter().zip(0..).map(|(device, number)| new_label(name, device.as_ref(), number, devices, options)).collect::<Result<_>>()?;
+    for (device, label) in devices.iter().zip(&labels) {
+        let zeros = AlignedBuf::zeroed(RESERVED_BYTES as usize);
+        device.write(0, &zeros, false)?;
+        device.write(label.size_bytes - RESERVED_BYTES, &zeros, false)?;
+    }
+    let superblock = write_first_root(devices, &labels, options)?;
+    for (device, label) in devices.iter().zip(&labels) {
+        label.write(device.as_ref())?;
+    }
+    // Labels are durable before the superblock that makes the pool count.
+    for device in devices {
+        device.flush()?;
+    }
+    write_superblock(devices, &labels, &superblock)
+}
+
+fn new_label(name: &str, device: &dyn Device, number: u16, devices: &Devices, options: &CreateOptions) -> Result<Label> {
+    let path = device.path().display();
+    if device.size_bytes() < DEVICE_BYTES_MIN {
+        return Err(Error::Invalid(format!(
+            "{path} is too small for a pool: {} bytes, and at least {DEVICE_BYTES_MIN} are needed",
+            device.size_bytes()
+        )));
+    }
+    if let (Ok(old), false) = (Label::read(device), options.force) {
+        return Err(Error::Busy(format!("{path} belongs to pool '{}' already; destroy that first, or use -f to overwrite it", old.name)));
+    }
+    let mut guid = options.guid.0;
+    for (byte, bits) in guid[14..].iter_mut().zip((number + 1).to_le_bytes()) {
+        *byte ^= bits;
+    }
+    Ok(Label {
+        version: FORMAT_VERSION,
+        device: number,
+        devices: devices.len() as u16,
+        incompat: 0,
+        readonly_compat: 0,
+        pool: options.guid,
+        guid: Guid(guid),
+        size_bytes: device.size_bytes(),
+        created: options.created,
+        name: name.into(),
+    })
+}
+
+/// Writes the root of an empty pool as the first batch of its log.
+fn write_first_root(devices: &Devices, labels: &[Label], options: &CreateOptions) -> Result<Superblock> {
+    let sizes: Vec<u64> = labels.iter().map(|label| label.size_bytes).collect();
+    let chunks = Arc::new(Chunks::new(&sizes));
+    let segments = Arc::new(Segments::new(1 << 20));
+    let (chunk, next) = (chunks.allocate()?, chunks.allocate()?);
+    let position = Position { segment: 1, chunk, used: 0, slots: 0, next, txg: 1, chain: 0 };
+    segments.insert(Segment::fresh(position.segment, chunk));
+    let mut writer = LogWriter::new(options.guid.low(), position, Arc::clone(&segments), chunks, devices.clone());
+    let root = Root {
+        checkpoint: 1,
+        position,
+        open_directory: segments.open_directory(position.segment).unwrap_or_default().encode(position.segment),
+        table: Vec::new(),
+        datasets: vec![DatasetRoot { id: FIRST_DATASET, name: String::new(), root: None }],
+    };
+    let record = Rec { kind: RecordKind::Root, bytes: root.encode() };
+    let appended = writer.append(1, &[record], 0, |_| Vec::new(), true)?;
+    let ptr = appended.ptrs.first().ok_or_else(|| Error::corrupt("root of a checkpoint", "it was not stored"))?;
+    let place = segments.locate(devices, ptr.addr)?;
+    Ok(Superblock { generation: 1, pool: options.guid, root: place, addr: ptr.addr, exported: true })
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let sane = !name.is_empty()
+        && name.len() <= NAME_BYTES_MAX
+        && name.starts_with(|first: char| first.is_ascii_alphabetic())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.:".contains(c));
+    if sane {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "'{name}' is no name for a pool: it begins with a letter and has up to {NAME_BYTES_MAX} letters, digits and any of _ - . :"
+    )))
+}
+
+/// Erases the labels of a pool's devices; what they held is lost.
+pub fn destroy(paths: &[PathBuf]) -> Result<()> {
+    for path in paths {
+        let device = FileDevice::open(path, OpenMode::ReadWrite)?;
+        Label::read(&device)?.erase(&device)?;
+    }
+    Ok(())
+}

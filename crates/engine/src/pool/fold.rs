@@ -1,0 +1,302 @@
+//! Folding: survivors of sparse chunks are packed together, so that the chunks become free.
+//!
+//! Addresses stay; only the segment table learns where the records lie now. The new place is durable before the
+//! log names it, and the old one is not reused before the next checkpoint (S1).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Maintenance, Pool};
+use crate::dataset::count;
+use crate::dataset::redo::Redo;
+use crate::device::AlignedBuf;
+use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
+use crate::segment::{DirEntry, DirRef, Directory, Part, Segment};
+use crate::space::{Chunk, Extent};
+use crate::{Addr, Error, Result};
+
+/// Chunks that one pass may fill: bounds what a pass reads and writes before a checkpoint frees its gain.
+const OUTPUT_CHUNKS: u64 = 4;
+/// A chunk fuller than this is not worth the writing, in parts of a thousand.
+const FULL_PERMILLE: u64 = 970;
+
+/// What a fold did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FoldReport {
+    /// Chunks whose survivors were moved.
+    pub chunks: u64,
+    /// Segments that were moved.
+    pub segments: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+}
+
+/// What is known of a chunk that may be folded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Candidate {
+    /// Space that live records account for, in bytes.
+    pub(super) used_bytes: u64,
+    /// The segments that have parts in it.
+    pub(super) segments: Vec<u64>,
+}
+
+/// The chunks to fold: the sparsest first, as many as fit `output_bytes`, none that is nearly full.
+pub(super) fn choose(candidates: &BTreeMap<Chunk, Candidate>, output_bytes: u64) -> Vec<Chunk> {
+    let mut order: Vec<_> = candidates.iter().collect();
+    order.sort_by_key(|(chunk, candidate)| (candidate.used_bytes, **chunk));
+    let mut left = output_bytes;
+    let mut chosen = Vec::new();
+    for (chunk, candidate) in order {
+        if candidate.used_bytes * 1000 > CHUNK_BYTES * FULL_PERMILLE || candidate.used_bytes > left {
+            break;
+        }
+        left -= candidate.used_bytes;
+        chosen.push(*chunk);
+    }
+    chosen
+}
+
+/// A chunk that a pass is filling.
+struct Output {
+    chunk: Chunk,
+    buf: AlignedBuf,
+    used: usize,
+}
+
+/// Packs survivors into chunks, one segment after the other.
+struct Packer<'a> {
+    pool: &'a Pool,
+    output: Option<Output>,
+    chunks: Vec<Chunk>,
+    written_bytes: u64,
+}
+
+impl Packer<'_> {
+    fn open(&mut self) -> Result<Output> {
+        let chunk = self.pool.chunks.allocate()?;
+        self.chunks.push(chunk);
+        Ok(Output { chunk, buf: AlignedBuf::zeroed(CHUNK_BYTES as usize), used: 0 })
+    }
+
+    fn close(&mut self) -> Result<()> {
+        let Some(mut output) = self.output.take() else { return Ok(()) };
+        let len = output.used.next_multiple_of(BLOCK_BYTES);
+        let device = self.pool.shared.devices.get(usize::from(output.chunk.device));
+        let device = device.ok_or_else(|| Error::corrupt("chunk", "it lies on a device that the pool does not have"))?;
+        output.buf.truncate(len);
+        device.write(output.chunk.offset(), &output.buf, false)?;
+        self.written_bytes += len as u64;
+        Ok(())
+    }
+
+    /// Packs the survivors of a segment, ascending by slot.
+    fn pack(&mut self, id: u64, survivors: &[(u32, u32, Vec<u8>)]) -> Result<Vec<Part>> {
+        let mut parts = Vec::new();
+        let mut rest = survivors;
+        while let Some((first, _, _)) = rest.first() {
+            let mut output = match self.output.take() {
+                Some(output) => output,
+                None => self.open()?,
+            };
+            // The part begins at a block, so that it can be read without its neighbour.
+            let start = output.used.next_multiple_of(BLOCK_BYTES);
+            let mut end = start;
+            let mut taken = 0;
+            for (_, _, bytes) in rest {
+                let directory = Directory::stored_bytes_max(taken + 1);
+                if end + bytes.len() + directory > CHUNK_BYTES as usize {
+                    break;
+                }
+                end += bytes.len();
+                taken += 1;
+            }
+            if taken == 0 {
+                output.used = output.used.max(1);
+                self.output = Some(output);
+                self.close()?;
+                continue;
+            }
+            let (now, later) = rest.split_at(taken);
+            let first_slot = if parts.is_empty() { 0 } else { *first };
+            parts.push(place_part(&mut output, id, first_slot, start, now)?);
+            self.output = Some(output);
+            if !later.is_empty() {
+                self.close()?;
+            }
+            rest = later;
+        }
+        Ok(parts)
+    }
+}
+
+fn place_part(
+    output: &mut Output,
+    id: u64,
+    first_slot: u32,
+    start: usize,
+    records: &[(u32, u32, Vec<u8>)],
+) -> Result<Part> {
+    let mut directory = Directory::default();
+    let mut at = start;
+    for (slot, checksum, bytes) in records {
+        let place = output.buf.get_mut(at..at + bytes.len());
+        place.ok_or_else(|| Error::Invalid("a folded record does not fit its chunk".into()))?.copy_from_slice(bytes);
+        directory.push(DirEntry {
+            slot: *slot,
+            start: (at - start) as u32,
+            len_bytes: bytes.len() as u32,
+            checksum: *checksum,
+        });
+        at += bytes.len();
+    }
+    let stored = directory.encode(id);
+    let place = output.buf.get_mut(at..at + stored.len());
+    place.ok_or_else(|| Error::Invalid("a folded directory does not fit its chunk".into()))?.copy_from_slice(&stored);
+    output.used = at + stored.len();
+    let extent = Extent { chunk: output.chunk, start: start as u32, len_bytes: (output.used - start) as u32 };
+    let dir =
+        DirRef { start: (at - start) as u32, len_bytes: stored.len() as u32, checksum: crc32c::crc32c(&stored) };
+    Ok(Part { first_slot, extent, directory: Some(dir) })
+}
+
+impl Pool {
+    /// Folds the sparsest chunks and makes a checkpoint, so that they become free.
+    pub fn fold(&self) -> Result<FoldReport> {
+        let mut state = self.maintenance.lock();
+        let report = self.fold_pass(&state)?;
+        self.checkpoint_locked(&mut state, false)?;
+        Ok(report)
+    }
+
+    fn candidates(&self, window_start: u64) -> BTreeMap<Chunk, Candidate> {
+        let mut found: BTreeMap<Chunk, Candidate> = BTreeMap::new();
+        let mut fixed = BTreeSet::new();
+        self.shared.segments.for_each(|segment| {
+            let closed = segment.parts.iter().all(|part| part.directory.is_some());
+            let total: u64 = segment.parts.iter().map(|part| u64::from(part.extent.len_bytes)).sum();
+            for part in &segment.parts {
+                if segment.id >= window_start || !closed {
+                    fixed.insert(part.extent.chunk);
+                }
+                // How a segment's survivors spread over its parts is not kept; by length is near enough.
+                let share = segment.used_bytes() * u64::from(part.extent.len_bytes) / total.max(1);
+                let candidate = found.entry(part.extent.chunk).or_default();
+                candidate.used_bytes += share;
+                candidate.segments.push(segment.id);
+            }
+        });
+        found.retain(|chunk, _| !fixed.contains(chunk));
+        found
+    }
+
+    pub(super) fn fold_pass(&self, state: &Maintenance) -> Result<FoldReport> {
+        self.shared.check_writable()?;
+        let spare = self.chunks.free().saturating_sub(2).min(OUTPUT_CHUNKS);
+        let candidates = self.candidates(state.window_start.segment);
+        let chosen = choose(&candidates, spare * CHUNK_BYTES / 1000 * FULL_PERMILLE);
+        let ids: BTreeSet<u64> =
+            chosen.iter().filter_map(|chunk| candidates.get(chunk)).flat_map(|found| found.segments.iter().copied()).collect();
+        let mut packer = Packer { pool: self, output: None, chunks: Vec::new(), written_bytes: 0 };
+        let packed = self.pack_all(&ids, &mut packer);
+        let moved = packed.and_then(|moved| self.publish_moves(moved));
+        let segments = moved.inspect_err(|error| self.shared.fail(error));
+        for chunk in &packer.chunks {
+            self.chunks.release(*chunk);
+        }
+        let report =
+            FoldReport { chunks: chosen.len() as u64, segments: segments?, written_bytes: packer.written_bytes };
+        count(&self.shared.counters.fold_bytes, report.written_bytes);
+        Ok(report)
+    }
+
+    fn pack_all(&self, ids: &BTreeSet<u64>, packer: &mut Packer<'_>) -> Result<Vec<(u64, Vec<Part>)>> {
+        let mut moved = Vec::new();
+        for id in ids {
+            let Some(segment) = self.shared.segments.get(*id) else { continue };
+            match self.survivors(&segment) {
+                Ok(survivors) if survivors.is_empty() => {}
+                Ok(survivors) => moved.push((*id, packer.pack(*id, &survivors)?)),
+                // A damaged segment stays where it is: its other records remain readable there.
+                Err(error @ Error::Corrupt { .. }) => {
+                    tracing::error!(%error, segment = id, "a damaged segment is not folded");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        packer.close()?;
+        let devices: BTreeSet<u16> = packer.chunks.iter().map(|chunk| chunk.device).collect();
+        for number in devices {
+            if let Some(device) = self.shared.devices.get(usize::from(number)) {
+                device.flush()?;
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Live records of a segment with their checksums, ascending by slot.
+    fn survivors(&self, segment: &Segment) -> Result<Vec<(u32, u32, Vec<u8>)>> {
+        let (segments, devices) = (&self.shared.segments, &self.shared.devices);
+        let mut wanted = Vec::new();
+        for part in &segment.parts {
+            let Some(dir) = part.directory else { continue };
+            let directory = segments.closed_directory(devices, segment.id, part.extent, dir)?;
+            wanted.extend(directory.entries().iter().filter(|entry| segment.live.get(entry.slot)).copied());
+        }
+        let addrs: Vec<Addr> = wanted.iter().map(|entry| Addr::new(segment.id, entry.slot)).collect();
+        let mut survivors: Vec<(u32, u32, Vec<u8>)> =
+            wanted.iter().map(|entry| (entry.slot, entry.checksum, Vec::new())).collect();
+        segments.read(devices, &addrs, &mut |at, bytes| {
+            if let Some(survivor) = survivors.get_mut(at) {
+                survivor.2 = bytes.to_vec();
+            }
+            Ok(())
+        })?;
+        Ok(survivors)
+    }
+
+    fn publish_moves(&self, moved: Vec<(u64, Vec<Part>)>) -> Result<u64> {
+        if moved.is_empty() {
+            return Ok(0);
+        }
+        let redo: Vec<Redo<'_>> =
+            moved.iter().map(|(segment, parts)| Redo::Relocate { segment: *segment, parts: parts.clone() }).collect();
+        let count = moved.len() as u64;
+        self.append_ops(&redo, || {
+            for (id, parts) in moved {
+                for part in &parts {
+                    self.chunks.retain(part.extent.chunk);
+                }
+                for part in self.shared.segments.relocate(id, parts)? {
+                    self.chunks.release(part.extent.chunk);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(count)
+    }
+
+    /// Sees to it that a commit finds free chunks: checkpoints, and folds if that is not enough.
+    pub(super) fn make_room(&self) -> Result<()> {
+        use std::sync::atomic::Ordering;
+        let wanted = self.sizing.commit_chunks(self.shared.dirty_bytes.load(Ordering::Relaxed));
+        if self.chunks.free() >= wanted || self.shared.read_only.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut state = self.maintenance.lock();
+        let mut fruitless = 0;
+        while self.chunks.free() < wanted && fruitless < 8 {
+            let before = self.chunks.free();
+            // The log since the last checkpoint can neither be folded nor reused: a checkpoint comes first.
+            self.checkpoint_locked(&mut state, false)?;
+            if self.chunks.free() >= wanted {
+                break;
+            }
+            self.fold_pass(&state)?;
+            self.checkpoint_locked(&mut state, false)?;
+            fruitless = if self.chunks.free() > before { 0 } else { fruitless + 1 };
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,322 @@
+//! Labels and superblocks: what a device says of its pool.
+//!
+//! The first and the last MiB of a device are reserved. Each holds, from its start:
+//!
+//! | offset | what | size |
+//! |---|---|---|
+//! | 0 | label | 4096 |
+//! | 65536 | ring of 32 superblocks | 4096 each |
+//!
+//! Superblock `g` lies in slot `g mod 32` of both rings of every device. The valid one with the highest generation
+//! counts; any copy may be lost.
+//!
+//! Label (little-endian, zero to 4092):
+//!
+//! | offset | field | size |
+//! |---|---|---|
+//! | 0 | magic `PAGEFOLD` | 8 |
+//! | 8 | format version | 4 |
+//! | 12 | number of this device | 2 |
+//! | 14 | number of devices | 2 |
+//! | 16 | incompatible features: an unknown one refuses the pool | 8 |
+//! | 24 | read-only compatible features: an unknown one allows reading only | 8 |
+//! | 32 | GUID of the pool | 16 |
+//! | 48 | GUID of this device | 16 |
+//! | 64 | size of this device in bytes | 8 |
+//! | 72 | seconds since 1970 at which the pool was created | 8 |
+//! | 80 | chunk size in bytes | 4 |
+//! | 84 | length of the name | 1 |
+//! | 85 | name, UTF-8 | up to 63 |
+//! | 4092 | crc32c of the bytes before | 4 |
+//!
+//! Superblock:
+//!
+//! | offset | field | size |
+//! |---|---|---|
+//! | 0 | magic `PFsuperb` | 8 |
+//! | 8 | generation | 8 |
+//! | 16 | GUID of the pool | 16 |
+//! | 32 | offset of the root on its device | 8 |
+//! | 40 | address of the root | 8 |
+//! | 48 | length of the root | 4 |
+//! | 52 | checksum of the root | 4 |
+//! | 56 | device of the root | 2 |
+//! | 58 | 1: the pool was exported | 1 |
+//! | 4092 | crc32c of the bytes before | 4 |
+
+use crate::device::{AlignedBuf, Device};
+use crate::limits::{BLOCK_BYTES, CHUNK_BYTES, DEVICE_BYTES_MIN, RESERVED_BYTES};
+use crate::segment::Located;
+use crate::wire::Reader;
+use crate::{Addr, Error, Result};
+
+/// First bytes of a label.
+pub const LABEL_MAGIC: [u8; 8] = *b"PAGEFOLD";
+/// First bytes of a superblock.
+pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"PFsuperb";
+/// Version of the format that this program writes.
+pub const FORMAT_VERSION: u32 = 1;
+/// Features that this program knows.
+pub const KNOWN_FEATURES: u64 = 0;
+/// Slots of a superblock ring.
+pub const RING_SLOTS: u64 = 32;
+/// Where a ring begins within its reserved MiB.
+pub const RING_START: u64 = 64 << 10;
+/// Longest pool name in bytes.
+pub const NAME_BYTES_MAX: usize = 63;
+
+const CHECKSUM_AT: usize = BLOCK_BYTES - 4;
+
+/// What identifies a pool or a device.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Guid(pub [u8; 16]);
+
+impl Guid {
+    /// The low 8 bytes, which batches carry.
+    pub fn low(self) -> u64 {
+        let mut low = [0; 8];
+        low.copy_from_slice(&self.0[..8]);
+        u64::from_le_bytes(low)
+    }
+}
+
+impl std::fmt::Display for Guid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (at, byte) in self.0.iter().enumerate() {
+            if matches!(at, 4 | 6 | 8 | 10) {
+                f.write_str("-")?;
+            }
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Guid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
+/// The label of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// Format version.
+    pub version: u32,
+    /// Position of this device in the pool.
+    pub device: u16,
+    /// Number of devices of the pool.
+    pub devices: u16,
+    /// Features without which the pool cannot be read.
+    pub incompat: u64,
+    /// Features without which the pool cannot be written.
+    pub readonly_compat: u64,
+    /// The pool's GUID.
+    pub pool: Guid,
+    /// This device's GUID.
+    pub guid: Guid,
+    /// Size of this device in bytes.
+    pub size_bytes: u64,
+    /// Seconds since 1970 at which the pool was created.
+    pub created: u64,
+    /// The pool's name.
+    pub name: String,
+}
+
+impl Label {
+    fn encode(&self) -> AlignedBuf {
+        let mut out = Vec::with_capacity(BLOCK_BYTES);
+        out.extend_from_slice(&LABEL_MAGIC);
+        out.extend_from_slice(&self.version.to_le_bytes());
+        out.extend_from_slice(&self.device.to_le_bytes());
+        out.extend_from_slice(&self.devices.to_le_bytes());
+        out.extend_from_slice(&self.incompat.to_le_bytes());
+        out.extend_from_slice(&self.readonly_compat.to_le_bytes());
+        out.extend_from_slice(&self.pool.0);
+        out.extend_from_slice(&self.guid.0);
+        out.extend_from_slice(&self.size_bytes.to_le_bytes());
+        out.extend_from_slice(&self.created.to_le_bytes());
+        out.extend_from_slice(&(CHUNK_BYTES as u32).to_le_bytes());
+        out.push(self.name.len() as u8);
+        out.extend_from_slice(self.name.as_bytes());
+        sealed_block(&out)
+    }
+
+    fn decode(block: &[u8], device: &dyn Device) -> Result<Self> {
+        let path = device.path().display();
+        let mut reader = Reader::new(block, "pool label");
+        if reader.take(8)? != LABEL_MAGIC {
+            return Err(Error::NotAPool(format!("{path} holds no Pagefold pool")));
+        }
+        if !block_holds(block) {
+            return Err(Error::corrupt(format!("label of {path}"), "its checksum does not hold"));
+        }
+        let version = reader.u32()?;
+        if version != FORMAT_VERSION {
+            return Err(Error::Unsupported(format!(
+                "{path} has format version {version}; this program knows version {FORMAT_VERSION}: use the version of pagefold that made it, or a later one"
+            )));
+        }
+        let (device_number, devices) = (reader.u16()?, reader.u16()?);
+        let (incompat, readonly_compat) = (reader.u64()?, reader.u64()?);
+        if incompat & !KNOWN_FEATURES != 0 {
+            return Err(Error::Unsupported(format!(
+                "{path} uses features ({:#x}) that this program does not know; use a later version of pagefold",
+                incompat & !KNOWN_FEATURES
+            )));
+        }
+        let pool = Guid(reader.take(16)?.try_into().unwrap_or_default());
+        let guid = Guid(reader.take(16)?.try_into().unwrap_or_default());
+        let (size_bytes, created, chunk) = (reader.u64()?, reader.u64()?, reader.u32()?);
+        let len = usize::from(reader.u8()?);
+        let name = String::from_utf8(reader.take(len.min(NAME_BYTES_MAX))?.to_vec())
+            .map_err(|_| reader.bad("the pool's name is not UTF-8"))?;
+        if u64::from(chunk) != CHUNK_BYTES || devices == 0 || device_number >= devices || size_bytes < DEVICE_BYTES_MIN {
+            return Err(Error::corrupt(format!("label of {path}"), "a field is out of range"));
+        }
+        if size_bytes > device.size_bytes() {
+            return Err(Error::corrupt(
+                format!("device {path}"),
+                format!("it is {} bytes long and its label says {size_bytes}: it was truncated", device.size_bytes()),
+            ));
+        }
+        Ok(Self {
+            version,
+            device: device_number,
+            devices,
+            incompat,
+            readonly_compat,
+            pool,
+            guid,
+            size_bytes,
+            created,
+            name,
+        })
+    }
+
+    /// Reads the label of a device, from either end.
+    pub fn read(device: &dyn Device) -> Result<Self> {
+        let first = read_block(device, 0).and_then(|block| Self::decode(&block, device));
+        let Err(error) = first else { return first };
+        if device.size_bytes() < 2 * RESERVED_BYTES || matches!(error, Error::Unsupported(_)) {
+            return Err(error);
+        }
+        let second = read_block(device, device.size_bytes() - RESERVED_BYTES);
+        second.and_then(|block| Self::decode(&block, device)).map_err(|_| error)
+    }
+
+    /// Writes the label to both ends of a device.
+    pub fn write(&self, device: &dyn Device) -> Result<()> {
+        let block = self.encode();
+        device.write(0, &block, false)?;
+        device.write(self.tail(), &block, false)
+    }
+
+    /// Makes a device no longer hold a pool.
+    pub fn erase(&self, device: &dyn Device) -> Result<()> {
+        let zeros = AlignedBuf::zeroed(RESERVED_BYTES as usize);
+        device.write(0, &zeros, false)?;
+        device.write(self.tail(), &zeros, false)?;
+        device.flush()
+    }
+
+    fn tail(&self) -> u64 {
+        self.size_bytes - RESERVED_BYTES
+    }
+
+    fn slots(&self, generation: u64) -> [u64; 2] {
+        let within = RING_START + generation % RING_SLOTS * BLOCK_BYTES as u64;
+        [within, self.tail() + within]
+    }
+}
+
+/// A superblock: where the root of the last checkpoint is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Rises by one with each checkpoint.
+    pub generation: u64,
+    /// The pool.
+    pub pool: Guid,
+    /// The root's place.
+    pub root: Located,
+    /// The root's address.
+    pub addr: Addr,
+    /// Whether the pool was exported: nothing follows in the log.
+    pub exported: bool,
+}
+
+impl Superblock {
+    fn encode(&self) -> AlignedBuf {
+        let mut out = Vec::with_capacity(BLOCK_BYTES);
+        out.extend_from_slice(&SUPERBLOCK_MAGIC);
+        out.extend_from_slice(&self.generation.to_le_bytes());
+        out.extend_from_slice(&self.pool.0);
+        out.extend_from_slice(&self.root.offset.to_le_bytes());
+        out.extend_from_slice(&self.addr.raw().to_le_bytes());
+        out.extend_from_slice(&self.root.len_bytes.to_le_bytes());
+        out.extend_from_slice(&self.root.checksum.to_le_bytes());
+        out.extend_from_slice(&self.root.device.to_le_bytes());
+        out.push(u8::from(self.exported));
+        sealed_block(&out)
+    }
+
+    fn decode(block: &[u8]) -> Option<Self> {
+        if !block_holds(block) {
+            return None;
+        }
+        let mut reader = Reader::new(block, "superblock");
+        if reader.take(8).ok()? != SUPERBLOCK_MAGIC {
+            return None;
+        }
+        let generation = reader.u64().ok()?;
+        let pool = Guid(reader.take(16).ok()?.try_into().ok()?);
+        let offset = reader.u64().ok()?;
+        let addr = Addr::from_raw(reader.u64().ok()?)?;
+        let (len_bytes, checksum, device) = (reader.u32().ok()?, reader.u32().ok()?, reader.u16().ok()?);
+        let exported = reader.u8().ok()? == 1;
+        Some(Self { generation, pool, root: Located { device, offset, len_bytes, checksum }, addr, exported })
+    }
+
+    /// Writes the superblock to both rings of a device.
+    pub fn write(&self, device: &dyn Device, label: &Label) -> Result<()> {
+        let block = self.encode();
+        let [head, tail] = label.slots(self.generation);
+        device.write(head, &block, false)?;
+        device.write(tail, &block, false)
+    }
+
+    /// All valid superblocks of a device, newest first.
+    pub fn read_all(device: &dyn Device, label: &Label) -> Vec<Self> {
+        let mut found: Vec<Self> = Vec::new();
+        for start in [RING_START, label.tail() + RING_START] {
+            let mut ring = AlignedBuf::zeroed((RING_SLOTS as usize) * BLOCK_BYTES);
+            // An unreadable ring is a lost copy; the other one counts.
+            if let Err(error) = device.read(start, &mut ring) {
+                tracing::warn!(%error, "a ring of superblocks cannot be read");
+                continue;
+            }
+            found.extend(ring.chunks(BLOCK_BYTES).filter_map(Self::decode).filter(|block| block.pool == label.pool));
+        }
+        found.sort_unstable_by_key(|block| std::cmp::Reverse(block.generation));
+        found.dedup();
+        found
+    }
+}
+
+fn sealed_block(bytes: &[u8]) -> AlignedBuf {
+    let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
+    block[..bytes.len()].copy_from_slice(bytes);
+    let checksum = crc32c::crc32c(&block[..CHECKSUM_AT]);
+    block[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+    block
+}
+
+fn block_holds(block: &[u8]) -> bool {
+    block.len() == BLOCK_BYTES && crc32c::crc32c(&block[..CHECKSUM_AT]).to_le_bytes() == block[CHECKSUM_AT..]
+}
+
+fn read_block(device: &dyn Device, offset: u64) -> Result<AlignedBuf> {
+    let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
+    device.read(offset, &mut block)?;
+    Ok(block)
+}

@@ -1,0 +1,358 @@
+//! Opening a pool: the last checkpoint, and what the log says after it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::create::FIRST_DATASET;
+use super::label::{Label, Superblock};
+use super::root::Root;
+use super::sizing::Sizing;
+use super::store::{Nodes, decode_metadata};
+use super::{Log, Maintenance, Pool, ReplayReport as Report, Signal};
+use crate::dataset::redo::{Redo, for_each};
+use crate::dataset::{Commit, Dataset, LiveDataset, PrimaryCache, Shared};
+use crate::device::{Device, FileDevice, OpenMode};
+use crate::record::{Compression, RecordCache};
+use crate::segment::{Devices, DirEntryState, Directory, Located, Segment, Segments, read_span, seal};
+use crate::space::{Chunk, Chunks};
+use crate::tree::{NodeCache, NodeStore, Tree};
+use crate::txg::{BatchView, LogEnd, LogWriter, Position, RecordKind, replay, write_directory};
+use crate::{Addr, Error, Result};
+
+/// How a pool is opened.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Change nothing on the devices; replay happens in memory.
+    pub read_only: bool,
+    /// Memory for all caches of the engine, in bytes.
+    pub cache_bytes: u64,
+    /// Log at which a checkpoint is made, in bytes; `None` follows the pool's size.
+    pub log_bytes: Option<u64>,
+}
+
+/// Default of [`OpenOptions::cache_bytes`].
+pub const CACHE_BYTES_DEFAULT: u64 = 384 << 20;
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self { read_only: false, cache_bytes: CACHE_BYTES_DEFAULT, log_bytes: None }
+    }
+}
+
+/// What replay did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplayReport {
+    /// The pool had been exported: there was nothing to replay but the checkpoint itself.
+    pub clean: bool,
+    /// Batches that counted.
+    pub batches: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// A pool while it is being opened.
+struct Opening {
+    labels: Vec<Label>,
+    devices: Devices,
+    superblock: Superblock,
+    root: Root,
+    chunks: Arc<Chunks>,
+    segments: Arc<Segments>,
+    /// Chunks in use as of the checkpoint.
+    used_before: BTreeSet<Chunk>,
+    /// Bytes in use of each segment that replay found batches in.
+    used: HashMap<u64, (Chunk, u32)>,
+}
+
+impl Pool {
+    /// Opens the pool on these devices.
+    pub fn open(paths: &[PathBuf], options: &OpenOptions) -> Result<Arc<Self>> {
+        let mode = if options.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
+        let mut devices: Vec<Arc<dyn Device>> = Vec::with_capacity(paths.len());
+        for path in paths {
+            devices.push(Arc::new(FileDevice::open(path, mode)?));
+        }
+        Self::open_on(devices, options)
+    }
+
+    /// Opens the pool on devices that are open, given in any order.
+    pub fn open_on(devices: Devices, options: &OpenOptions) -> Result<Arc<Self>> {
+        let (labels, devices) = order_devices(devices)?;
+        let superblock = newest_superblock(&labels, &devices)?;
+        let mut opening = Opening::load(labels, devices, superblock, options)?;
+        let mut ops = Vec::new();
+        let end = opening.scan(&mut ops)?;
+        opening.finish(end, &ops, options)
+    }
+}
+
+/// Labels and devices by number.
+fn order_devices(devices: Devices) -> Result<(Vec<Label>, Devices)> {
+    let mut found: BTreeMap<u16, (Label, Arc<dyn Device>)> = BTreeMap::new();
+    for device in devices {
+        let label = Label::read(device.as_ref())?;
+        if let Some((other, _)) = found.values().next()
+            && other.pool != label.pool
+        {
+            return Err(Error::Invalid(format!(
+                "{} belongs to pool '{}' and not to '{}'",
+                device.path().display(),
+                label.name,
+                other.name
+            )));
+        }
+        if let Some((_, twin)) = found.insert(label.device, (label, Arc::clone(&device))) {
+            return Err(Error::Invalid(format!(
+                "{} and {} are the same device of the pool: one is a copy",
+                twin.path().display(),
+                device.path().display()
+            )));
+        }
+    }
+    let expected = found.values().next().map_or(0, |(label, _)| label.devices);
+    if usize::from(expected) != found.len() || expected == 0 {
+        let name = found.values().next().map_or(String::new(), |(label, _)| label.name.clone());
+        return Err(Error::NotAPool(format!(
+            "pool '{name}' has {expected} devices and {} of them are here; name them all, or import with -d",
+            found.len()
+        )));
+    }
+    Ok(found.into_values().unzip())
+}
+
+fn newest_superblock(labels: &[Label], devices: &Devices) -> Result<Superblock> {
+    let all = devices.iter().zip(labels).flat_map(|(device, label)| Superblock::read_all(device.as_ref(), label));
+    let newest = all.max_by_key(|superblock| superblock.generation);
+    newest.ok_or_else(|| {
+        let name = labels.first().map_or("", |label| &label.name);
+        Error::corrupt(format!("pool '{name}'"), "none of its superblocks is sound; creating the pool may have been interrupted")
+    })
+}
+
+/// Reads bytes whose place and checksum are known without the segment table.
+fn read_placed(devices: &Devices, addr: Addr, place: &Located, what: &str) -> Result<Vec<u8>> {
+    let device = devices
+        .get(usize::from(place.device))
+        .ok_or_else(|| Error::corrupt(what, "it lies on a device that the pool does not have"))?;
+    if place.len_bytes as usize > crate::limits::RECORD_BYTES_MAX {
+        return Err(Error::corrupt(what, "it is too long"));
+    }
+    let end = place.offset.checked_add(place.len_bytes.into());
+    if end.is_none_or(|end| end > device.size_bytes()) {
+        return Err(Error::corrupt(what, "it lies beyond the end of its device"));
+    }
+    let (buf, start) = read_span(device.as_ref(), place.offset, place.len_bytes.into())?;
+    let bytes = buf.get(start..start + place.len_bytes as usize).unwrap_or_default();
+    if seal(addr, bytes) != place.checksum {
+        return Err(Error::corrupt(
+            format!("{what} at byte {} of {}", place.offset, device.path().display()),
+            "its checksum does not hold",
+        ));
+    }
+    Ok(bytes.to_vec())
+}
+
+/// Shares of the cache budget, in sixteenths: records, tree nodes, segment directories.
+const CACHE_SHARES: (u64, u64, u64) = (8, 6, 2);
+
+impl Opening {
+    fn load(labels: Vec<Label>, devices: Devices, superblock: Superblock, options: &OpenOptions) -> Result<Self> {
+        let sizes: Vec<u64> = labels.iter().map(|label| label.size_bytes).collect();
+        let chunks = Arc::new(Chunks::new(&sizes));
+        let segments = Arc::new(Segments::new(options.cache_bytes / 16 * CACHE_SHARES.2));
+        let bytes = read_placed(&devices, superblock.addr, &superblock.root, "root of the last checkpoint")?;
+        let root = Root::decode(&bytes)?;
+        for page in &root.table {
+            let record = read_placed(&devices, page.ptr.addr, &page.place, "page of the segment table")?;
+            segments.load_page(page.page, &decode_metadata(&record)?)?;
+        }
+        segments.mark_clean();
+        let mut used_before = BTreeSet::new();
+        let mut outside = false;
+        segments.for_each(|segment| {
+            for part in &segment.parts {
+                outside |= !chunks.exists(part.extent.chunk);
+                used_before.insert(part.extent.chunk);
+            }
+        });
+        if outside {
+            return Err(Error::corrupt("segment table", "a segment lies beyond the pool's devices"));
+        }
+        let position = root.position;
+        let directory = Directory::decode(&root.open_directory, position.segment, crate::limits::CHUNK_BYTES as u32)?;
+        if segments.get(position.segment).is_none() {
+            segments.insert(Segment::fresh(position.segment, position.chunk));
+        }
+        segments.set_open_directory(position.segment, directory);
+        let used = HashMap::from([(position.segment, (position.chunk, position.used))]);
+        Ok(Self { labels, devices, superblock, root, chunks, segments, used_before, used })
+    }
+
+    /// First pass: verifies the log, rebuilds the directories of its segments, follows folded segments, and
+    /// collects the operations.
+    fn scan(&mut self, ops: &mut Vec<Vec<u8>>) -> Result<LogEnd> {
+        let pool = self.labels.first().map_or(0, |label| label.pool.low());
+        let checkpoint = self.root.checkpoint;
+        let (segments, chunks, used) = (&self.segments, &self.chunks, &mut self.used);
+        replay(pool, &self.devices, &self.chunks, self.root.position, &mut |batch: BatchView<'_>| {
+            if segments.get(batch.segment).is_none() {
+                segments.insert(Segment::fresh(batch.segment, batch.chunk));
+            }
+            let internal = |kind| matches!(kind, RecordKind::Node | RecordKind::Table) && batch.checkpoint == checkpoint;
+            let entries: Vec<DirEntryState> =
+                batch.records.iter().map(|(entry, kind)| DirEntryState { entry: *entry, live: internal(*kind) }).collect();
+            segments.append(batch.segment, &entries)?;
+            used.insert(batch.segment, (batch.chunk, batch.end));
+            for_each(batch.ops, &mut |redo| {
+                if let Redo::Relocate { segment, parts } = redo {
+                    if parts.iter().any(|part| !chunks.exists(part.extent.chunk)) {
+                        return Err(Error::corrupt("log", "a segment was moved beyond the pool's devices"));
+                    }
+                    // A segment that died and was dropped after it had been moved has no entry any more.
+                    if segments.get(segment).is_some() {
+                        segments.relocate(segment, parts)?;
+                    }
+                }
+                Ok(())
+            })?;
+            if !batch.ops.is_empty() {
+                ops.push(batch.ops.to_vec());
+            }
+            Ok(())
+        })
+    }
+
+    fn finish(self, end: LogEnd, ops: &[Vec<u8>], options: &OpenOptions) -> Result<Arc<Pool>> {
+        let sizing = Sizing::new(self.chunks.total(), options.log_bytes);
+        let cache = RecordCache::new(options.cache_bytes / 16 * CACHE_SHARES.0);
+        let shared =
+            Arc::new(Shared::new(self.devices.clone(), Arc::clone(&self.segments), cache, sizing.bounds));
+        let nodes = Arc::new(NodeCache::new(options.cache_bytes / 16 * CACHE_SHARES.1)?);
+        let store: Arc<dyn NodeStore> = Arc::new(Nodes(Arc::clone(&shared)));
+        let entry = self.root.datasets.iter().find(|dataset| dataset.id == FIRST_DATASET);
+        let entry = entry.ok_or_else(|| Error::corrupt("root of the last checkpoint", "it has no dataset"))?;
+        let tree = Tree::new(entry.root, store, Arc::clone(&nodes));
+        let dataset = Arc::new(LiveDataset::new(FIRST_DATASET, tree, Arc::clone(&shared))?);
+        redo_all(&dataset, &shared, ops)?;
+        let position = self.settle_space(&end, options.read_only)?;
+        shared.read_only.store(options.read_only, Ordering::Relaxed);
+        let page_ptrs = self.root.table.iter().map(|page| (page.page, page.ptr)).collect();
+        let writer = LogWriter::new(
+            self.labels.first().map_or(0, |label| label.pool.low()),
+            position,
+            Arc::clone(&self.segments),
+            Arc::clone(&self.chunks),
+            self.devices.clone(),
+        );
+        let clean = self.superblock.exported && ops.is_empty();
+        let pool = Arc::new(Pool {
+            labels: self.labels,
+            shared: Arc::clone(&shared),
+            chunks: self.chunks,
+            nodes,
+            dataset,
+            sizing,
+            log: Mutex::new(Log { writer, window_bytes: end.replayed_bytes }),
+            maintenance: Mutex::new(Maintenance {
+                checkpoint: self.root.checkpoint,
+                page_ptrs,
+                window_start: self.root.position,
+            }),
+            committed: 0.into(),
+            durable: 0.into(),
+            signal: Mutex::new(Signal::default()),
+            wake: Condvar::new(),
+            replayed: Report { clean, batches: end.batches, bytes: end.replayed_bytes },
+        });
+        let committer: std::sync::Weak<Pool> = Arc::downgrade(&pool);
+        let committer: std::sync::Weak<dyn Commit> = committer;
+        shared.set_committer(committer);
+        pool.apply_properties()?;
+        Ok(pool)
+    }
+
+    /// Chunk states after replay, directories of replayed segments, and where the log goes on.
+    fn settle_space(&self, end: &LogEnd, read_only: bool) -> Result<Position> {
+        let mut used_now = Vec::new();
+        self.segments.for_each(|segment| used_now.extend(segment.parts.iter().map(|part| part.extent.chunk)));
+        for chunk in used_now {
+            self.chunks.retain(chunk);
+        }
+        let next = end.position.next;
+        if !self.chunks.exists(next) {
+            return Err(Error::corrupt("log", "its next chunk lies beyond the pool's devices"));
+        }
+        self.chunks.retain(next);
+        for chunk in &self.used_before {
+            self.chunks.hold(*chunk);
+        }
+        let segment = end.position.segment + 1;
+        if read_only {
+            return Ok(Position { segment, chunk: next, used: 0, slots: 0, next, ..end.position });
+        }
+        for id in self.segments.open_ids() {
+            let Some((chunk, used)) = self.used.get(&id) else { continue };
+            let directory = self.segments.open_directory(id).unwrap_or_default();
+            let device = self.devices.get(usize::from(chunk.device));
+            let device = device.ok_or_else(|| Error::corrupt("log", "it lies on a device that the pool does not have"))?;
+            let dir = write_directory(device.as_ref(), *chunk, *used, id, &directory)?;
+            self.segments.close(id, dir)?;
+        }
+        for device in &self.devices {
+            device.flush()?;
+        }
+        self.segments.insert(Segment::fresh(segment, next));
+        let after = self.chunks.allocate()?;
+        Ok(Position { segment, chunk: next, used: 0, slots: 0, next: after, ..end.position })
+    }
+}
+
+/// Second pass: the operations, in order, applied to the checkpoint's tree.
+fn redo_all(dataset: &LiveDataset, shared: &Shared, ops: &[Vec<u8>]) -> Result<()> {
+    for batch in ops {
+        for_each(batch, &mut |redo| match redo {
+            Redo::Put(_, key, value) => dataset.replay_value(key, Some(value)),
+            Redo::Delete(_, key) => dataset.replay_value(key, None),
+            Redo::Punch { object, from, to, .. } => dataset.remove_pages(object, from, to),
+            Redo::Pages(run) => {
+                if !run.shared {
+                    run.ptrs.iter().flatten().try_for_each(|ptr| shared.segments.mark_live(*ptr))?;
+                }
+                dataset.put_pages(&run)
+            }
+            Redo::Relocate { .. } => Ok(()),
+        })?;
+    }
+    Ok(())
+}
+
+impl Pool {
+    /// Brings stored properties of the engine into force.
+    fn apply_properties(&self) -> Result<()> {
+        if let Some(value) = self.property("compression")? {
+            self.set_compression(value.parse::<Compression>()?);
+        }
+        if let Some(value) = self.property("primarycache")? {
+            self.set_primary_cache(match value.as_str() {
+                "metadata" => PrimaryCache::Metadata,
+                "none" => PrimaryCache::None,
+                _ => PrimaryCache::All,
+            });
+        }
+        Ok(())
+    }
+
+    /// The pool's dataset, with the engine's own types.
+    pub fn live(&self) -> &Arc<LiveDataset> {
+        &self.dataset
+    }
+
+    /// As [`Dataset::sync`].
+    pub fn sync(&self) -> Result<()> {
+        self.dataset.sync()
+    }
+}

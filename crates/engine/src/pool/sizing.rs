@@ -1,0 +1,46 @@
+//! Sizes that follow from the size of a pool: what it holds, what is kept back, when to checkpoint.
+
+use crate::dataset::Bounds;
+use crate::limits::CHUNK_BYTES;
+
+/// Chunks kept for the log's open and next segment, a fold's output and a checkpoint's table.
+const INTERNAL_CHUNKS: u64 = 6;
+/// Parts of a hundred of the usable chunks that live records may take: folding needs dead space to gain from.
+const FILL_PERCENT: u64 = 95;
+
+/// Sizes of an open pool.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizing {
+    pub(super) bounds: Bounds,
+    /// Chunks that only checkpoints and folding may use.
+    pub(super) reserve_chunks: u64,
+    /// Dirty tree nodes in memory at which a checkpoint is due.
+    pub(super) dirty_tree_bytes: u64,
+    /// Log since the last checkpoint at which the next is due.
+    pub(super) window_bytes: u64,
+}
+
+impl Sizing {
+    /// Sizes of a pool of `total_chunks`.
+    pub(super) fn new(total_chunks: u64, log_bytes: Option<u64>) -> Self {
+        let total_bytes = total_chunks * CHUNK_BYTES;
+        let dirty_hard_bytes = (total_bytes / 16).clamp(4 << 20, 64 << 20);
+        let dirty_tree_bytes = (total_bytes / 64).clamp(2 << 20, 64 << 20);
+        let reserve_chunks = INTERNAL_CHUNKS + dirty_tree_bytes.div_ceil(CHUNK_BYTES);
+        let held_back = reserve_chunks + 2 * dirty_hard_bytes.div_ceil(CHUNK_BYTES) + 4;
+        let held_back = held_back.max(total_chunks / 16);
+        let capacity_bytes = total_chunks.saturating_sub(held_back) * CHUNK_BYTES / 100 * FILL_PERCENT;
+        let window = log_bytes.unwrap_or(256 << 20).min(total_bytes / 8).max(16 << 20);
+        Self {
+            bounds: Bounds { capacity_bytes, dirty_soft_bytes: (2 << 20).min(dirty_hard_bytes / 2), dirty_hard_bytes },
+            reserve_chunks,
+            dirty_tree_bytes,
+            window_bytes: window,
+        }
+    }
+
+    /// Free chunks that a commit of `dirty_bytes` wants to see.
+    pub(super) fn commit_chunks(&self, dirty_bytes: u64) -> u64 {
+        self.reserve_chunks + dirty_bytes.div_ceil(CHUNK_BYTES) + 3
+    }
+}

@@ -1,0 +1,166 @@
+//! What can be said of an open pool.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Guid, Pool, ReplayReport};
+use crate::dataset::Dataset;
+use crate::limits::CHUNK_BYTES;
+use crate::record::CacheStats;
+
+/// One device of an open pool.
+#[derive(Clone, Debug)]
+pub struct DeviceStatus {
+    /// As the user named it.
+    pub path: PathBuf,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// What it did since the pool was opened.
+    pub counts: crate::device::DeviceCounts,
+}
+
+/// Monotonic counters since the pool was opened, in bytes unless said.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Totals {
+    /// Written by applications.
+    pub accepted_bytes: u64,
+    /// Read by applications.
+    pub read_bytes: u64,
+    /// Pages written to the log, compressed.
+    pub data_bytes: u64,
+    /// Tree nodes, table pages and roots written.
+    pub tree_bytes: u64,
+    /// Headers, directories, operations and padding of the log.
+    pub framing_bytes: u64,
+    /// Written by folding.
+    pub fold_bytes: u64,
+    /// Number of batches.
+    pub commits: u64,
+    /// Number of commits that were waited for.
+    pub durable_commits: u64,
+    /// Number of checkpoints.
+    pub checkpoints: u64,
+    /// Number of pages stored.
+    pub pages_stored: u64,
+    /// Number of pages of zeros, which take nothing.
+    pub pages_zero: u64,
+}
+
+impl Totals {
+    /// Bytes written to devices for bytes that applications wrote; 0 before the first write.
+    pub fn write_amplification(&self) -> f64 {
+        let written = self.data_bytes + self.tree_bytes + self.framing_bytes + self.fold_bytes;
+        if self.accepted_bytes == 0 { 0.0 } else { written as f64 / self.accepted_bytes as f64 }
+    }
+}
+
+/// State of an open pool.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// Name.
+    pub name: String,
+    /// GUID.
+    pub guid: Guid,
+    /// Seconds since 1970 at which it was created.
+    pub created: u64,
+    /// Format version.
+    pub version: u32,
+    /// Its devices.
+    pub devices: Vec<DeviceStatus>,
+    /// Why it stopped accepting changes, if it did.
+    pub failure: Option<String>,
+    /// Whether it was opened read-only.
+    pub read_only: bool,
+    /// Size of all devices' chunks, in bytes.
+    pub size_bytes: u64,
+    /// Of these, chunks that are not free.
+    pub allocated_bytes: u64,
+    /// Stored bytes that the pool may hold.
+    pub capacity_bytes: u64,
+    /// Stored bytes of everything live, all metadata counted.
+    pub used_bytes: u64,
+    /// Stored bytes that can still be accepted.
+    pub available_bytes: u64,
+    /// Logical bytes of all pages.
+    pub logical_bytes: u64,
+    /// Stored bytes of all pages.
+    pub stored_bytes: u64,
+    /// Accepted and not yet in the log.
+    pub dirty_bytes: u64,
+    /// Log since the last checkpoint.
+    pub log_bytes: u64,
+    /// Number of the last checkpoint.
+    pub checkpoint: u64,
+    /// Number of the next transaction group.
+    pub txg: u64,
+    /// Counters.
+    pub totals: Totals,
+    /// The record cache.
+    pub record_cache: CacheStats,
+    /// The node cache.
+    pub node_cache: crate::tree::CacheStats,
+    /// What replay did at opening.
+    pub replayed: ReplayReport,
+}
+
+impl Pool {
+    /// Counters since the pool was opened.
+    pub fn totals(&self) -> Totals {
+        let counters = &self.shared.counters;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Totals {
+            accepted_bytes: get(&counters.accepted_bytes),
+            read_bytes: get(&counters.read_bytes),
+            data_bytes: get(&counters.data_bytes),
+            tree_bytes: get(&counters.tree_bytes),
+            framing_bytes: get(&counters.framing_bytes),
+            fold_bytes: get(&counters.fold_bytes),
+            commits: get(&counters.commits),
+            durable_commits: get(&counters.durable_commits),
+            checkpoints: get(&counters.checkpoints),
+            pages_stored: get(&counters.pages_stored),
+            pages_zero: get(&counters.pages_zero),
+        }
+    }
+
+    /// State of the pool. Waits for a commit or checkpoint that is under way.
+    pub fn status(&self) -> Status {
+        let space = self.dataset.space();
+        let (logical_bytes, stored_bytes) = self.dataset.totals().unwrap_or_default();
+        let (log_bytes, txg) = {
+            let log = self.log.lock();
+            (log.window_bytes, log.writer.position().txg)
+        };
+        let size_bytes = self.chunks.total() * CHUNK_BYTES;
+        let devices = self.shared.devices.iter().map(|device| DeviceStatus {
+            path: device.path().to_path_buf(),
+            size_bytes: device.size_bytes(),
+            counts: device.stats().counts(),
+        });
+        let label = self.labels.first();
+        Status {
+            name: self.name().into(),
+            guid: self.guid(),
+            created: label.map_or(0, |label| label.created),
+            version: label.map_or(0, |label| label.version),
+            devices: devices.collect(),
+            failure: self.shared.failure().map(Into::into),
+            read_only: self.shared.read_only.load(Ordering::Relaxed),
+            size_bytes,
+            allocated_bytes: size_bytes - (self.chunks.free() + self.chunks.pending()) * CHUNK_BYTES,
+            capacity_bytes: space.capacity_bytes,
+            used_bytes: space.used_bytes,
+            available_bytes: space.available_bytes,
+            logical_bytes,
+            stored_bytes,
+            dirty_bytes: self.shared.dirty_bytes.load(Ordering::Relaxed),
+            log_bytes,
+            checkpoint: self.shared.counters.checkpoints.load(Ordering::Relaxed),
+            txg,
+            totals: self.totals(),
+            record_cache: self.shared.cache.stats(),
+            node_cache: self.nodes.stats(),
+            replayed: self.replayed,
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! A pool as its users see it: accept, sync, crash, replay, checkpoint, fold, export.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pagefold_engine::Key;
+use pagefold_engine::dataset::Change;
+use pagefold_engine::device::{Device, SimDevice};
+use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
+use pagefold_engine::segment::Devices;
+
+const MIB: u64 = 1 << 20;
+const PAGE: u32 = 8192;
+
+fn options() -> CreateOptions {
+    CreateOptions { force: false, created: 0, guid: Guid(*b"0123456789abcdef") }
+}
+
+fn device(size_bytes: u64) -> Arc<SimDevice> {
+    Arc::new(SimDevice::new(size_bytes, 1))
+}
+
+fn devices(device: &Arc<SimDevice>) -> Devices {
+    vec![Arc::clone(device) as Arc<dyn Device>]
+}
+
+fn fresh(size_bytes: u64) -> (Arc<SimDevice>, Arc<Pool>) {
+    let device = device(size_bytes);
+    create_on("tank", &devices(&device), &options()).unwrap();
+    let pool = Pool::open_on(devices(&device), &OpenOptions::default()).unwrap();
+    (device, pool)
+}
+
+/// A page that compresses to about a third, different for each seed.
+fn page(seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut out = Vec::with_capacity(PAGE as usize);
+    while out.len() < PAGE as usize {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        out.extend_from_slice(&state.to_le_bytes());
+        out.extend_from_slice(b"row of a table  ");
+    }
+    out.truncate(PAGE as usize);
+    out
+}
+
+fn write(pool: &Pool, object: u64, at: u64, data: &[u8]) {
+    pool.dataset().apply(&[Change::Write { object, record_size: PAGE, offset: at * u64::from(PAGE), data }]).unwrap();
+}
+
+fn read(pool: &Pool, object: u64, at: u64) -> Vec<u8> {
+    let mut out = vec![0xaa; PAGE as usize];
+    pool.dataset().read(object, PAGE, at * u64::from(PAGE), &mut out).unwrap();
+    out
+}
+
+fn assert_clean(pool: &Pool) {
+    let report = pool.check_open(&mut |_| {});
+    assert_eq!(report.messages, Vec::<String>::new());
+}
+
+#[test]
+fn what_was_synced_survives_a_crash() {
+    let (device, pool) = fresh(256 * MIB);
+    let key = Key::new(7, 1, 9);
+    pool.dataset().apply(&[Change::Put(key, b"value".to_vec())]).unwrap();
+    for at in 0..300 {
+        write(&pool, 5, at, &page(at));
+    }
+    pool.sync().unwrap();
+    drop(pool);
+    let pool = Pool::open_on(devices(&device), &OpenOptions::default()).unwrap();
+    assert_eq!(pool.dataset().get(&key).unwrap().as_deref(), Some(&b"value"[..]));
+    for at in 0..300 {
+        assert_eq!(read(&pool, 5, at), page(at), "page {at}");
+    }
+    assert_eq!(pool.dataset().usage(5).unwrap().pages, 300);
+    assert_clean(&pool);
+}
+
+#[test]
+fn an_exported_pool_has_nothing_to_replay() {
+    let (device, pool) = fresh(256 * MIB);
+    write(&pool, 5, 0, &page(1));
+    pool.export().unwrap();
+    assert!(pool.dataset().apply(&[Change::Delete(Key::new(1, 1, 1))]).is_err());
+    drop(pool);
+    let pool = Pool::open_on(devices(&device), &OpenOptions::default()).unwrap();
+    assert!(pool.replayed().clean);
+    assert_eq!(read(&pool, 5, 0), page(1));
+    assert_clean(&pool);
+}
+
+#[test]
+fn partial_and_unaligned_writes_merge_with_what_is_there() {
+    let (device, pool) = fresh(256 * MIB);
+    write(&pool, 5, 0, &page(1));
+    write(&pool, 5, 1, &page(2));
+    pool.sync().unwrap();
+    let patch = vec![7; 100];
+    pool.dataset().apply(&[Change::Write { object: 5, record_size: PAGE, offset: 8150, data: &patch }]).unwrap();
+    let mut expected = page(1);
+    expected.extend_from_slice(&page(2));
+    expected[8150..8250].fill(7);
+    let mut found = vec![0; 16384];
+    pool.dataset().read(5, PAGE, 0, &mut found).unwrap();
+    assert!(found == expected);
+    pool.sync().unwrap();
+    drop(pool);
+    let pool = Pool::open_on(devices(&device), &OpenOptions::default()).unwrap();
+    pool.dataset().read(5, PAGE, 0, &mut found).unwrap();
+    assert!(found == expected);
+}
+
+#[test]
+fn zeros_and_punched_pages_take_nothing() {
+    let (_device, pool) = fresh(256 * MIB);
+    let dataset = pool.dataset();
+    for at in 0..10 {
+        write(&pool, 5, at, &page(at));
+    }
+    write(&pool, 5, 3, &vec![0; PAGE as usize]);
+    dataset.apply(&[Change::Punch { object: 5, from: 5, to: 7 }]).unwrap();
+    pool.sync().unwrap();
+    assert_eq!(dataset.usage(5).unwrap().pages, 7);
+    assert_eq!(read(&pool, 5, 3), vec![0; PAGE as usize]);
+    assert_eq!(read(&pool, 5, 5), vec![0; PAGE as usize]);
+    assert_eq!(dataset.next_hole(5, 0).unwrap(), 3);
+    assert_eq!(dataset.next_data(5, 5).unwrap(), Some(7));
+    dataset.apply(&[Change::Punch { object: 5, from: 0, to: u64::MAX }]).unwrap();
+    pool.sync().unwrap();
+    assert_eq!(dataset.usage(5).unwrap(), Default::default());
+    assert_eq!(dataset.space().logical_bytes, 0);
+    assert_clean(&pool);
+}
+
+#[test]
+fn shared_pages_live_until_the_last_reference_goes() {
+    let (device, pool) = fresh(256 * MIB);
+    let dataset = pool.dataset();
+    for at in 0..20 {
+        write(&pool, 5, at, &page(at));
+    }
+    pool.sync().unwrap();
+    write(&pool, 5, 4, &page(104));
+    let share = Change::Share { from_object: 5, from_page: 0, to_object: 6, to_page: 2, count: 20 };
+    dataset.apply(&[share]).unwrap();
+    let expect = |at: u64| if at == 4 { page(104) } else { page(at) };
+    for at in 0..20 {
+        assert!(read(&pool, 6, at + 2) == expect(at), "page {at}");
+    }
+    pool.sync().unwrap();
+    assert_clean(&pool);
+    dataset.apply(&[Change::Punch { object: 5, from: 0, to: u64::MAX }]).unwrap();
+    pool.sync().unwrap();
+    drop((pool, dataset));
+    let pool = Pool::open_on(devices(&device), &OpenOptions::default()).unwrap();
+    for at in 0..20 {
+        assert!(read(&pool, 6, at + 2) == expect(at), "page {at}");
+    }
+    assert_clean(&pool);
+    pool.dataset().apply(&[Change::Punch { object: 6, from: 0, to: u64::MAX }]).unwrap();
+    pool.checkpoint(false).unwrap();
+    assert_clean(&pool);
+}
+
+#[test]
+fn a_small_pool_overwritten_for_long_never_fills_up() {
+    let (device, pool) = fresh(200 * MIB);
+    let mut model = BTreeMap::new();
+    let mut state = 1_u64;
+    let live = 6000;
+    for step in 0..60_000_u64 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let at = (state >> 33) % live;
+        write(&pool, 5, at, &page(step));
+        model.insert(at, step);
+        if step % 5000 == 0 {
+            pool.sync().unwrap();
+            pool.maintain().unwrap();
+        }
+    }
+    pool.sync().unwrap();
+    assert!(pool.totals().fold_bytes > 0, "folding was needed");
+    drop(pool);
+    let pool = Pool::open_on(devices(&device), &OpenOptions::default()).unwrap();
+    for (at, step) in &model {
+        assert!(read(&pool, 5, *at) == page(*step), "page {at}");
+    }
+    assert_clean(&pool);
+    pool.export().unwrap();
+    let pool = Pool::open_on(devices(&device), &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+    for (at, step) in &model {
+        assert!(read(&pool, 5, *at) == page(*step), "page {at}");
+    }
+    assert_clean(&pool);
+}
+
+#[test]
+fn a_full_pool_refuses_writes_and_allows_deletion() {
+    let (_device, pool) = fresh(130 * MIB);
+    let dataset = pool.dataset();
+    let mut noise = vec![0_u8; PAGE as usize];
+    let mut state = 1_u64;
+    let mut written = 0;
+    let refused = loop {
+        for byte in noise.chunks_mut(8) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            byte.copy_from_slice(&state.to_le_bytes());
+        }
+        let offset = written * u64::from(PAGE);
+        match dataset.apply(&[Change::Write { object: 5, record_size: PAGE, offset, data: &noise }]) {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+        assert!(written < 100_000, "the pool never fills up");
+    };
+    assert!(matches!(refused, pagefold_engine::Error::NoSpace(_)), "{refused}");
+    assert!(written * u64::from(PAGE) > 50 * MIB, "{written} pages");
+    pool.sync().unwrap();
+    dataset.apply(&[Change::Punch { object: 5, from: written / 2, to: u64::MAX }]).unwrap();
+    pool.sync().unwrap();
+    write(&pool, 5, 0, &page(1));
+    pool.sync().unwrap();
+    assert_clean(&pool);
+}
+
+#[test]
+fn any_one_superblock_and_either_label_may_be_lost() {
+    let (device, pool) = fresh(256 * MIB);
+    write(&pool, 5, 0, &page(1));
+    pool.checkpoint(false).unwrap();
+    pool.export().unwrap();
+    drop(pool);
+    let blank = pagefold_engine::device::AlignedBuf::zeroed(MIB as usize);
+    for offset in [0, device.size_bytes() - MIB] {
+        let mut saved = pagefold_engine::device::AlignedBuf::zeroed(MIB as usize);
+        device.read(offset, &mut saved).unwrap();
+        device.write(offset, &blank, true).unwrap();
+        let pool = Pool::open_on(devices(&device), &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+        assert!(read(&pool, 5, 0) == page(1));
+        device.write(offset, &saved, true).unwrap();
+    }
+}
+
+#[test]
+fn properties_are_kept() {
+    let (device, pool) = fresh(256 * MIB);
+    assert_eq!(pool.property("compression").unwrap(), None);
+    pool.set_property("compression", Some("zstd-3")).unwrap();
+    pool.sync().unwrap();
+    drop(pool);
+    let pool = Pool::open_on(devices(&device), &OpenOptions::default()).unwrap();
+    assert_eq!(pool.property("compression").unwrap().as_deref(), Some("zstd-3"));
+}
