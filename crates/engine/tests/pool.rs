@@ -1,4 +1,5 @@
 //! A pool as its users see it: accept, sync, crash, replay, checkpoint, fold, export.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,7 +48,9 @@ fn page(seed: u64) -> Vec<u8> {
 }
 
 fn write(pool: &Pool, object: u64, at: u64, data: &[u8]) {
-    pool.dataset().apply(&[Change::Write { object, record_size: PAGE, offset: at * u64::from(PAGE), data }]).unwrap();
+    pool.dataset()
+        .apply(&[Change::Write { object, record_size: PAGE, offset: at * u64::from(PAGE), data }])
+        .unwrap();
 }
 
 fn read(pool: &Pool, object: u64, at: u64) -> Vec<u8> {
@@ -100,7 +103,9 @@ fn partial_and_unaligned_writes_merge_with_what_is_there() {
     write(&pool, 5, 1, &page(2));
     pool.sync().unwrap();
     let patch = vec![7; 100];
-    pool.dataset().apply(&[Change::Write { object: 5, record_size: PAGE, offset: 8150, data: &patch }]).unwrap();
+    pool.dataset()
+        .apply(&[Change::Write { object: 5, record_size: PAGE, offset: 8150, data: &patch }])
+        .unwrap();
     let mut expected = page(1);
     expected.extend_from_slice(&page(2));
     expected[8150..8250].fill(7);
@@ -191,7 +196,8 @@ fn a_small_pool_overwritten_for_long_never_fills_up() {
     }
     assert_clean(&pool);
     pool.export().unwrap();
-    let pool = Pool::open_on(devices(&device), &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+    let pool =
+        Pool::open_on(devices(&device), &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
     for (at, step) in &model {
         assert!(read(&pool, 5, *at) == page(*step), "page {at}");
     }
@@ -241,7 +247,9 @@ fn any_one_superblock_and_either_label_may_be_lost() {
         let mut saved = pagefold_engine::device::AlignedBuf::zeroed(MIB as usize);
         device.read(offset, &mut saved).unwrap();
         device.write(offset, &blank, true).unwrap();
-        let pool = Pool::open_on(devices(&device), &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+        let pool =
+            Pool::open_on(devices(&device), &OpenOptions { read_only: true, ..OpenOptions::default() })
+                .unwrap();
         assert!(read(&pool, 5, 0) == page(1));
         device.write(offset, &saved, true).unwrap();
     }

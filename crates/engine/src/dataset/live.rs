@@ -18,7 +18,7 @@ use super::shared::{Shared, count};
 use super::usage::{UsageDelta, UsageTable};
 use super::{Change, Dataset, Space, Usage};
 use crate::limits::{ATOMIC_WRITE_MAX, RECORDSIZE_MAX, RECORDSIZE_MIN, VALUE_BYTES_MAX};
-use crate::tree::{Edit, Tree, Value};
+use crate::tree::{Applied, Edit, Tree, Value};
 use crate::{Error, Key, Ptr, Result};
 
 /// Space claimed for a page beside its bytes: directory entries, its place in the tree.
@@ -243,13 +243,14 @@ impl LiveDataset {
     /// Applies edits that replace no pages.
     fn edit(&self, edits: &mut dyn Iterator<Item = Edit>) -> Result<()> {
         let mut freed = Vec::new();
-        self.tree.apply(edits, &mut |_, _| {}, &mut freed)?;
+        report_unreadable(&self.tree.apply(edits, &mut |_, _| {}, &mut freed)?);
         self.shared.segments.mark_dead(&freed);
         Ok(())
     }
 
     fn wait_for_pages(&self, object: u64, from: u64, to: u64) {
-        let busy = self.stages.read().committing.as_ref().is_some_and(|pending| pending.touches(object, from, to));
+        let busy =
+            self.stages.read().committing.as_ref().is_some_and(|pending| pending.touches(object, from, to));
         if busy {
             self.shared.wait_landed();
         }
@@ -300,7 +301,7 @@ impl LiveDataset {
     ) -> Result<()> {
         let mut freed = Vec::new();
         let mut replaced = Vec::new();
-        self.tree.apply(
+        let applied = self.tree.apply(
             edits,
             &mut |_, value| {
                 if let Value::Page(ptr) = value {
@@ -309,6 +310,7 @@ impl LiveDataset {
             },
             &mut freed,
         )?;
+        report_unreadable(&applied);
         for ptr in &replaced {
             pages -= 1;
             stored_bytes -= i64::from(ptr.len_bytes);
@@ -356,7 +358,8 @@ impl LiveDataset {
 
     fn references(&self, key: &Key) -> Result<u64> {
         let Some(Value::Bytes(bytes)) = self.tree.get(key)? else { return Ok(1) };
-        let raw = <[u8; 8]>::try_from(&*bytes).map_err(|_| Error::corrupt("reference count", "it has a wrong length"))?;
+        let raw = <[u8; 8]>::try_from(&*bytes)
+            .map_err(|_| Error::corrupt("reference count", "it has a wrong length"))?;
         Ok(u64::from_le_bytes(raw).max(2))
     }
 
@@ -462,16 +465,22 @@ impl Dataset for LiveDataset {
         let mut freeing = false;
         for change in &ready {
             claim += match change {
-                Ready::Value(_, value) => VALUE_CLAIM_BYTES + value.as_ref().map_or(0, |value| value.len() as u64),
+                Ready::Value(_, value) => {
+                    VALUE_CLAIM_BYTES + value.as_ref().map_or(0, |value| value.len() as u64)
+                }
                 Ready::Page(_, _, buf) => PAGE_CLAIM_BYTES + buf.len() as u64,
                 Ready::Punch { .. } => VALUE_CLAIM_BYTES,
                 Ready::Share { count, .. } => VALUE_CLAIM_BYTES + count * PAGE_CLAIM_BYTES,
             };
             freeing |= matches!(change, Ready::Punch { .. } | Ready::Value(_, None));
         }
-        let written: u64 = changes.iter().map(|change| if let Change::Write { data, .. } = change { data.len() as u64 } else { 0 }).sum();
+        let written: u64 = changes
+            .iter()
+            .map(|change| if let Change::Write { data, .. } = change { data.len() as u64 } else { 0 })
+            .sum();
         // A truncation rewrites the last page that stays: at most one recordsize.
-        let freeing = freeing && claim <= u64::from(RECORDSIZE_MAX) + 16 * VALUE_CLAIM_BYTES + VALUE_BYTES_MAX as u64;
+        let freeing =
+            freeing && claim <= u64::from(RECORDSIZE_MAX) + 16 * VALUE_CLAIM_BYTES + VALUE_BYTES_MAX as u64;
         let gate = self.admit(claim, freeing)?;
         let accepted = self.accept(ready, claim);
         drop(gate);
@@ -499,7 +508,11 @@ impl Dataset for LiveDataset {
         self.shared.wait_landed();
         let written = {
             let stages = self.stages.read();
-            let all = stages.accepting.pages.keys().chain(stages.committing.iter().flat_map(|pending| pending.pages.keys()));
+            let all = stages
+                .accepting
+                .pages
+                .keys()
+                .chain(stages.committing.iter().flat_map(|pending| pending.pages.keys()));
             all.filter(|(of, at)| *of == object && *at >= page).map(|(_, at)| *at).min()
         };
         let stored = self.tree.next_data(object, page)?;
@@ -544,6 +557,13 @@ impl Dataset for LiveDataset {
     }
 }
 
+/// A damaged part of the tree was cut off unread: what it referred to stays in use until the pool is checked.
+fn report_unreadable(applied: &Applied) {
+    for (ptr, error) in &applied.unreadable {
+        tracing::error!(addr = %ptr.addr, %error, "a tree node below a deleted range could not be read; its space is lost");
+    }
+}
+
 fn page_end(object: u64, to: u64) -> Key {
     if to == u64::MAX { Key::new(object, Key::PAGE + 1, 0) } else { Key::page(object, to) }
 }
@@ -568,7 +588,9 @@ fn check_value(key: &Key, len_bytes: usize) -> Result<()> {
 
 fn check_write(record_size: u32, offset: u64, len_bytes: usize) -> Result<()> {
     if !record_size.is_power_of_two() || !(RECORDSIZE_MIN..=RECORDSIZE_MAX).contains(&record_size) {
-        return Err(Error::Invalid(format!("recordsize {record_size} is not a power of two from {RECORDSIZE_MIN} to {RECORDSIZE_MAX}")));
+        return Err(Error::Invalid(format!(
+            "recordsize {record_size} is not a power of two from {RECORDSIZE_MIN} to {RECORDSIZE_MAX}"
+        )));
     }
     if len_bytes > ATOMIC_WRITE_MAX || offset.checked_add(len_bytes as u64).is_none() {
         return Err(Error::Invalid(format!("a write of {len_bytes} bytes at byte {offset} is out of range")));

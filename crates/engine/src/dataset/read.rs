@@ -32,7 +32,13 @@ struct Part<'a> {
 }
 
 impl LiveDataset {
-    pub(super) fn read_pages(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()> {
+    pub(super) fn read_pages(
+        &self,
+        object: u64,
+        record_size: u32,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<()> {
         check_record_size(record_size)?;
         count(&self.shared.counters.read_bytes, buf.len() as u64);
         let mut last = None;
@@ -49,7 +55,13 @@ impl LiveDataset {
     }
 
     /// Reads if everything needed is in memory. False: nothing was read, and [`super::Dataset::read`] would block.
-    pub(super) fn try_read_pages(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<bool> {
+    pub(super) fn try_read_pages(
+        &self,
+        object: u64,
+        record_size: u32,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<bool> {
         check_record_size(record_size)?;
         let len = buf.len() as u64;
         let parts = match self.plan(object, record_size, offset, buf, false) {
@@ -82,7 +94,8 @@ impl LiveDataset {
         {
             let stages = self.stages.read();
             let accepting = &stages.accepting.pages;
-            let committing = stages.committing.as_ref().map(|pending| &pending.pages).filter(|pages| !pages.is_empty());
+            let committing =
+                stages.committing.as_ref().map(|pending| &pending.pages).filter(|pages| !pages.is_empty());
             if !accepting.is_empty() || committing.is_some() {
                 written = (first..end)
                     .map(|page| {
@@ -111,7 +124,9 @@ impl LiveDataset {
             let source = match (page, ptr) {
                 (Some(page), _) => Source::Page(page),
                 (None, None) => Source::Zeros,
-                (None, Some(ptr)) => self.shared.cache.get(ptr.addr).map_or(Source::Fetch(ptr), Source::Record),
+                (None, Some(ptr)) => {
+                    self.shared.cache.get(ptr.addr).map_or(Source::Fetch(ptr), Source::Record)
+                }
             };
             parts.push(Part { source, within, out });
             rest = tail;
@@ -164,7 +179,8 @@ fn decode_part(record_size: u32, part: Part<'_>) -> Result<()> {
         Source::Zeros => out.fill(0),
         Source::Page(page) => {
             let bytes = page.get(within..within + out.len());
-            let bytes = bytes.ok_or_else(|| Error::Invalid("an object was read with another recordsize".into()))?;
+            let bytes =
+                bytes.ok_or_else(|| Error::Invalid("an object was read with another recordsize".into()))?;
             out.copy_from_slice(bytes);
         }
         Source::Record(record) if within == 0 && out.len() == record_size as usize => decode(&record, out)?,
@@ -182,5 +198,7 @@ fn check_record_size(record_size: u32) -> Result<()> {
     if record_size.is_power_of_two() && (RECORDSIZE_MIN..=RECORDSIZE_MAX).contains(&record_size) {
         return Ok(());
     }
-    Err(Error::Invalid(format!("recordsize {record_size} is not a power of two from {RECORDSIZE_MIN} to {RECORDSIZE_MAX}")))
+    Err(Error::Invalid(format!(
+        "recordsize {record_size} is not a power of two from {RECORDSIZE_MIN} to {RECORDSIZE_MAX}"
+    )))
 }

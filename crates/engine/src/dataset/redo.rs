@@ -118,7 +118,8 @@ impl PageRun {
     /// Appends the stored form.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.push(if self.shared { 5 } else { 4 });
-        for value in [self.dataset, self.object, self.record_size.into(), self.first, self.ptrs.len() as u64] {
+        for value in [self.dataset, self.object, self.record_size.into(), self.first, self.ptrs.len() as u64]
+        {
             put_varint(out, value);
         }
         let mut previous = 0;

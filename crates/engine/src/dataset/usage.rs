@@ -26,7 +26,8 @@ impl Entry {
     fn load(tree: &Tree, key: &Key) -> Result<Self> {
         let Some(Value::Bytes(bytes)) = tree.get(key)? else { return Ok(Self::default()) };
         let mut reader = Reader::new(&bytes, "usage of an object");
-        let entry = Self { pages: reader.varint()?, stored_bytes: reader.varint()?, size_bytes: reader.varint()? };
+        let entry =
+            Self { pages: reader.varint()?, stored_bytes: reader.varint()?, size_bytes: reader.varint()? };
         reader.end()?;
         Ok(entry)
     }
@@ -41,18 +42,18 @@ impl Entry {
 
 /// Change of an object's usage.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct UsageDelta {
+pub(super) struct UsageDelta {
     /// Pages more (or fewer).
-    pub pages: i64,
+    pub(super) pages: i64,
     /// Stored bytes more (or fewer), without overhead.
-    pub stored_bytes: i64,
+    pub(super) stored_bytes: i64,
     /// The object's recordsize where known.
-    pub record_size: Option<u32>,
+    pub(super) record_size: Option<u32>,
 }
 
 /// Usage of the objects that changed since the last checkpoint.
 #[derive(Default)]
-pub struct UsageTable {
+pub(super) struct UsageTable {
     objects: HashMap<u64, Entry>,
     total: Option<Entry>,
 }
@@ -76,7 +77,7 @@ impl UsageTable {
     }
 
     /// Applies a change.
-    pub fn apply(&mut self, tree: &Tree, object: u64, delta: UsageDelta) -> Result<()> {
+    pub(super) fn apply(&mut self, tree: &Tree, object: u64, delta: UsageDelta) -> Result<()> {
         let mut total = self.total(tree)?;
         let entry = self.entry(tree, object)?;
         if let Some(record_size) = delta.record_size {
@@ -94,7 +95,7 @@ impl UsageTable {
     }
 
     /// What `object` takes.
-    pub fn get(&self, tree: &Tree, object: u64) -> Result<Usage> {
+    pub(super) fn get(&self, tree: &Tree, object: u64) -> Result<Usage> {
         let entry = match self.objects.get(&object) {
             Some(entry) => *entry,
             None => Entry::load(tree, &Key::new(object, Key::USAGE, 0))?,
@@ -103,7 +104,7 @@ impl UsageTable {
     }
 
     /// Recordsize of `object`, 0 if it has no pages, in bytes.
-    pub fn record_size(&self, tree: &Tree, object: u64) -> Result<u32> {
+    pub(super) fn record_size(&self, tree: &Tree, object: u64) -> Result<u32> {
         let entry = match self.objects.get(&object) {
             Some(entry) => *entry,
             None => Entry::load(tree, &Key::new(object, Key::USAGE, 0))?,
@@ -112,7 +113,7 @@ impl UsageTable {
     }
 
     /// Logical bytes of all pages of the dataset.
-    pub fn logical_bytes(&self, tree: &Tree) -> Result<u64> {
+    pub(super) fn logical_bytes(&self, tree: &Tree) -> Result<u64> {
         match self.total {
             Some(total) => Ok(total.size_bytes),
             None => Ok(Entry::load(tree, &TOTAL)?.size_bytes),
@@ -120,7 +121,7 @@ impl UsageTable {
     }
 
     /// Stored bytes of all pages of the dataset.
-    pub fn stored_bytes(&self, tree: &Tree) -> Result<u64> {
+    pub(super) fn stored_bytes(&self, tree: &Tree) -> Result<u64> {
         match self.total {
             Some(total) => Ok(total.stored_bytes),
             None => Ok(Entry::load(tree, &TOTAL)?.stored_bytes),
@@ -128,7 +129,7 @@ impl UsageTable {
     }
 
     /// The edits that put all of it into the tree; the table is empty afterwards.
-    pub fn drain(&mut self) -> Vec<Edit> {
+    pub(super) fn drain(&mut self) -> Vec<Edit> {
         let mut edits: Vec<Edit> = Vec::with_capacity(self.objects.len() + 1);
         let mut objects: Vec<_> = self.objects.drain().collect();
         objects.sort_unstable_by_key(|(object, _)| *object);

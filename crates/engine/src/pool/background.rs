@@ -25,10 +25,14 @@ impl Pool {
     /// Starts the pool's background work.
     pub fn run(self: &Arc<Self>) -> Result<Background> {
         let mut threads = Vec::new();
-        for (name, work) in [("commit", Self::commit_loop as fn(&Self)), ("maintenance", Self::maintenance_loop)] {
+        for (name, work) in
+            [("commit", Self::commit_loop as fn(&Self)), ("maintenance", Self::maintenance_loop)]
+        {
             let pool = Arc::clone(self);
             let thread = std::thread::Builder::new().name(name.into()).spawn(move || work(&pool));
-            threads.push(thread.map_err(|source| Error::Busy(format!("a thread could not be started: {source}")))?);
+            threads.push(
+                thread.map_err(|source| Error::Busy(format!("a thread could not be started: {source}")))?,
+            );
         }
         Ok(Background { pool: Arc::clone(self), threads })
     }
@@ -86,7 +90,8 @@ impl Pool {
         let low = self.chunks.free() * 100 < self.chunks.total() * FREE_PERCENT
             || self.chunks.free() < 2 * self.sizing.commit_chunks(self.sizing.bounds.dirty_hard_bytes);
         let window = self.log.lock().window_bytes;
-        let due = window >= self.sizing.window_bytes || self.dataset.tree.dirty_bytes() >= self.sizing.dirty_tree_bytes;
+        let due = window >= self.sizing.window_bytes
+            || self.dataset.tree.dirty_bytes() >= self.sizing.dirty_tree_bytes;
         if !due && !low {
             return Ok(false);
         }

@@ -108,7 +108,13 @@ impl Pool {
     }
 
     /// Notes that a record is referred to. False: it was reached before.
-    fn reach(&self, ptr: Ptr, shared: bool, reached: &mut HashMap<u64, LiveMap>, report: &mut CheckReport) -> bool {
+    fn reach(
+        &self,
+        ptr: Ptr,
+        shared: bool,
+        reached: &mut HashMap<u64, LiveMap>,
+        report: &mut CheckReport,
+    ) -> bool {
         let fresh = reached.entry(ptr.addr.segment()).or_default().set(ptr.addr.slot());
         if !fresh && !shared {
             report.error(format!("record {} is referred to twice and not counted as shared", ptr.addr));
@@ -152,10 +158,14 @@ impl Pool {
         let none = LiveMap::default();
         self.shared.segments.for_each(|segment| {
             let of = reached.get(&segment.id).unwrap_or(&none);
-            let leaked = (0..segment.slots).filter(|slot| segment.live.get(*slot) && !of.get(*slot)).count() as u64;
+            let leaked =
+                (0..segment.slots).filter(|slot| segment.live.get(*slot) && !of.get(*slot)).count() as u64;
             if leaked > 0 {
                 report.leaked += leaked;
-                report.error(format!("segment {} accounts {leaked} records as live that nothing refers to", segment.id));
+                report.error(format!(
+                    "segment {} accounts {leaked} records as live that nothing refers to",
+                    segment.id
+                ));
             }
         });
     }

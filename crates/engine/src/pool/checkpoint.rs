@@ -80,13 +80,13 @@ impl Pool {
             let accepted = self.shared.accepted.load(Ordering::Acquire);
             let pending = self.cut();
             drop(gate);
-            self.finish(&mut log, pending, accepted, false)?;
+            self.finish(&mut log, pending.as_deref(), accepted, false)?;
         }
         let mut log = self.log.lock();
         let gate = self.shared.gate.write();
         let accepted = self.shared.accepted.load(Ordering::Acquire);
         let pending = self.cut();
-        self.finish(&mut log, pending, accepted, false)?;
+        self.finish(&mut log, pending.as_deref(), accepted, false)?;
         self.dataset.settle_usage()?;
         let frozen = self.dataset.tree.freeze()?;
         let position = log.writer.position();
@@ -103,7 +103,12 @@ impl Pool {
     }
 
     /// Step 2, the table: stores its changed pages and returns where all pages are.
-    fn store_table(&self, number: u64, state: &Maintenance, table: TableSnapshot) -> Result<BTreeMap<u64, Ptr>> {
+    fn store_table(
+        &self,
+        number: u64,
+        state: &Maintenance,
+        table: TableSnapshot,
+    ) -> Result<BTreeMap<u64, Ptr>> {
         let mut page_ptrs = state.page_ptrs.clone();
         let mut pages = Vec::new();
         let mut records = Vec::new();
@@ -121,7 +126,10 @@ impl Pool {
 
     fn table_places(&self, page_ptrs: &BTreeMap<u64, Ptr>) -> Result<Vec<TablePage>> {
         let place = |ptr: Ptr| self.shared.segments.locate(&self.shared.devices, ptr.addr);
-        page_ptrs.iter().map(|(page, ptr)| Ok(TablePage { page: *page, ptr: *ptr, place: place(*ptr)? })).collect()
+        page_ptrs
+            .iter()
+            .map(|(page, ptr)| Ok(TablePage { page: *page, ptr: *ptr, place: place(*ptr)? }))
+            .collect()
     }
 
     /// Steps 2 (the root) to 4.
@@ -136,7 +144,8 @@ impl Pool {
             log.writer.flush()?;
             self.committed.load(Ordering::Acquire)
         };
-        let superblock = Superblock { generation: number, pool: self.guid(), root: place, addr: ptr.addr, exported };
+        let superblock =
+            Superblock { generation: number, pool: self.guid(), root: place, addr: ptr.addr, exported };
         write_superblock(&self.shared.devices, &self.labels, &superblock)?;
         self.durable.fetch_max(accepted, Ordering::AcqRel);
         Ok(())

@@ -52,7 +52,7 @@ impl Pool {
         let accepted = self.shared.accepted.load(Ordering::Acquire);
         let pending = self.cut();
         drop(gate);
-        self.finish(log, pending, accepted, durable)
+        self.finish(log, pending.as_deref(), accepted, durable)
     }
 
     /// Cuts what was accepted. The caller holds the gate's write side and must call [`Pool::finish`].
@@ -66,18 +66,18 @@ impl Pool {
     pub(super) fn finish(
         &self,
         log: &mut Log,
-        pending: Option<Arc<Pending>>,
+        pending: Option<&Pending>,
         accepted: u64,
         durable: bool,
     ) -> Result<()> {
-        let written = match &pending {
+        let written = match pending {
             Some(pending) => self.write(log, pending, durable),
             None if durable => log.writer.flush(),
             None => Ok(()),
         };
         match &written {
             Ok(()) => {
-                if let Some(pending) = &pending {
+                if let Some(pending) = pending {
                     self.dataset.land(pending);
                 }
                 self.committed.fetch_max(accepted, Ordering::AcqRel);
@@ -94,7 +94,8 @@ impl Pool {
     }
 
     fn write(&self, log: &mut Log, pending: &Pending, durable: bool) -> Result<()> {
-        let mut pages: Vec<((u64, u64), &PageBuf)> = pending.pages.iter().map(|(key, buf)| (*key, buf)).collect();
+        let mut pages: Vec<((u64, u64), &PageBuf)> =
+            pending.pages.iter().map(|(key, buf)| (*key, buf)).collect();
         pages.sort_unstable_by_key(|(key, _)| *key);
         let compression = *self.shared.compression.read();
         let encoded = encode_pages(&pages, compression);
@@ -133,7 +134,12 @@ impl Pool {
     }
 
     /// Appends records of a checkpoint.
-    pub(super) fn append_internal(&self, checkpoint: u64, kind: RecordKind, records: Vec<Vec<u8>>) -> Result<Vec<Ptr>> {
+    pub(super) fn append_internal(
+        &self,
+        checkpoint: u64,
+        kind: RecordKind,
+        records: Vec<Vec<u8>>,
+    ) -> Result<Vec<Ptr>> {
         let records: Vec<Rec> = records.into_iter().map(|bytes| Rec { kind, bytes }).collect();
         let mut log = self.log.lock();
         self.check_failed()?;
@@ -184,7 +190,9 @@ fn page_runs(dataset: u64, pages: &[((u64, u64), &PageBuf)], stored: &[bool], pt
         let ptr = if *stored { ptrs.next() } else { None };
         let record_size = buf.len() as u32;
         match runs.last_mut() {
-            Some(run) if run.object == *object && run.first + run.ptrs.len() as u64 == *page => run.ptrs.push(ptr),
+            Some(run) if run.object == *object && run.first + run.ptrs.len() as u64 == *page => {
+                run.ptrs.push(ptr);
+            }
             _ => runs.push(PageRun {
                 dataset,
                 object: *object,

@@ -44,8 +44,11 @@ pub fn create_on(name: &str, devices: &Devices, options: &CreateOptions) -> Resu
     if devices.is_empty() || devices.len() > DEVICES_MAX {
         return Err(Error::Invalid(format!("a pool has 1 to {DEVICES_MAX} devices, not {}", devices.len())));
     }
-    let labels: Vec<Label> =
-        devices.iter().zip(0..).map(|(device, number)| new_label(name, device.as_ref(), number, devices, options)).collect::<Result<_>>()?;
+    let labels: Vec<Label> = devices
+        .iter()
+        .zip(0..)
+        .map(|(device, number)| new_label(name, device.as_ref(), number, devices, options))
+        .collect::<Result<_>>()?;
     for (device, label) in devices.iter().zip(&labels) {
         let zeros = AlignedBuf::zeroed(RESERVED_BYTES as usize);
         device.write(0, &zeros, false)?;
@@ -62,7 +65,13 @@ pub fn create_on(name: &str, devices: &Devices, options: &CreateOptions) -> Resu
     write_superblock(devices, &labels, &superblock)
 }
 
-fn new_label(name: &str, device: &dyn Device, number: u16, devices: &Devices, options: &CreateOptions) -> Result<Label> {
+fn new_label(
+    name: &str,
+    device: &dyn Device,
+    number: u16,
+    devices: &Devices,
+    options: &CreateOptions,
+) -> Result<Label> {
     let path = device.path().display();
     if device.size_bytes() < DEVICE_BYTES_MIN {
         return Err(Error::Invalid(format!(
@@ -71,7 +80,10 @@ fn new_label(name: &str, device: &dyn Device, number: u16, devices: &Devices, op
         )));
     }
     if let (Ok(old), false) = (Label::read(device), options.force) {
-        return Err(Error::Busy(format!("{path} belongs to pool '{}' already; destroy that first, or use -f to overwrite it", old.name)));
+        return Err(Error::Busy(format!(
+            "{path} belongs to pool '{}' already; destroy that first, or use -f to overwrite it",
+            old.name
+        )));
     }
     let mut guid = options.guid.0;
     for (byte, bits) in guid[14..].iter_mut().zip((number + 1).to_le_bytes()) {
@@ -99,17 +111,22 @@ fn write_first_root(devices: &Devices, labels: &[Label], options: &CreateOptions
     let (chunk, next) = (chunks.allocate()?, chunks.allocate()?);
     let position = Position { segment: 1, chunk, used: 0, slots: 0, next, txg: 1, chain: 0 };
     segments.insert(Segment::fresh(position.segment, chunk));
-    let mut writer = LogWriter::new(options.guid.low(), position, Arc::clone(&segments), chunks, devices.clone());
+    let mut writer =
+        LogWriter::new(options.guid.low(), position, Arc::clone(&segments), chunks, devices.clone());
     let root = Root {
         checkpoint: 1,
         position,
-        open_directory: segments.open_directory(position.segment).unwrap_or_default().encode(position.segment),
+        open_directory: segments
+            .open_directory(position.segment)
+            .unwrap_or_default()
+            .encode(position.segment),
         table: Vec::new(),
         datasets: vec![DatasetRoot { id: FIRST_DATASET, name: String::new(), root: None }],
     };
     let record = Rec { kind: RecordKind::Root, bytes: root.encode() };
     let appended = writer.append(1, &[record], 0, |_| Vec::new(), true)?;
-    let ptr = appended.ptrs.first().ok_or_else(|| Error::corrupt("root of a checkpoint", "it was not stored"))?;
+    let ptr =
+        appended.ptrs.first().ok_or_else(|| Error::corrupt("root of a checkpoint", "it was not stored"))?;
     let place = segments.locate(devices, ptr.addr)?;
     Ok(Superblock { generation: 1, pool: options.guid, root: place, addr: ptr.addr, exported: true })
 }

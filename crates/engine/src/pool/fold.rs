@@ -81,7 +81,8 @@ impl Packer<'_> {
         let Some(mut output) = self.output.take() else { return Ok(()) };
         let len = output.used.next_multiple_of(BLOCK_BYTES);
         let device = self.pool.shared.devices.get(usize::from(output.chunk.device));
-        let device = device.ok_or_else(|| Error::corrupt("chunk", "it lies on a device that the pool does not have"))?;
+        let device = device
+            .ok_or_else(|| Error::corrupt("chunk", "it lies on a device that the pool does not have"))?;
         output.buf.truncate(len);
         device.write(output.chunk.offset(), &output.buf, false)?;
         self.written_bytes += len as u64;
@@ -139,7 +140,9 @@ fn place_part(
     let mut at = start;
     for (slot, checksum, bytes) in records {
         let place = output.buf.get_mut(at..at + bytes.len());
-        place.ok_or_else(|| Error::Invalid("a folded record does not fit its chunk".into()))?.copy_from_slice(bytes);
+        place
+            .ok_or_else(|| Error::Invalid("a folded record does not fit its chunk".into()))?
+            .copy_from_slice(bytes);
         directory.push(DirEntry {
             slot: *slot,
             start: (at - start) as u32,
@@ -150,11 +153,16 @@ fn place_part(
     }
     let stored = directory.encode(id);
     let place = output.buf.get_mut(at..at + stored.len());
-    place.ok_or_else(|| Error::Invalid("a folded directory does not fit its chunk".into()))?.copy_from_slice(&stored);
+    place
+        .ok_or_else(|| Error::Invalid("a folded directory does not fit its chunk".into()))?
+        .copy_from_slice(&stored);
     output.used = at + stored.len();
     let extent = Extent { chunk: output.chunk, start: start as u32, len_bytes: (output.used - start) as u32 };
-    let dir =
-        DirRef { start: (at - start) as u32, len_bytes: stored.len() as u32, checksum: crc32c::crc32c(&stored) };
+    let dir = DirRef {
+        start: (at - start) as u32,
+        len_bytes: stored.len() as u32,
+        checksum: crc32c::crc32c(&stored),
+    };
     Ok(Part { first_slot, extent, directory: Some(dir) })
 }
 
@@ -193,8 +201,11 @@ impl Pool {
         let spare = self.chunks.free().saturating_sub(2).min(OUTPUT_CHUNKS);
         let candidates = self.candidates(state.window_start.segment);
         let chosen = choose(&candidates, spare * CHUNK_BYTES / 1000 * FULL_PERMILLE);
-        let ids: BTreeSet<u64> =
-            chosen.iter().filter_map(|chunk| candidates.get(chunk)).flat_map(|found| found.segments.iter().copied()).collect();
+        let ids: BTreeSet<u64> = chosen
+            .iter()
+            .filter_map(|chunk| candidates.get(chunk))
+            .flat_map(|found| found.segments.iter().copied())
+            .collect();
         let mut packer = Packer { pool: self, output: None, chunks: Vec::new(), written_bytes: 0 };
         let packed = self.pack_all(&ids, &mut packer);
         let moved = packed.and_then(|moved| self.publish_moves(moved));
@@ -202,8 +213,11 @@ impl Pool {
         for chunk in &packer.chunks {
             self.chunks.release(*chunk);
         }
-        let report =
-            FoldReport { chunks: chosen.len() as u64, segments: segments?, written_bytes: packer.written_bytes };
+        let report = FoldReport {
+            chunks: chosen.len() as u64,
+            segments: segments?,
+            written_bytes: packer.written_bytes,
+        };
         count(&self.shared.counters.fold_bytes, report.written_bytes);
         Ok(report)
     }
@@ -257,8 +271,10 @@ impl Pool {
         if moved.is_empty() {
             return Ok(0);
         }
-        let redo: Vec<Redo<'_>> =
-            moved.iter().map(|(segment, parts)| Redo::Relocate { segment: *segment, parts: parts.clone() }).collect();
+        let redo: Vec<Redo<'_>> = moved
+            .iter()
+            .map(|(segment, parts)| Redo::Relocate { segment: *segment, parts: parts.clone() })
+            .collect();
         let count = moved.len() as u64;
         self.append_ops(&redo, || {
             for (id, parts) in moved {

@@ -171,13 +171,20 @@ impl Label {
         let len = usize::from(reader.u8()?);
         let name = String::from_utf8(reader.take(len.min(NAME_BYTES_MAX))?.to_vec())
             .map_err(|_| reader.bad("the pool's name is not UTF-8"))?;
-        if u64::from(chunk) != CHUNK_BYTES || devices == 0 || device_number >= devices || size_bytes < DEVICE_BYTES_MIN {
+        if u64::from(chunk) != CHUNK_BYTES
+            || devices == 0
+            || device_number >= devices
+            || size_bytes < DEVICE_BYTES_MIN
+        {
             return Err(Error::corrupt(format!("label of {path}"), "a field is out of range"));
         }
         if size_bytes > device.size_bytes() {
             return Err(Error::corrupt(
                 format!("device {path}"),
-                format!("it is {} bytes long and its label says {size_bytes}: it was truncated", device.size_bytes()),
+                format!(
+                    "it is {} bytes long and its label says {size_bytes}: it was truncated",
+                    device.size_bytes()
+                ),
             ));
         }
         Ok(Self {
@@ -295,7 +302,9 @@ impl Superblock {
                 tracing::warn!(%error, "a ring of superblocks cannot be read");
                 continue;
             }
-            found.extend(ring.chunks(BLOCK_BYTES).filter_map(Self::decode).filter(|block| block.pool == label.pool));
+            found.extend(
+                ring.chunks(BLOCK_BYTES).filter_map(Self::decode).filter(|block| block.pool == label.pool),
+            );
         }
         found.sort_unstable_by_key(|block| std::cmp::Reverse(block.generation));
         found.dedup();

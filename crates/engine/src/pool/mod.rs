@@ -31,7 +31,7 @@ pub use check::{CheckReport, Progress, check};
 pub use create::{CreateOptions, create, create_on, destroy};
 pub use fold::FoldReport;
 pub use label::{Guid, Label};
-pub use open::{OpenOptions, ReplayReport};
+pub use open::{CACHE_BYTES_DEFAULT, OpenOptions, ReplayReport};
 pub use scan::{Found, FoundState, scan};
 pub use status::{DeviceStatus, Status, Totals};
 
@@ -133,7 +133,8 @@ impl Pool {
     pub fn set_property(&self, name: &str, value: Option<&str>) -> Result<()> {
         use crate::dataset::Change;
         let key = property_key(name);
-        let change = value.map_or(Change::Delete(key), |value| Change::Put(key, encode_property(name, value)));
+        let change =
+            value.map_or(Change::Delete(key), |value| Change::Put(key, encode_property(name, value)));
         self.dataset.apply(&[change])
     }
 

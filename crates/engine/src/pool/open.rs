@@ -125,11 +125,15 @@ fn order_devices(devices: Devices) -> Result<(Vec<Label>, Devices)> {
 }
 
 fn newest_superblock(labels: &[Label], devices: &Devices) -> Result<Superblock> {
-    let all = devices.iter().zip(labels).flat_map(|(device, label)| Superblock::read_all(device.as_ref(), label));
+    let all =
+        devices.iter().zip(labels).flat_map(|(device, label)| Superblock::read_all(device.as_ref(), label));
     let newest = all.max_by_key(|superblock| superblock.generation);
     newest.ok_or_else(|| {
         let name = labels.first().map_or("", |label| &label.name);
-        Error::corrupt(format!("pool '{name}'"), "none of its superblocks is sound; creating the pool may have been interrupted")
+        Error::corrupt(
+            format!("pool '{name}'"),
+            "none of its superblocks is sound; creating the pool may have been interrupted",
+        )
     })
 }
 
@@ -160,7 +164,12 @@ fn read_placed(devices: &Devices, addr: Addr, place: &Located, what: &str) -> Re
 const CACHE_SHARES: (u64, u64, u64) = (8, 6, 2);
 
 impl Opening {
-    fn load(labels: Vec<Label>, devices: Devices, superblock: Superblock, options: &OpenOptions) -> Result<Self> {
+    fn load(
+        labels: Vec<Label>,
+        devices: Devices,
+        superblock: Superblock,
+        options: &OpenOptions,
+    ) -> Result<Self> {
         let sizes: Vec<u64> = labels.iter().map(|label| label.size_bytes).collect();
         let chunks = Arc::new(Chunks::new(&sizes));
         let segments = Arc::new(Segments::new(options.cache_bytes / 16 * CACHE_SHARES.2));
@@ -183,7 +192,8 @@ impl Opening {
             return Err(Error::corrupt("segment table", "a segment lies beyond the pool's devices"));
         }
         let position = root.position;
-        let directory = Directory::decode(&root.open_directory, position.segment, crate::limits::CHUNK_BYTES as u32)?;
+        let directory =
+            Directory::decode(&root.open_directory, position.segment, crate::limits::CHUNK_BYTES as u32)?;
         if segments.get(position.segment).is_none() {
             segments.insert(Segment::fresh(position.segment, position.chunk));
         }
@@ -202,9 +212,13 @@ impl Opening {
             if segments.get(batch.segment).is_none() {
                 segments.insert(Segment::fresh(batch.segment, batch.chunk));
             }
-            let internal = |kind| matches!(kind, RecordKind::Node | RecordKind::Table) && batch.checkpoint == checkpoint;
-            let entries: Vec<DirEntryState> =
-                batch.records.iter().map(|(entry, kind)| DirEntryState { entry: *entry, live: internal(*kind) }).collect();
+            let internal =
+                |kind| matches!(kind, RecordKind::Node | RecordKind::Table) && batch.checkpoint == checkpoint;
+            let entries: Vec<DirEntryState> = batch
+                .records
+                .iter()
+                .map(|(entry, kind)| DirEntryState { entry: *entry, live: internal(*kind) })
+                .collect();
             segments.append(batch.segment, &entries)?;
             used.insert(batch.segment, (batch.chunk, batch.end));
             for_each(batch.ops, &mut |redo| {
@@ -234,7 +248,8 @@ impl Opening {
         let nodes = Arc::new(NodeCache::new(options.cache_bytes / 16 * CACHE_SHARES.1)?);
         let store: Arc<dyn NodeStore> = Arc::new(Nodes(Arc::clone(&shared)));
         let entry = self.root.datasets.iter().find(|dataset| dataset.id == FIRST_DATASET);
-        let entry = entry.ok_or_else(|| Error::corrupt("root of the last checkpoint", "it has no dataset"))?;
+        let entry =
+            entry.ok_or_else(|| Error::corrupt("root of the last checkpoint", "it has no dataset"))?;
         let tree = Tree::new(entry.root, store, Arc::clone(&nodes));
         let dataset = Arc::new(LiveDataset::new(FIRST_DATASET, tree, Arc::clone(&shared))?);
         redo_all(&dataset, &shared, ops)?;
@@ -298,7 +313,8 @@ impl Opening {
             let Some((chunk, used)) = self.used.get(&id) else { continue };
             let directory = self.segments.open_directory(id).unwrap_or_default();
             let device = self.devices.get(usize::from(chunk.device));
-            let device = device.ok_or_else(|| Error::corrupt("log", "it lies on a device that the pool does not have"))?;
+            let device = device
+                .ok_or_else(|| Error::corrupt("log", "it lies on a device that the pool does not have"))?;
             let dir = write_directory(device.as_ref(), *chunk, *used, id, &directory)?;
             self.segments.close(id, dir)?;
         }

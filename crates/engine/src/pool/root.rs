@@ -25,44 +25,44 @@ const MAGIC: [u8; 8] = *b"PFroot\x01\0";
 
 /// A stored page of the segment table: its number, pointer and place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TablePage {
+pub(super) struct TablePage {
     /// Page number.
-    pub page: u64,
+    pub(super) page: u64,
     /// The record.
-    pub ptr: Ptr,
+    pub(super) ptr: Ptr,
     /// Its place at the time of the checkpoint.
-    pub place: Located,
+    pub(super) place: Located,
 }
 
 /// A dataset and the root of its tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DatasetRoot {
+pub(super) struct DatasetRoot {
     /// Number of the dataset.
-    pub id: u64,
+    pub(super) id: u64,
     /// Its name below the pool's; empty for the pool's own.
-    pub name: String,
+    pub(super) name: String,
     /// Root node of its tree.
-    pub root: Option<Ptr>,
+    pub(super) root: Option<Ptr>,
 }
 
 /// The root of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Root {
+pub(super) struct Root {
     /// Number of the checkpoint.
-    pub checkpoint: u64,
+    pub(super) checkpoint: u64,
     /// Where replay starts.
-    pub position: Position,
+    pub(super) position: Position,
     /// Stored directory of the segment that is open there.
-    pub open_directory: Vec<u8>,
+    pub(super) open_directory: Vec<u8>,
     /// The segment table.
-    pub table: Vec<TablePage>,
+    pub(super) table: Vec<TablePage>,
     /// The datasets.
-    pub datasets: Vec<DatasetRoot>,
+    pub(super) datasets: Vec<DatasetRoot>,
 }
 
 impl Root {
     /// The stored form.
-    pub fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         put_varint(&mut out, self.checkpoint);
         self.position.encode(&mut out);
@@ -85,7 +85,7 @@ impl Root {
     }
 
     /// Reads the stored form.
-    pub fn decode(bytes: &[u8]) -> Result<Self> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
         let mut reader = Reader::new(bytes, "root of a checkpoint");
         if reader.take(8)? != MAGIC {
             return Err(reader.bad("it has another magic"));
@@ -118,11 +118,17 @@ impl Root {
 
 fn read_table_page(reader: &mut Reader<'_>) -> Result<TablePage> {
     let page = reader.varint()?;
-    let addr = Addr::from_raw(reader.varint()?).ok_or_else(|| reader.bad("a page of the table has no address"))?;
-    let device = u16::try_from(reader.varint()?).map_err(|_| reader.bad("a device number is out of range"))?;
+    let addr =
+        Addr::from_raw(reader.varint()?).ok_or_else(|| reader.bad("a page of the table has no address"))?;
+    let device =
+        u16::try_from(reader.varint()?).map_err(|_| reader.bad("a device number is out of range"))?;
     let (offset, len_bytes, checksum) = (reader.varint()?, reader.varint_u32()?, reader.u32()?);
     if len_bytes as usize > RECORD_BYTES_MAX || page >= 1 << 40 {
         return Err(reader.bad("a page of the table is out of range"));
     }
-    Ok(TablePage { page, ptr: Ptr { addr, len_bytes }, place: Located { device, offset, len_bytes, checksum } })
+    Ok(TablePage {
+        page,
+        ptr: Ptr { addr, len_bytes },
+        place: Located { device, offset, len_bytes, checksum },
+    })
 }

@@ -32,7 +32,11 @@ impl Sizing {
         let capacity_bytes = total_chunks.saturating_sub(held_back) * CHUNK_BYTES / 100 * FILL_PERCENT;
         let window = log_bytes.unwrap_or(256 << 20).min(total_bytes / 8).max(16 << 20);
         Self {
-            bounds: Bounds { capacity_bytes, dirty_soft_bytes: (2 << 20).min(dirty_hard_bytes / 2), dirty_hard_bytes },
+            bounds: Bounds {
+                capacity_bytes,
+                dirty_soft_bytes: (2 << 20).min(dirty_hard_bytes / 2),
+                dirty_hard_bytes,
+            },
             reserve_chunks,
             dirty_tree_bytes,
             window_bytes: window,

@@ -15,8 +15,8 @@ mod table;
 pub use directory::{DirEntry, Directory};
 pub use read::{Devices, Located, read_span};
 pub use table::{
-    DirEntryState, DirRef, LiveMap, PARTS_MAX, Part, RECORD_OVERHEAD_BYTES, Segment, Segments, TABLE_PAGE_SEGMENTS,
-    TableSnapshot,
+    DirEntryState, DirRef, LiveMap, PARTS_MAX, Part, RECORD_OVERHEAD_BYTES, Segment, Segments,
+    TABLE_PAGE_SEGMENTS, TableSnapshot,
 };
 
 use crate::Addr;

@@ -67,7 +67,13 @@ impl Segments {
     }
 
     /// The directory that lies at `dir` of `extent`.
-    pub fn closed_directory(&self, devices: &Devices, id: u64, extent: Extent, dir: DirRef) -> Result<Arc<Directory>> {
+    pub fn closed_directory(
+        &self,
+        devices: &Devices,
+        id: u64,
+        extent: Extent,
+        dir: DirRef,
+    ) -> Result<Arc<Directory>> {
         if let Some(directory) = self.directories.get(&(id, extent)) {
             return Ok(directory);
         }
@@ -109,7 +115,9 @@ impl Segments {
                 Place::Open(extent, entry) => {
                     return entry.map(|entry| Located::new(extent, entry)).ok_or_else(|| unknown(addr));
                 }
-                Place::Closed(extent, dir) => (extent, self.closed_directory(devices, addr.segment(), extent, dir)?),
+                Place::Closed(extent, dir) => {
+                    (extent, self.closed_directory(devices, addr.segment(), extent, dir)?)
+                }
             };
             if matches!(self.place(addr), Some(Place::Closed(now, _)) if now == extent) {
                 return directory

@@ -121,7 +121,9 @@ impl Part {
         let dir = self.directory.unwrap_or(DirRef { start: 0, len_bytes: 0, checksum: 0 });
         put_varint(out, self.first_slot.into());
         put_varint(out, self.extent.chunk.device.into());
-        for value in [self.extent.chunk.index, self.extent.start, self.extent.len_bytes, dir.start, dir.len_bytes] {
+        for value in
+            [self.extent.chunk.index, self.extent.start, self.extent.len_bytes, dir.start, dir.len_bytes]
+        {
             put_varint(out, value.into());
         }
         out.extend_from_slice(&dir.checksum.to_le_bytes());
@@ -146,10 +148,12 @@ impl Part {
 
     fn decode(reader: &mut Reader<'_>) -> Result<Self> {
         let first_slot = reader.varint_u32()?;
-        let device = u16::try_from(reader.varint()?).map_err(|_| reader.bad("a device number is out of range"))?;
+        let device =
+            u16::try_from(reader.varint()?).map_err(|_| reader.bad("a device number is out of range"))?;
         let chunk = Chunk { device, index: reader.varint_u32()? };
         let extent = Extent { chunk, start: reader.varint_u32()?, len_bytes: reader.varint_u32()? };
-        let dir = DirRef { start: reader.varint_u32()?, len_bytes: reader.varint_u32()?, checksum: reader.u32()? };
+        let dir =
+            DirRef { start: reader.varint_u32()?, len_bytes: reader.varint_u32()?, checksum: reader.u32()? };
         let dir_end = u64::from(dir.start) + u64::from(dir.len_bytes);
         if !extent.is_sane() || dir_end > extent.len_bytes.into() || first_slot >= 1 << SLOT_BITS {
             return Err(reader.bad("a segment lies outside of its chunk"));

@@ -1,10 +1,10 @@
 //! Walking a stored tree, for checks.
 
-use super::branch::Bounds;
+use super::branch::{Bounds, Child};
 use super::edit::wants;
 use super::node::Body;
 use super::read::Want;
-use super::{NodeStore, Value};
+use super::{NodeStore, Tree, Value};
 use crate::types::{Key, Ptr};
 use crate::{Error, Result};
 
@@ -62,4 +62,31 @@ pub fn visit(
         }
     }
     Ok(())
+}
+
+impl Tree {
+    /// Walks the tree as it is now, changes that no checkpoint has written included, in key order. Changed nodes
+    /// are not shown, their entries are.
+    ///
+    /// # Errors
+    /// Those of `each`, which end the walk.
+    pub fn walk(&self, each: &mut dyn FnMut(Visit) -> Result<()>) -> Result<()> {
+        let root = self.live.read().root.clone();
+        root.map_or(Ok(()), |root| self.walk_child(&root, each))
+    }
+
+    fn walk_child(&self, child: &Child, each: &mut dyn FnMut(Visit) -> Result<()>) -> Result<()> {
+        let node = match child {
+            Child::Clean { .. } => return visit(child.stored_ptr(), self.store.as_ref(), each),
+            Child::Dirty(node) => node,
+        };
+        match node.body() {
+            Body::Leaf(leaf) => leaf
+                .entries(0..leaf.len())
+                .try_for_each(|(key, value)| each(Visit::Entry(key, value.to_value()))),
+            Body::Branch(branch) => {
+                branch.children().iter().try_for_each(|child| self.walk_child(child, each))
+            }
+        }
+    }
 }

@@ -2,7 +2,10 @@ use super::*;
 
 fn candidates(used: &[u64]) -> BTreeMap<Chunk, Candidate> {
     let chunk = |index| Chunk { device: 0, index };
-    used.iter().zip(0..).map(|(used, index)| (chunk(index), Candidate { used_bytes: *used, segments: vec![] })).collect()
+    used.iter()
+        .zip(0..)
+        .map(|(used, index)| (chunk(index), Candidate { used_bytes: *used, segments: vec![] }))
+        .collect()
 }
 
 #[test]
