@@ -6,8 +6,8 @@
 //! pool       create, open, replay, checkpoint, fold, export: the whole, and its background work
 //! dataset    accept, read and commit the changes of a file system or volume
 //! tree       copy-on-write B+tree per dataset: key -> value
-//! txg        the log of batches: append, chain, replay
 //! record     page <-> record: codecs, recognition, the compressed record cache
+//! txg        the log of batches: append, chain, replay
 //! segment    record <-> stable address; segment table and directories
 //! space      where segments lie: chunks of devices, allocation, reservation
 //! device     files, block devices, a simulated device; one door for I/O

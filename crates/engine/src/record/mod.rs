@@ -49,12 +49,7 @@ pub use recognise::recordsize_hint;
 use crate::types::Addr;
 use crate::{Error, Result};
 
-/// Checksum of a stored record: CRC-32C over the raw address (8 bytes, little endian) and the record. The
-/// address makes a good record at the wrong place fail.
-#[must_use]
-pub fn seal(addr: Addr, record: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&addr.raw().to_le_bytes()), record)
-}
+pub use crate::segment::seal;
 
 /// Checks a record against what [`seal`] gave for it.
 pub fn open(addr: Addr, record: &[u8], sealed: u32) -> Result<()> {
