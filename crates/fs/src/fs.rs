@@ -1,257 +1,204 @@
-//! The file system's calls.
+//! The mounted file system: what all calls share. The calls themselves are in the modules beside this one.
 
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use pagefold_engine::dataset::{Dataset, Usage};
+use parking_lot::Mutex;
 
+use pagefold_engine::dataset::{Change, Dataset};
+use pagefold_engine::limits::RECORDSIZE_DEFAULT;
+
+use crate::codec::{COUNTER_KEY, HEADER_KEY, Header, Inode, decode_counter, is_recordsize};
 use crate::error::{FsError, Result};
+use crate::inode::{Node, Nodes};
+use crate::limits::{ID_BATCH, NAME_MAX, STATFS_BLOCK_BYTES};
+use crate::named::Places;
 use crate::options::{FormatOptions, FsOptions};
-use crate::types::{
-    Attr, Caller, Clock, DirEntry, Entry, Fallocate, FileKind, Ino, OpenFlags, RenameMode, Seek, SetAttr,
-    StatFs, WriteFlags, Written, XattrMode,
-};
+use crate::types::{Attr, Clock, FileKind, Ino, StatFs, Time};
 
 /// A mounted file system; shared by any number of threads.
+///
+/// Each call that changes something is one [`Dataset::apply`]: after a crash it has happened as a whole or not at all.
 pub struct Fs {
-    dataset: Arc<dyn Dataset>,
+    pub(crate) dataset: Arc<dyn Dataset>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) options: FsOptions,
+    pub(crate) places: Places,
+    pub(crate) nodes: Nodes,
+    ids: Mutex<Ids>,
+    /// Held while a directory moves to another one: the tree above any directory stays as it is.
+    pub(crate) rename_lock: Mutex<()>,
+    /// There may be orphans that can be reaped.
+    pub(crate) orphans: AtomicBool,
+    /// Inodes with access times newer than those in the dataset.
+    pub(crate) atimes: Mutex<HashSet<u64>>,
 }
 
-#[expect(unused_variables, reason = "signatures first; the bodies land within the hour")]
+/// Numbers for inodes and objects: `next..reserved` may be handed out.
+struct Ids {
+    next: u64,
+    reserved: u64,
+}
+
 impl Fs {
     /// Makes an empty file system in `dataset`.
+    ///
     /// Errors: `Exists` where it holds one already.
     pub fn format(dataset: &dyn Dataset, clock: &dyn Clock, options: &FormatOptions) -> Result<()> {
-        Err(FsError::Unsupported("not built yet"))
+        if dataset.get(&HEADER_KEY)?.is_some() {
+            return Err(FsError::Exists);
+        }
+        let now = clock.now();
+        let mut root = Inode::new(FileKind::Directory, options.perm, now);
+        root.uid = options.uid;
+        root.gid = options.gid;
+        root.object = Ino::ROOT.0;
+        let header = Header { seed: options.seed, formatted: now };
+        dataset.apply(&[
+            Change::Put(HEADER_KEY, header.encode()),
+            Change::Put(COUNTER_KEY, (Ino::ROOT.0 + 1).to_le_bytes().to_vec()),
+            root.put(Ino::ROOT.0),
+        ])?;
+        Ok(())
     }
 
-    /// Opens the file system in `dataset`, once at a time. Orphans of a crash are found; [`Fs::reap`] removes them.
-    /// Errors: `Stale` where it holds none.
+    /// Opens the file system in `dataset`, which must not be opened twice at a time. Orphans that a crash left are
+    /// removed by [`Fs::reap`].
+    ///
+    /// Errors: `NotFound` where the dataset holds none, `Invalid` for a recordsize that cannot be.
     pub fn mount(dataset: Arc<dyn Dataset>, clock: Arc<dyn Clock>, options: FsOptions) -> Result<Self> {
-        Err(FsError::Unsupported("not built yet"))
+        if options.recordsize.is_some_and(|bytes| !is_recordsize(bytes)) {
+            return Err(FsError::Invalid("the recordsize is not a power of two from 4 KiB to 1 MiB"));
+        }
+        let header = Header::decode(&dataset.get(&HEADER_KEY)?.ok_or(FsError::NotFound)?)?;
+        let next = decode_counter(&dataset.get(&COUNTER_KEY)?.ok_or(FsError::NotFound)?)?;
+        if next <= Ino::ROOT.0 {
+            return Err(FsError::Corrupt { ino: 0, what: "inode counter", detail: format!("it is {next}") });
+        }
+        let fs = Self {
+            dataset,
+            clock,
+            options,
+            places: Places::new(header.seed),
+            nodes: Nodes::new(),
+            ids: Mutex::new(Ids { next, reserved: next }),
+            rename_lock: Mutex::new(()),
+            orphans: AtomicBool::new(true),
+            atimes: Mutex::new(HashSet::new()),
+        };
+        let root = fs.node(Ino::ROOT)?;
+        fs.want_dir(&root.snapshot())?;
+        Ok(fs)
     }
 
-    /// The inode of `name` in `parent`; counts as one reference (see [`Fs::forget`]).
-    /// `.` and `..` are the directory and its parent.
-    pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
-        Err(FsError::Unsupported("not built yet"))
-    }
-
-    /// Gives `count` references back. An unlinked inode without references and opens is left to [`Fs::reap`].
-    pub fn forget(&self, ino: Ino, count: u64) {}
-
-    /// Attributes.
-    pub fn getattr(&self, ino: Ino) -> Result<Attr> {
-        Err(FsError::Unsupported("not built yet"))
-    }
-
-    /// Changes attributes, all or none, and returns the new ones.
-    pub fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        Err(FsError::Unsupported("not built yet"))
-    }
-
-    /// Target of a symbolic link.
-    pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        Err(FsError::Unsupported("not built yet"))
-    }
-
-    /// Makes a regular file, fifo, socket or device; not opened.
-    pub fn mknod(
-        &self,
-        parent: Ino,
-        name: &[u8],
-        kind: FileKind,
-        perm: u32,
-        rdev: u32,
-        caller: &Caller,
-    ) -> Result<Entry> {
-        Err(FsError::Unsupported("not built yet"))
-    }
-
-    /// Makes a directory.
-    pub fn mkdir(&self, parent: Ino, name: &[u8], perm: u32, caller: &Caller) -> Result<Entry> {
-        Err(FsError::Unsupported("not built yet"))
-    }
-
-    /// Makes a symbolic link.
-    pub fn symlink(&self, parent: Ino, name: &[u8], target: &[u8], caller: &Caller) -> Result<Entry> {
-        Err(FsError::Unsupported("not built yet"))
-    }
-
-    /// Names an inode once more; the first name of a [`Fs::tmpfile`].
-    pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry> {
-        Err(FsError::Unsupported("not built yet"))
-    }
-
-    /// Removes a name that is not a directory's.
-    pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        Err(FsError::Unsupported("not built yet"))
-    }
-
-    /// Removes an empty directory.
-    pub fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        Err(FsError::Unsupported("not built yet"))
-    }
-
-    /// Moves a name.
-    pub fn rename(
-        &self,
-        parent: Ino,
-        name: &[u8],
-        new_parent: Ino,
-        new_name: &[u8],
-        mode: RenameMode,
-    ) -> Result<()> {
-        Err(FsError::Unsupported("not built yet"))
-    }
-
-    /// Makes (or, unless exclusive, finds) a regular file and opens it: one reference and one open.
-    pub fn create(
-        &self,
-        parent: Ino,
-        name: &[u8],
-        perm: u32,
-        flags: OpenFlags,
-        caller: &Caller,
-    ) -> Result<Entry> {
-        Err(FsError::Unsupported("not built yet"))
-    }
-
-    /// Makes a regular file without a name and opens it (O_TMPFILE): one reference and one open.
-    pub fn tmpfile(&self, parent: Ino, perm: u32, caller: &Caller) -> Result<Entry> {
-        Err(FsError::Unsupported("not built yet"))
-    }
-
-    /// Opens a regular file; owes one [`Fs::release`]. Returns the attributes after any truncation.
-    pub fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Attr> {
-        Err(FsError::Unsupported("not built yet"))
-    }
-
-    /// Closes what [`Fs::open`], [`Fs::create`] or [`Fs::tmpfile`] opened.
-    pub fn release(&self, ino: Ino) {}
-
-    /// Fills `buf` from byte `offset` on; returns how many bytes, fewer only at the end of the file.
-    pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        Err(FsError::Unsupported("not built yet"))
-    }
-
-    /// Writes at most the first MiB of `data`, as a whole or not at all.
-    pub fn write(&self, ino: Ino, offset: u64, data: &[u8], flags: WriteFlags) -> Result<Written> {
-        Err(FsError::Unsupported("not built yet"))
-    }
-
-    /// A descriptor was closed: nothing to write back here, errors have been told with each write.
-    pub fn flush(&self, ino: Ino) -> Result<()> {
-        Err(FsError::Unsupported("not built yet"))
-    }
-
-    /// Returns when everything done before is durable (whatever the inode).
-    pub fn fsync(&self, ino: Ino, datasync: bool) -> Result<()> {
-        Err(FsError::Unsupported("not built yet"))
-    }
-
-    /// As [`Fs::fsync`], of a directory.
-    pub fn fsyncdir(&self, ino: Ino, datasync: bool) -> Result<()> {
-        Err(FsError::Unsupported("not built yet"))
-    }
-
-    /// Returns when everything done before is durable.
-    pub fn sync(&self) -> Result<()> {
-        Err(FsError::Unsupported("not built yet"))
-    }
-
-    /// Opens a directory; owes one [`Fs::releasedir`].
-    pub fn opendir(&self, ino: Ino) -> Result<Attr> {
-        Err(FsError::Unsupported("not built yet"))
-    }
-
-    /// Tells the entries after `cookie` (0: from the start, with `.` and `..`) until `emit` returns false;
-    /// an entry for which it did so has not been told.
-    pub fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
-        Err(FsError::Unsupported("not built yet"))
-    }
-
-    /// As [`Fs::readdir`] with attributes; every `Entry` for which `emit` returned true is one reference.
-    /// `.` and `..` come without.
-    pub fn readdirplus(
-        &self,
-        ino: Ino,
-        cookie: u64,
-        emit: &mut dyn FnMut(&DirEntry<'_>, Option<&Entry>) -> bool,
-    ) -> Result<()> {
-        Err(FsError::Unsupported("not built yet"))
-    }
-
-    /// Closes a directory.
-    pub fn releasedir(&self, ino: Ino) {}
-
-    /// Space of the pool.
+    /// Space of the pool, in physical terms as `st_blocks` is: a file of 1 GiB that takes 300 MiB lowers the available
+    /// blocks by 300 MiB.
     pub fn statfs(&self) -> Result<StatFs> {
-        Err(FsError::Unsupported("not built yet"))
+        let space = self.dataset.space();
+        let unit = u64::from(STATFS_BLOCK_BYTES);
+        let available = space.available_bytes / unit;
+        let free = space.capacity_bytes.saturating_sub(space.used_bytes) / unit;
+        let files = self.ids.lock().next;
+        // An inode takes no space until it is made; a quarter of a block each is generous.
+        let files_free = available.saturating_mul(4);
+        Ok(StatFs {
+            block_size: STATFS_BLOCK_BYTES,
+            blocks: space.capacity_bytes / unit,
+            blocks_free: free.max(available),
+            blocks_available: available,
+            files: files.saturating_add(files_free),
+            files_free,
+            name_max: NAME_MAX as u32,
+        })
     }
 
-    /// Sets an extended attribute. `kill_sgid`: where an access ACL is set, set-group-id is cleared too.
-    pub fn setxattr(
-        &self,
-        ino: Ino,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-        kill_sgid: bool,
-    ) -> Result<()> {
-        Err(FsError::Unsupported("not built yet"))
+    pub(crate) fn dataset(&self) -> &dyn Dataset {
+        self.dataset.as_ref()
     }
 
-    /// An extended attribute's value.
-    pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        Err(FsError::Unsupported("not built yet"))
+    pub(crate) fn now(&self) -> Time {
+        self.clock.now()
     }
 
-    /// All names of extended attributes, each followed by a zero byte.
-    pub fn listxattr(&self, ino: Ino) -> Result<Vec<u8>> {
-        Err(FsError::Unsupported("not built yet"))
+    /// The node of `ino`.
+    pub(crate) fn node(&self, ino: Ino) -> Result<Arc<Node>> {
+        self.nodes.get(self.dataset(), ino.0)
     }
 
-    /// Removes an extended attribute.
-    pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        Err(FsError::Unsupported("not built yet"))
+    /// Errors with `ReadOnly` on a read-only mount.
+    pub(crate) fn writable(&self) -> Result<()> {
+        if self.options.read_only { Err(FsError::ReadOnly) } else { Ok(()) }
     }
 
-    /// Allocates, punches, zeroes, collapses or inserts a range of `len` bytes.
-    /// Errors: `Invalid` where collapse or insert are not aligned to the recordsize (`Attr::blksize`).
-    pub fn fallocate(&self, ino: Ino, offset: u64, len: u64, mode: Fallocate) -> Result<()> {
-        Err(FsError::Unsupported("not built yet"))
+    pub(crate) fn want_dir(&self, inode: &Inode) -> Result<()> {
+        if inode.kind == FileKind::Directory { Ok(()) } else { Err(FsError::NotADirectory) }
     }
 
-    /// Next data or hole at or after `offset`. Errors: `NoData` where there is none.
-    pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
-        Err(FsError::Unsupported("not built yet"))
+    /// A directory that can take a new name: not one that was removed.
+    pub(crate) fn want_live_dir(&self, inode: &Inode) -> Result<()> {
+        self.want_dir(inode)?;
+        if inode.nlink == 0 { Err(FsError::NotFound) } else { Ok(()) }
     }
 
-    /// Copies up to `len` bytes, sharing whole records where both sides line up; returns how many (fewer than asked
-    /// does not mean the end of the file; 0 does).
-    pub fn copy_file_range(
-        &self,
-        from: Ino,
-        from_offset: u64,
-        to: Ino,
-        to_offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        Err(FsError::Unsupported("not built yet"))
+    pub(crate) fn want_file(&self, inode: &Inode) -> Result<()> {
+        match inode.kind {
+            FileKind::Regular => Ok(()),
+            FileKind::Directory => Err(FsError::IsADirectory),
+            _ => Err(FsError::Invalid("only regular files have data")),
+        }
     }
 
-    /// What the file's pages take.
-    pub fn usage(&self, ino: Ino) -> Result<Usage> {
-        Err(FsError::Unsupported("not built yet"))
+    /// A number never used before, for an inode or an object.
+    ///
+    /// A range of them is reserved by a change of its own, applied before any that uses them: whatever prefix of
+    /// changes a crash leaves, no number in use is at or above the counter.
+    pub(crate) fn new_id(&self) -> Result<u64> {
+        let mut ids = self.ids.lock();
+        if ids.next == ids.reserved {
+            let reserved = ids.reserved.checked_add(ID_BATCH).ok_or(FsError::TooBig)?;
+            self.dataset.apply(&[Change::Put(COUNTER_KEY, reserved.to_le_bytes().to_vec())])?;
+            ids.reserved = reserved;
+        }
+        ids.next += 1;
+        Ok(ids.next - 1)
     }
 
-    /// Frees up to `pages` pages of deleted files; true if there is more to do. Call it from a background thread, and after mounting.
-    pub fn reap(&self, pages: u64) -> Result<bool> {
-        Err(FsError::Unsupported("not built yet"))
+    /// Attributes as told to the caller.
+    pub(crate) fn attr(&self, ino: u64, inode: &Inode) -> Result<Attr> {
+        let blocks = match inode.kind {
+            FileKind::Regular if inode.object == 0 => 0,
+            FileKind::Regular => self.dataset.usage(inode.object)?.stored_bytes.div_ceil(512),
+            _ => inode.size.div_ceil(512),
+        };
+        Ok(Attr {
+            ino: Ino(ino),
+            kind: inode.kind,
+            perm: inode.perm,
+            nlink: inode.nlink,
+            uid: inode.uid,
+            gid: inode.gid,
+            rdev: inode.rdev,
+            size: inode.size,
+            blocks,
+            blksize: self.recordsize_or_default(inode),
+            atime: inode.atime,
+            mtime: inode.mtime,
+            ctime: inode.ctime,
+            btime: inode.btime,
+        })
     }
 
-    /// Writes access times that so far are only in memory; called in the background every few seconds, and before unmounting.
-    pub fn flush_times(&self) -> Result<()> {
-        Err(FsError::Unsupported("not built yet"))
+    /// The recordsize of a file; where undecided, the one it gets unless its first write tells another.
+    pub(crate) fn recordsize_or_default(&self, inode: &Inode) -> u32 {
+        match (inode.recordsize, inode.wish) {
+            (0, 0) => self.options.recordsize.unwrap_or(RECORDSIZE_DEFAULT),
+            (0, wish) => wish,
+            (decided, _) => decided,
+        }
+    }
+
+    pub(crate) fn note_orphan(&self) {
+        self.orphans.store(true, Ordering::Release);
     }
 }

@@ -1,11 +1,49 @@
 //! Pagefold's file system: names, directories, inodes, attributes; no kernel types.
 //!
-//! [`Fs`] turns typed calls into changes of an engine's [`Dataset`](pagefold_engine::dataset::Dataset).
+//! [`Fs`] turns typed calls into changes of an engine's [`Dataset`](pagefold_engine::dataset::Dataset). Its rooms, each
+//! using only those above it:
+//!
+//! ```text
+//! limits, error, types, options   the ground
+//! codec      what is stored, byte by byte
+//! named      names in the dataset's map
+//! inode      inodes in memory, their locks, changes of several at once
+//! fs         the mounted file system: what all calls share
+//! acl, attr, orphan               attributes, ACLs, what is deleted
+//! dir, names, io, alloc, xattr    the calls
+//! check      the walker behind `pagefold check`
+//! testing    a dataset in memory
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. Every call that changes something is one `apply` (the id counter has one of its own, before).
+//! 2. Inodes are locked in the order of their numbers (`Txn::lock`).
+//! 3. An inode has `nlink` 0 if and only if it is on the list of orphans.
+//! 4. A file has a data object if and only if its recordsize is decided; no two files have the same object, and an
+//!    object's recordsize never changes.
+//! 5. What lies behind a file's end in its last page is zero unless the inode says otherwise (`flag::TAIL`); no page
+//!    behind it is stored.
+//! 6. A directory counts its entries, its displaced entries and its subdirectories (`nlink` - 2) and knows its parent.
 
+mod acl;
+mod alloc;
+mod attr;
+pub mod check;
+mod codec;
+mod dir;
 mod error;
 mod fs;
+mod inode;
+mod io;
+pub mod limits;
+mod named;
+mod names;
 mod options;
+mod orphan;
+pub mod testing;
 mod types;
+mod xattr;
 
 pub use error::{FsError, Result};
 pub use fs::Fs;

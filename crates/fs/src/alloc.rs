@@ -1,0 +1,357 @@
+//! Ranges of files: fallocate and copy_file_range.
+
+use pagefold_engine::dataset::Change;
+use pagefold_engine::limits::ATOMIC_WRITE_MAX;
+
+use crate::codec::{Inode, flag};
+use crate::error::{FsError, Result};
+use crate::fs::Fs;
+use crate::inode::{Node, Txn};
+use crate::io::clean_tail;
+use crate::limits::{FILE_BYTES_MAX, SHARE_PAGES_MAX, ZEROS};
+use crate::orphan;
+use crate::types::{Fallocate, Ino};
+
+impl Fs {
+    /// Allocates, punches, zeroes, collapses or inserts a range of `len` bytes.
+    ///
+    /// A copy-on-write pool cannot set space aside for pages that are yet to be compressed: allocating checks that the
+    /// range would fit uncompressed, and lengthens the file.
+    ///
+    /// Errors: `Invalid` for an empty range, and where collapse or insert are not aligned to the recordsize
+    /// (`Attr::blksize`) or reach the end of the file; `TooBig`, `NoSpace`.
+    pub fn fallocate(&self, ino: Ino, offset: u64, len: u64, mode: Fallocate) -> Result<()> {
+        self.writable()?;
+        if len == 0 {
+            return Err(FsError::Invalid("an empty range"));
+        }
+        let end = offset.checked_add(len).filter(|&end| end <= FILE_BYTES_MAX).ok_or(FsError::TooBig)?;
+        let node = self.node(ino)?;
+        let mut txn = Txn::lock(&[&node]);
+        let inode = txn.edit(ino.0)?;
+        self.want_file(inode)?;
+        let mut changes = Vec::with_capacity(5);
+        match mode {
+            Fallocate::Allocate { keep_size } => {
+                self.check_room(inode, offset, len)?;
+                if !keep_size {
+                    grow(inode, end, &mut changes);
+                }
+            }
+            Fallocate::PunchHole => self.zero_range(inode, offset, end, &mut changes)?,
+            Fallocate::ZeroRange { keep_size } => {
+                self.zero_range(inode, offset, end, &mut changes)?;
+                if !keep_size {
+                    grow(inode, end, &mut changes);
+                }
+            }
+            Fallocate::Collapse => self.collapse(inode, offset, len, &mut changes)?,
+            Fallocate::Insert => self.insert(inode, offset, len, &mut changes)?,
+        }
+        let now = self.now();
+        inode.mtime = now;
+        inode.ctime = now;
+        self.kill_privileges(ino.0, inode, false, &mut changes)?;
+        let orphaned = matches!(mode, Fallocate::Collapse | Fallocate::Insert);
+        txn.commit(self.dataset(), changes)?;
+        drop(txn);
+        if orphaned {
+            self.note_orphan();
+        }
+        Ok(())
+    }
+
+    fn check_room(&self, inode: &Inode, offset: u64, len: u64) -> Result<()> {
+        let fresh = offset.saturating_add(len).saturating_sub(inode.size.max(offset));
+        let available = self.dataset.space().available_bytes;
+        if fresh > available {
+            return Err(FsError::NoSpace(format!("{fresh} bytes to allocate, {available} available")));
+        }
+        Ok(())
+    }
+
+    /// The changes after which `from..to` reads as zeros. The size stays.
+    pub(crate) fn zero_range(
+        &self,
+        inode: &mut Inode,
+        from: u64,
+        to: u64,
+        changes: &mut Vec<Change<'_>>,
+    ) -> Result<()> {
+        let size = inode.size;
+        if inode.object == 0 || from >= size {
+            return Ok(());
+        }
+        let record_size = u64::from(inode.recordsize);
+        let first = from.div_ceil(record_size);
+        // The last page counts as whole where the range covers it up to the end of the file.
+        let last = if to >= size { size.div_ceil(record_size) } else { to / record_size };
+        let head_end = first.saturating_mul(record_size).min(to).min(size);
+        if from < head_end {
+            self.zero_edge(inode, from, head_end, changes)?;
+        }
+        if first < last {
+            changes.push(Change::Punch { object: inode.object, from: first, to: last });
+            if to >= size {
+                inode.set(flag::TAIL, false);
+            }
+        }
+        if to < size && first <= last {
+            self.zero_edge(inode, last * record_size, to, changes)?;
+        }
+        Ok(())
+    }
+
+    /// Zeroes less than a page, unless nothing is stored there.
+    fn zero_edge(&self, inode: &Inode, from: u64, to: u64, changes: &mut Vec<Change<'_>>) -> Result<()> {
+        let page = from / u64::from(inode.recordsize);
+        let len = usize::try_from(to.saturating_sub(from)).unwrap_or(0);
+        if len > 0 && self.dataset.next_data(inode.object, page)? == Some(page) {
+            let data = &ZEROS[..len];
+            changes.push(Change::Write {
+                object: inode.object,
+                record_size: inode.recordsize,
+                offset: from,
+                data,
+            });
+        }
+        Ok(())
+    }
+
+    /// Takes out a range; what follows moves up. Pages move into an object of their own, by reference.
+    fn collapse(
+        &self,
+        inode: &mut Inode,
+        offset: u64,
+        len: u64,
+        changes: &mut Vec<Change<'_>>,
+    ) -> Result<()> {
+        let record_size = self.aligned(inode, offset, len)?;
+        if offset.saturating_add(len) >= inode.size {
+            return Err(FsError::Invalid("a range to collapse reaches the end of the file"));
+        }
+        let (first, gone) = (offset / record_size, len / record_size);
+        let pages = inode.size.div_ceil(record_size);
+        self.rearrange(inode, &[(0, 0, first), (first + gone, first, pages - first - gone)], changes)?;
+        inode.size -= len;
+        Ok(())
+    }
+
+    /// Puts in a hole; what follows moves down.
+    fn insert(&self, inode: &mut Inode, offset: u64, len: u64, changes: &mut Vec<Change<'_>>) -> Result<()> {
+        let record_size = self.aligned(inode, offset, len)?;
+        if offset >= inode.size {
+            return Err(FsError::Invalid("a range is inserted at or beyond the end of the file"));
+        }
+        let size =
+            inode.size.checked_add(len).filter(|&size| size <= FILE_BYTES_MAX).ok_or(FsError::TooBig)?;
+        let (first, new) = (offset / record_size, len / record_size);
+        let pages = inode.size.div_ceil(record_size);
+        self.rearrange(inode, &[(0, 0, first), (first, first + new, pages - first)], changes)?;
+        inode.size = size;
+        Ok(())
+    }
+
+    /// The recordsize, of which `offset` and `len` are multiples.
+    fn aligned(&self, inode: &Inode, offset: u64, len: u64) -> Result<u64> {
+        let record_size = u64::from(self.recordsize_or_default(inode));
+        if offset.is_multiple_of(record_size) && len.is_multiple_of(record_size) {
+            Ok(record_size)
+        } else {
+            Err(FsError::Invalid("the range is not aligned to the recordsize"))
+        }
+    }
+
+    /// Moves pages (from, to, count) into a new object; the old one is an orphan.
+    fn rearrange(
+        &self,
+        inode: &mut Inode,
+        moves: &[(u64, u64, u64)],
+        changes: &mut Vec<Change<'_>>,
+    ) -> Result<()> {
+        if inode.object == 0 {
+            return Ok(());
+        }
+        let (from_object, to_object) = (inode.object, self.new_id()?);
+        for &(from_page, to_page, count) in moves.iter().filter(|m| m.2 > 0) {
+            changes.push(Change::Share { from_object, from_page, to_object, to_page, count });
+        }
+        changes.push(orphan::put_data(from_object));
+        inode.object = to_object;
+        Ok(())
+    }
+
+    /// Copies up to `len` bytes, sharing whole records where both sides line up; returns how many: fewer than asked is
+    /// not the end of the file, 0 is.
+    ///
+    /// Errors: `Invalid` for overlapping ranges of one file; `TooBig`, `NoSpace`.
+    pub fn copy_file_range(
+        &self,
+        from: Ino,
+        from_offset: u64,
+        to: Ino,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        self.writable()?;
+        let (source, target) = (self.node(from)?, self.node(to)?);
+        let mut txn = Txn::lock(&[&source, &target]);
+        let src = *txn.get(from.0)?;
+        let mut dst = *txn.get(to.0)?;
+        self.want_file(&src)?;
+        self.want_file(&dst)?;
+        let len = len.min(src.size.saturating_sub(from_offset));
+        let to_end =
+            to_offset.checked_add(len).filter(|&end| end <= FILE_BYTES_MAX).ok_or(FsError::TooBig)?;
+        if from == to && from_offset < to_end && to_offset < from_offset + len {
+            return Err(FsError::Invalid("the ranges overlap"));
+        }
+        if len == 0 {
+            return Ok(0);
+        }
+        let mut buf = Vec::new();
+        let mut changes = Vec::with_capacity(6);
+        let ranges = Copy { from_offset, to_offset, len };
+        let copied = self.copy_into(&target, &src, &mut dst, &ranges, &mut buf, &mut changes)?;
+        dst.size = dst.size.max(to_offset + copied);
+        let now = self.now();
+        dst.mtime = now;
+        dst.ctime = now;
+        self.kill_privileges(to.0, &mut dst, true, &mut changes)?;
+        *txn.edit(to.0)? = dst;
+        txn.commit(self.dataset(), changes)?;
+        drop(txn);
+        self.touch(&source, &src);
+        Ok(copied)
+    }
+
+    /// The changes that copy; returns how many bytes they do. `buf` is for what is copied by value.
+    fn copy_into<'a>(
+        &self,
+        target: &Node,
+        src: &Inode,
+        dst: &mut Inode,
+        ranges: &Copy,
+        buf: &'a mut Vec<u8>,
+        changes: &mut Vec<Change<'a>>,
+    ) -> Result<u64> {
+        let Copy { from_offset, to_offset, len } = *ranges;
+        if src.object == 0 {
+            self.zero_range(dst, to_offset, to_offset + len, changes)?;
+            if to_offset + len > dst.size {
+                clean_tail(dst, changes);
+            }
+            return Ok(len);
+        }
+        let wished = self.options.recordsize.unwrap_or(src.recordsize);
+        if dst.object == 0 && (dst.wish == src.recordsize || (dst.wish == 0 && wished == src.recordsize)) {
+            self.give_object(target.ino, dst, src.recordsize)?;
+        }
+        let record_size = u64::from(src.recordsize);
+        let plan = (dst.object != 0 && dst.recordsize == src.recordsize)
+            .then(|| share_plan(ranges, record_size, src, dst));
+        let Some(Some(plan)) = plan else {
+            // Not in step: by value, a write's worth at a time.
+            let now = len.min(ATOMIC_WRITE_MAX as u64);
+            let data = self.copy_out(src, from_offset, now, buf)?;
+            self.write_into(target, dst, to_offset, data, changes)?;
+            return Ok(now);
+        };
+        if to_offset + plan.head + plan.count * record_size + plan.tail > dst.size {
+            clean_tail(dst, changes);
+        }
+        let edges = self.copy_out_edges(src, from_offset, &plan, record_size, buf)?;
+        let (head, tail) = edges.split_at(plan.head as usize);
+        let mut write = |offset: u64, data: &'a [u8]| {
+            if !data.is_empty() {
+                changes.push(Change::Write { object: dst.object, record_size: dst.recordsize, offset, data });
+            }
+        };
+        write(to_offset, head);
+        write(to_offset + plan.head + plan.count * record_size, tail);
+        changes.push(Change::Share {
+            from_object: src.object,
+            from_page: (from_offset + plan.head) / record_size,
+            to_object: dst.object,
+            to_page: (to_offset + plan.head) / record_size,
+            count: plan.count,
+        });
+        if plan.last_is_partial {
+            dst.set(flag::TAIL, src.has(flag::TAIL));
+        }
+        Ok((plan.head + plan.count * record_size + plan.tail).min(len))
+    }
+
+    /// Reads `len` bytes into `buf`.
+    fn copy_out<'a>(&self, src: &Inode, offset: u64, len: u64, buf: &'a mut Vec<u8>) -> Result<&'a [u8]> {
+        buf.resize(len as usize, 0);
+        self.dataset.read(src.object, src.recordsize, offset, buf)?;
+        Ok(buf)
+    }
+
+    /// Reads what is copied by value before and behind the shared records, one after the other.
+    fn copy_out_edges<'a>(
+        &self,
+        src: &Inode,
+        from: u64,
+        plan: &SharePlan,
+        record_size: u64,
+        buf: &'a mut Vec<u8>,
+    ) -> Result<&'a [u8]> {
+        buf.resize((plan.head + plan.tail) as usize, 0);
+        let (head, tail) = buf.split_at_mut(plan.head as usize);
+        for (part, offset) in [(head, from), (tail, from + plan.head + plan.count * record_size)] {
+            if !part.is_empty() {
+                self.dataset.read(src.object, src.recordsize, offset, part)?;
+            }
+        }
+        Ok(buf)
+    }
+}
+
+/// What is to be copied.
+struct Copy {
+    from_offset: u64,
+    to_offset: u64,
+    len: u64,
+}
+
+/// How a copy is done: `head` bytes by value, `count` records by reference, `tail` bytes by value.
+#[derive(Debug, PartialEq, Eq)]
+struct SharePlan {
+    head: u64,
+    count: u64,
+    tail: u64,
+    /// The last record shared is the last of both files and not full.
+    last_is_partial: bool,
+}
+
+/// `None` where no whole record can be shared. Pure geometry.
+fn share_plan(ranges: &Copy, record_size: u64, src: &Inode, dst: &Inode) -> Option<SharePlan> {
+    let Copy { from_offset, to_offset, len } = *ranges;
+    if from_offset % record_size != to_offset % record_size {
+        return None;
+    }
+    let head = (record_size - from_offset % record_size) % record_size;
+    let rest = len.checked_sub(head)?;
+    let (whole, tail) = (rest / record_size, rest % record_size);
+    if whole > SHARE_PAGES_MAX {
+        return Some(SharePlan { head, count: SHARE_PAGES_MAX, tail: 0, last_is_partial: false });
+    }
+    // Where both files end with the range, the last record can be shared although it is not full.
+    let ends = tail > 0 && from_offset + len == src.size && to_offset + len >= dst.size;
+    let plan = if ends {
+        SharePlan { head, count: whole + 1, tail: 0, last_is_partial: true }
+    } else {
+        SharePlan { head, count: whole, tail, last_is_partial: false }
+    };
+    (plan.count > 0).then_some(plan)
+}
+
+/// Lengthens a file to `size`, if it is shorter.
+fn grow(inode: &mut Inode, size: u64, changes: &mut Vec<Change<'_>>) {
+    if size > inode.size {
+        clean_tail(inode, changes);
+        inode.size = size;
+    }
+}

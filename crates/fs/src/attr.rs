@@ -1,0 +1,181 @@
+//! Attributes: getattr, setattr, access times.
+
+use std::sync::Arc;
+
+use pagefold_engine::dataset::Change;
+
+use crate::acl;
+use crate::codec::{Inode, flag, kind};
+use crate::error::{FsError, Result};
+use crate::fs::Fs;
+use crate::inode::{Node, Txn};
+use crate::limits::RELATIME_SECS;
+use crate::named::Probe;
+use crate::options::AtimePolicy;
+use crate::types::{Attr, FileKind, Ino, SetAttr, SetTime, Time};
+
+/// Set-user-id, set-group-id, execution by the group.
+const SUID: u16 = 0o4000;
+const SGID: u16 = 0o2000;
+const GROUP_EXEC: u16 = 0o010;
+
+impl Fs {
+    /// Attributes.
+    pub fn getattr(&self, ino: Ino) -> Result<Attr> {
+        let inode = self.node(ino)?.snapshot();
+        self.attr(ino.0, &inode)
+    }
+
+    /// Changes attributes, all or none, and returns the new ones.
+    ///
+    /// Errors: `IsADirectory` or `Invalid` for the size of what is no file; `TooBig`, `NoSpace`, `ReadOnly`.
+    pub fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        self.writable()?;
+        let node = self.node(ino)?;
+        let mut txn = Txn::lock(&[&node]);
+        let now = self.now();
+        let mut changes = Vec::new();
+        let inode = txn.edit(ino.0)?;
+        let before = *inode;
+        if let Some(size) = set.size {
+            self.want_file(inode)?;
+            self.resize(ino.0, inode, size, &mut changes)?;
+            inode.mtime = now;
+            self.kill_privileges(ino.0, inode, set.kill_suid, &mut changes)?;
+        }
+        if set.uid.is_some() || set.gid.is_some() {
+            inode.uid = set.uid.unwrap_or(inode.uid);
+            inode.gid = set.gid.unwrap_or(inode.gid);
+            if inode.kind != FileKind::Directory {
+                self.kill_privileges(ino.0, inode, true, &mut changes)?;
+            }
+        }
+        if let Some(mode) = set.mode {
+            inode.perm = (mode & 0o7777) as u16;
+            if inode.has(flag::ACL_ACCESS) {
+                let mut access = self.stored_acl(ino.0, acl::Which::Access)?;
+                access.chmod(inode.perm);
+                changes.push(Change::Put(acl::Which::Access.key(ino.0), access.encode()));
+            }
+        }
+        set_time(&mut inode.atime, set.atime, now);
+        set_time(&mut inode.mtime, set.mtime, now);
+        match set.ctime {
+            SetTime::Omit if *set == SetAttr::default() => {}
+            SetTime::Omit => inode.ctime = now,
+            other => set_time(&mut inode.ctime, other, now),
+        }
+        let orphaned = before.object != 0 && before.object != inode.object;
+        let attr_of = *inode;
+        txn.commit(self.dataset(), changes)?;
+        drop(txn);
+        if orphaned {
+            self.note_orphan();
+        }
+        self.attr(ino.0, &attr_of)
+    }
+
+    /// What a change of the contents or the owner takes away: capabilities always, set-id bits where `suid`.
+    pub(crate) fn kill_privileges(
+        &self,
+        ino: u64,
+        inode: &mut Inode,
+        suid: bool,
+        changes: &mut Vec<Change<'_>>,
+    ) -> Result<()> {
+        if suid {
+            inode.perm = without_set_id(inode.perm);
+        }
+        if inode.has(flag::CAPS) {
+            let name = crate::xattr::CAPABILITY;
+            if let Probe::Found { place, .. } =
+                self.places.probe(self.dataset(), ino, kind::XATTR, true, name)?
+            {
+                changes.push(Change::Delete(pagefold_engine::Key::new(ino, kind::XATTR, place)));
+                inode.xattr_bytes = inode.xattr_bytes.saturating_sub(name.len() as u32 + 1);
+            }
+            inode.set(flag::CAPS, false);
+        }
+        Ok(())
+    }
+
+    /// Notes that `node`, seen as `inode`, was read. In memory only; see [`Fs::flush_times`].
+    pub(crate) fn touch(&self, node: &Arc<Node>, inode: &Inode) {
+        if self.options.read_only || self.options.atime == AtimePolicy::Never {
+            return;
+        }
+        let now = self.now();
+        if self.options.atime == AtimePolicy::Relative && !is_atime_stale(inode, now) {
+            return;
+        }
+        let mut cached = node.cached.write();
+        cached.inode.atime = now;
+        if !std::mem::replace(&mut cached.atime_dirty, true) {
+            self.atimes.lock().insert(node.ino);
+        }
+    }
+
+    /// Writes access times that so far are only in memory. Called in the background every few seconds and before
+    /// unmounting.
+    pub fn flush_times(&self) -> Result<()> {
+        let dirty = std::mem::take(&mut *self.atimes.lock());
+        for ino in dirty {
+            if let Some(node) = self.nodes.peek(ino) {
+                self.flush_time(&node)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the access time of one inode. A full pool keeps it in memory: it is no reason to fail what asked.
+    pub(crate) fn flush_time(&self, node: &Arc<Node>) -> Result<()> {
+        let mut cached = node.cached.write();
+        if !cached.atime_dirty {
+            return Ok(());
+        }
+        match self.dataset.apply(&[cached.inode.put(node.ino)]) {
+            Ok(()) => cached.atime_dirty = false,
+            Err(pagefold_engine::Error::NoSpace(_)) => {
+                self.atimes.lock().insert(node.ino);
+            }
+            Err(other) => return Err(FsError::from(other)),
+        }
+        Ok(())
+    }
+}
+
+/// Without set-user-id, and without set-group-id where the group may execute (otherwise it means mandatory locking).
+pub(crate) fn without_set_id(perm: u16) -> u16 {
+    let sgid = if perm & GROUP_EXEC != 0 { SGID } else { 0 };
+    perm & !(SUID | sgid)
+}
+
+/// Without set-group-id.
+pub(crate) fn without_sgid(perm: u16) -> u16 {
+    perm & !SGID
+}
+
+/// Whether set-group-id is on.
+pub(crate) fn has_sgid(perm: u16) -> bool {
+    perm & SGID != 0
+}
+
+/// With set-group-id.
+pub(crate) fn with_sgid(perm: u16) -> u16 {
+    perm | SGID
+}
+
+fn set_time(field: &mut Time, set: SetTime, now: Time) {
+    match set {
+        SetTime::Omit => {}
+        SetTime::Now => *field = now,
+        SetTime::Set(time) => *field = Time { secs: time.secs, nanos: time.nanos.min(999_999_999) },
+    }
+}
+
+/// relatime: not newer than the last change, or older than a day.
+fn is_atime_stale(inode: &Inode, now: Time) -> bool {
+    inode.atime <= inode.mtime
+        || inode.atime <= inode.ctime
+        || now.secs.saturating_sub(inode.atime.secs) >= RELATIME_SECS
+}

@@ -1,0 +1,291 @@
+//! The walker behind `pagefold check`: whether the invariants hold of what a dataset stores.
+//!
+//! Three passes over the map, none of which trusts a count or a name: inodes; entries, counting names; what each inode
+//! says against what was counted. Memory: about 100 bytes per inode.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pagefold_engine::dataset::Dataset;
+use pagefold_engine::types::Key;
+
+use crate::acl::{Acl, Which};
+use crate::codec::{COUNTER_KEY, HEADER_KEY, Header, Inode, Pointee, decode_counter, flag, kind};
+use crate::dir::entry_bytes;
+use crate::error::{FsError, Result};
+use crate::named::{Places, is_displaced, split};
+use crate::types::{FileKind, Ino};
+
+/// Entries fetched at once.
+const BATCH: usize = 1024;
+/// Problems that are told one by one; beyond, they are counted.
+const PROBLEMS_MAX: usize = 1000;
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Inodes, orphans included.
+    pub inodes: u64,
+    /// Of these, directories.
+    pub directories: u64,
+    /// Directory entries.
+    pub entries: u64,
+    /// Extended attributes and ACLs.
+    pub xattrs: u64,
+    /// Unlinked inodes and data objects that are yet to be reaped: no damage.
+    pub orphans: u64,
+    /// Stored bytes of files' pages.
+    pub stored_bytes: u64,
+    /// What is wrong: the first thousand, each naming its inode.
+    pub problems: Vec<String>,
+    /// How many problems there are.
+    pub problem_count: u64,
+}
+
+impl Report {
+    /// Whether nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        self.problem_count == 0
+    }
+
+    fn problem(&mut self, text: String) {
+        self.problem_count += 1;
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(text);
+        }
+    }
+}
+
+/// What the walk saw of one inode.
+#[derive(Default)]
+struct Seen {
+    inode: Option<Inode>,
+    names: u64,
+    /// The directory of its last name.
+    dir: u64,
+    entries: u64,
+    displaced: u64,
+    entry_bytes: u64,
+    subdirs: u64,
+    xattr_bytes: u64,
+    flags: u16,
+    has_target: bool,
+}
+
+/// Checks the file system in `dataset`, which nobody changes meanwhile. Damage is reported, not an error.
+///
+/// Errors: `NotFound` where there is no file system; what the dataset cannot read.
+pub fn check(dataset: &dyn Dataset) -> Result<Report> {
+    let header = Header::decode(&dataset.get(&HEADER_KEY)?.ok_or(FsError::NotFound)?)?;
+    let mut walk = Walk {
+        dataset,
+        places: Places::new(header.seed),
+        report: Report::default(),
+        seen: BTreeMap::new(),
+        orphan_inodes: BTreeSet::new(),
+        orphan_data: BTreeSet::new(),
+        counter: 0,
+    };
+    walk.collect()?;
+    walk.compare()?;
+    walk.reach();
+    Ok(walk.report)
+}
+
+struct Walk<'d> {
+    dataset: &'d dyn Dataset,
+    places: Places,
+    report: Report,
+    seen: BTreeMap<u64, Seen>,
+    orphan_inodes: BTreeSet<u64>,
+    orphan_data: BTreeSet<u64>,
+    counter: u64,
+}
+
+impl Walk<'_> {
+    /// Goes over every key once.
+    fn collect(&mut self) -> Result<()> {
+        let (mut from, end) = (Key::new(0, 0, 0), Key::new(u64::MAX, Key::ENGINE_KINDS, 0));
+        loop {
+            let batch = self.dataset.range(&from, &end, BATCH)?;
+            for (key, value) in &batch {
+                if let Err(error) = self.visit(key, value) {
+                    self.report.problem(error.to_string());
+                }
+            }
+            match batch.last() {
+                Some((last, _)) if batch.len() == BATCH => from = after(last),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn visit(&mut self, key: &Key, value: &[u8]) -> Result<()> {
+        match (key.object, key.kind) {
+            (_, Key::ENGINE_KINDS..) | (0, kind::HEADER) => {}
+            (0, kind::COUNTER) if *key == COUNTER_KEY => self.counter = decode_counter(value)?,
+            (0, kind::ORPHAN_INODE) => drop(self.orphan_inodes.insert(key.offset)),
+            (0, kind::ORPHAN_DATA) => drop(self.orphan_data.insert(key.offset)),
+            (0, _) => self.report.problem(format!("unknown key {key:?}")),
+            (ino, kind::INODE) if key.offset == 0 => {
+                self.report.inodes += 1;
+                let inode = Inode::decode(ino, value)?;
+                self.report.directories += u64::from(inode.kind == FileKind::Directory);
+                self.seen.entry(ino).or_default().inode = Some(inode);
+            }
+            (ino, kind::ENTRY) => self.visit_entry(ino, key.offset, value)?,
+            (ino, kind::XATTR) => {
+                let (name, _) = split(ino, value)?;
+                self.report.xattrs += 1;
+                self.check_place(ino, key.offset, name);
+                let seen = self.seen.entry(ino).or_default();
+                seen.xattr_bytes += name.len() as u64 + 1;
+                if name == crate::xattr::CAPABILITY {
+                    seen.flags |= flag::CAPS;
+                }
+            }
+            (ino, kind::ACL) if key.offset <= 1 => {
+                self.report.xattrs += 1;
+                let which = if key.offset == 0 { Which::Access } else { Which::Default };
+                self.seen.entry(ino).or_default().flags |= which.flag();
+                Acl::decode(value)?;
+            }
+            (ino, kind::TARGET) if key.offset == 0 => self.seen.entry(ino).or_default().has_target = true,
+            _ => self.report.problem(format!("unknown key {key:?}")),
+        }
+        Ok(())
+    }
+
+    fn visit_entry(&mut self, dir: u64, place: u64, value: &[u8]) -> Result<()> {
+        let (name, payload) = split(dir, value)?;
+        let pointee = Pointee::decode(dir, payload)?;
+        self.report.entries += 1;
+        self.check_place(dir, place, name);
+        let target = self.seen.entry(pointee.ino).or_default();
+        target.names += 1;
+        target.dir = dir;
+        let here = self.seen.entry(dir).or_default();
+        here.entries += 1;
+        here.displaced += u64::from(is_displaced(place));
+        here.entry_bytes += entry_bytes(name);
+        here.subdirs += u64::from(pointee.kind == FileKind::Directory);
+        Ok(())
+    }
+
+    fn check_place(&mut self, ino: u64, place: u64, name: &[u8]) {
+        let first = self.places.first(name);
+        if !(first..first + (1 << crate::limits::SLOT_BITS)).contains(&place) {
+            let name = name.escape_ascii();
+            self.report.problem(format!("inode {ino}: the name {name} is not where it is looked for"));
+        }
+    }
+
+    /// What each inode says against what was counted.
+    fn compare(&mut self) -> Result<()> {
+        let mut objects = BTreeMap::new();
+        for (&ino, seen) in &self.seen {
+            let Some(inode) = &seen.inode else {
+                let what = if seen.names > 0 {
+                    "is named but does not exist"
+                } else {
+                    "has values but does not exist"
+                };
+                self.report.problem(format!("inode {ino} {what}"));
+                continue;
+            };
+            for text in differences(ino, seen, inode, self.orphan_inodes.contains(&ino), self.counter) {
+                self.report.problem(format!("inode {ino}: {text}"));
+            }
+            if inode.kind == FileKind::Regular && inode.object != 0 {
+                if let Some(other) = objects.insert(inode.object, ino) {
+                    self.report.problem(format!("inodes {other} and {ino} have the same data object"));
+                }
+                if inode.object >= self.counter || self.orphan_data.contains(&inode.object) {
+                    self.report.problem(format!("inode {ino}: its data object {} is free", inode.object));
+                }
+                let end = inode.size.div_ceil(u64::from(inode.recordsize));
+                if let Some(page) = self.dataset.next_data(inode.object, end)? {
+                    self.report.problem(format!("inode {ino}: page {page} is stored behind its end"));
+                }
+                self.report.stored_bytes += self.dataset.usage(inode.object)?.stored_bytes;
+            }
+        }
+        for ino in &self.orphan_inodes {
+            if self.seen.get(ino).is_none_or(|seen| seen.inode.is_none()) {
+                self.report.problem(format!("inode {ino} is listed as an orphan but does not exist"));
+            }
+        }
+        self.report.orphans = (self.orphan_inodes.len() + self.orphan_data.len()) as u64;
+        Ok(())
+    }
+
+    /// Every directory that has a name hangs below the root by its parents.
+    fn reach(&mut self) {
+        let parent = |ino: u64| {
+            let inode = self.seen.get(&ino).and_then(|seen| seen.inode)?;
+            (inode.kind == FileKind::Directory).then_some(inode.object)
+        };
+        if parent(Ino::ROOT.0) != Some(Ino::ROOT.0) {
+            self.report.problem("the root directory is missing or is not its own parent".to_owned());
+            return;
+        }
+        let mut reached = BTreeSet::from([Ino::ROOT.0]);
+        let mut lost = Vec::new();
+        for (&ino, seen) in self.seen.iter().filter(|(_, seen)| seen.names > 0) {
+            let mut path = Vec::new();
+            let mut at = ino;
+            while let Some(up) = parent(at).filter(|_| !reached.contains(&at)) {
+                path.push(at);
+                if path.len() > self.seen.len() {
+                    break;
+                }
+                at = up;
+            }
+            if reached.contains(&at) {
+                reached.extend(path);
+            } else if seen.inode.is_some_and(|inode| inode.kind == FileKind::Directory) {
+                lost.push(ino);
+            }
+        }
+        for ino in lost {
+            self.report.problem(format!("directory {ino} cannot be reached from the root"));
+        }
+    }
+}
+
+/// In words, where an inode differs from what was counted.
+fn differences(ino: u64, seen: &Seen, inode: &Inode, is_orphan: bool, counter: u64) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut differ = |what: &str, says: u64, counted: u64| {
+        if says != counted {
+            found.push(format!("{what}: it says {says}, counted {counted}"));
+        }
+    };
+    let is_dir = inode.kind == FileKind::Directory;
+    if is_dir {
+        let named = u64::from(ino == Ino::ROOT.0 || seen.names == 1);
+        differ("links", u64::from(inode.nlink), (2 + seen.subdirs) * named);
+        differ("entries", inode.entries, seen.entries);
+        differ("displaced entries", u64::from(inode.displaced), seen.displaced);
+        differ("bytes of entries", inode.size, seen.entry_bytes);
+        let parent = if seen.names > 0 { seen.dir } else { inode.object };
+        differ("parent", inode.object, parent);
+    } else {
+        differ("links", u64::from(inode.nlink), seen.names);
+        differ("entries of what is no directory", 0, seen.entries);
+    }
+    differ("on the list of orphans", u64::from(is_orphan), u64::from(inode.nlink == 0));
+    differ("bytes of attributes' names", u64::from(inode.xattr_bytes), seen.xattr_bytes);
+    let flags = flag::ACL_ACCESS | flag::ACL_DEFAULT | flag::CAPS;
+    differ("attribute flags", u64::from(inode.flags & flags), u64::from(seen.flags));
+    differ("link target", u64::from(inode.kind == FileKind::Symlink), u64::from(seen.has_target));
+    differ("below the inode counter", 1, u64::from(ino < counter));
+    found
+}
+
+/// The key behind `key`.
+fn after(key: &Key) -> Key {
+    match key.offset.checked_add(1) {
+        Some(offset) => Key { offset, ..*key },
+        None => Key::new(key.object, key.kind.saturating_add(1), 0),
+    }
+}

@@ -1,0 +1,440 @@
+//! Directories: looking up, listing, and making new inodes in them.
+
+use std::sync::Arc;
+
+use pagefold_engine::dataset::Change;
+use pagefold_engine::types::Key;
+
+use crate::acl::Which;
+use crate::attr::{has_sgid, with_sgid};
+use crate::codec::{Inode, POINTEE_BYTES, Pointee, flag, kind};
+use crate::error::{FsError, Result};
+use crate::fs::Fs;
+use crate::inode::{Node, Txn};
+use crate::limits::{LINK_MAX, NAME_MAX, READDIR_BATCH, TARGET_MAX};
+use crate::named::{PLACE_MIN, Probe, check_name, is_displaced, join, split};
+use crate::orphan;
+use crate::types::{Attr, Caller, DirEntry, Entry, FileKind, Ino, OpenFlags};
+
+/// Inode numbers are never used twice, so one generation does.
+const GENERATION: u64 = 1;
+
+/// Cookies of `.` and `..`; entries have their places, from [`PLACE_MIN`] on.
+const COOKIE_DOT: u64 = 1;
+const COOKIE_DOTDOT: u64 = 2;
+const _: () = assert!(COOKIE_DOTDOT < PLACE_MIN);
+
+/// Permissions of symbolic links.
+const SYMLINK_PERM: u16 = 0o777;
+
+/// What a new inode is to be.
+struct New<'a> {
+    kind: FileKind,
+    perm: u32,
+    rdev: u32,
+    target: &'a [u8],
+    opens: u64,
+}
+
+impl Fs {
+    /// The inode of `name` in `parent`; counts as one reference (see [`Fs::forget`]). `.` and `..` are the directory and
+    /// its parent.
+    ///
+    /// Errors: `NotFound`, `NotADirectory`, `NameTooLong`.
+    pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
+        if name.len() > NAME_MAX {
+            return Err(FsError::NameTooLong);
+        }
+        let dir = self.node(parent)?;
+        // Between finding the name and taking hold of the inode it may be unlinked and reaped: then the name is
+        // looked up again, and is gone or is another.
+        let mut gone = None;
+        loop {
+            let child = match name {
+                b"." => parent.0,
+                b".." => {
+                    let inode = dir.snapshot();
+                    self.want_dir(&inode)?;
+                    inode.object
+                }
+                _ => self.find(&dir, name)?.ok_or(FsError::NotFound)?.ino,
+            };
+            match self.nodes.grab(self.dataset(), child) {
+                Ok(node) => return self.entry(&node, name),
+                Err(FsError::Stale) if gone != Some(child) => gone = Some(child),
+                Err(FsError::Stale) => {
+                    let detail =
+                        format!("entry {:?} names inode {child}, which does not exist", name.escape_ascii());
+                    return Err(FsError::Corrupt { ino: parent.0, what: "directory", detail });
+                }
+                Err(other) => return Err(other),
+            }
+        }
+    }
+
+    /// What `name` in `dir` points to.
+    pub(crate) fn find(&self, dir: &Node, name: &[u8]) -> Result<Option<Pointee>> {
+        let cached = dir.cached.read();
+        self.want_dir(&cached.inode)?;
+        match self.probe_entry(dir.ino, &cached.inode, name)? {
+            Probe::Found { payload, .. } => Pointee::decode(dir.ino, &payload).map(Some),
+            Probe::Vacant { .. } => Ok(None),
+        }
+    }
+
+    pub(crate) fn probe_entry(&self, dir: u64, inode: &Inode, name: &[u8]) -> Result<Probe> {
+        self.places.probe(self.dataset(), dir, kind::ENTRY, inode.displaced > 0, name)
+    }
+
+    /// The answer for an inode on which a reference was just taken; gives it back on failure.
+    fn entry(&self, node: &Arc<Node>, name: &[u8]) -> Result<Entry> {
+        let inode = node.snapshot();
+        if inode.kind == FileKind::Regular && inode.recordsize == 0 {
+            remember_name(node, name);
+        }
+        match self.attr(node.ino, &inode) {
+            Ok(attr) => Ok(Entry { ino: Ino(node.ino), generation: GENERATION, attr }),
+            Err(error) => {
+                self.forget(Ino(node.ino), 1);
+                Err(error)
+            }
+        }
+    }
+
+    /// The answer for one more name of an inode in use.
+    pub(crate) fn entry_of(&self, ino: u64, name: &[u8]) -> Result<Entry> {
+        self.entry(&self.nodes.grab(self.dataset(), ino)?, name)
+    }
+
+    /// Makes a regular file, fifo, socket or device; not opened.
+    pub fn mknod(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        kind: FileKind,
+        perm: u32,
+        rdev: u32,
+        caller: &Caller,
+    ) -> Result<Entry> {
+        if matches!(kind, FileKind::Directory | FileKind::Symlink) {
+            return Err(FsError::Invalid("mknod makes no directories or symbolic links"));
+        }
+        let is_device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
+        let rdev = if is_device { rdev } else { 0 };
+        self.make(parent, name, &New { kind, perm, rdev, target: &[], opens: 0 }, caller)
+    }
+
+    /// Makes a directory.
+    pub fn mkdir(&self, parent: Ino, name: &[u8], perm: u32, caller: &Caller) -> Result<Entry> {
+        self.make(
+            parent,
+            name,
+            &New { kind: FileKind::Directory, perm, rdev: 0, target: &[], opens: 0 },
+            caller,
+        )
+    }
+
+    /// Makes a symbolic link. Errors: `Invalid` for an empty target, `NameTooLong` for one beyond 4095 bytes.
+    pub fn symlink(&self, parent: Ino, name: &[u8], target: &[u8], caller: &Caller) -> Result<Entry> {
+        if target.len() > TARGET_MAX {
+            return Err(FsError::NameTooLong);
+        }
+        if target.is_empty() || target.contains(&0) {
+            return Err(FsError::Invalid("a link's target is empty or contains a zero byte"));
+        }
+        let perm = u32::from(SYMLINK_PERM);
+        self.make(parent, name, &New { kind: FileKind::Symlink, perm, rdev: 0, target, opens: 0 }, caller)
+    }
+
+    /// Target of a symbolic link. Errors: `Invalid` for anything else.
+    pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        let node = self.node(ino)?;
+        let inode = node.snapshot();
+        if inode.kind != FileKind::Symlink {
+            return Err(FsError::Invalid("not a symbolic link"));
+        }
+        let damaged = || FsError::Corrupt { ino: ino.0, what: "link", detail: "it has no target".to_owned() };
+        let target = self.dataset.get(&Key::new(ino.0, kind::TARGET, 0))?.ok_or_else(damaged)?;
+        self.touch(&node, &inode);
+        Ok(target)
+    }
+
+    /// Makes (or, unless exclusive, finds) a regular file and opens it: one reference and one open.
+    pub fn create(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        perm: u32,
+        flags: OpenFlags,
+        caller: &Caller,
+    ) -> Result<Entry> {
+        let new = New { kind: FileKind::Regular, perm, rdev: 0, target: &[], opens: 1 };
+        loop {
+            match self.make(parent, name, &new, caller) {
+                Err(FsError::Exists) if !flags.exclusive => {}
+                other => return other,
+            }
+            // It exists: open it, unless it is gone by now.
+            let found = match self.lookup(parent, name) {
+                Ok(found) => found,
+                Err(FsError::NotFound) => continue,
+                Err(other) => return Err(other),
+            };
+            match self.open(found.ino, flags) {
+                Ok(attr) => return Ok(Entry { attr, ..found }),
+                Err(error) => {
+                    self.forget(found.ino, 1);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Makes a regular file without a name and opens it (O_TMPFILE): one reference and one open. [`Fs::link`] names it.
+    pub fn tmpfile(&self, parent: Ino, perm: u32, caller: &Caller) -> Result<Entry> {
+        self.writable()?;
+        let ino = self.new_id()?;
+        let dir = self.node(parent)?;
+        let cached = dir.cached.read();
+        self.want_live_dir(&cached.inode)?;
+        let new = New { kind: FileKind::Regular, perm, rdev: 0, target: &[], opens: 1 };
+        let mut changes = vec![orphan::put_inode(ino)];
+        let mut inode = self.new_inode(ino, parent.0, &cached.inode, &new, caller, &mut changes)?;
+        inode.nlink = 0;
+        inode.set(flag::TMPFILE, true);
+        changes.push(inode.put(ino));
+        let attr = self.attr(ino, &inode)?;
+        // In use before it is on the list of orphans, or it might be reaped at once.
+        let node = self.nodes.insert(ino, inode, 1);
+        if let Err(error) = self.dataset.apply(&changes) {
+            node.drop_open();
+            node.drop_lookups(1);
+            drop(node);
+            self.nodes.retire(ino);
+            return Err(error.into());
+        }
+        Ok(Entry { ino: Ino(ino), generation: GENERATION, attr })
+    }
+
+    fn make(&self, parent: Ino, name: &[u8], new: &New<'_>, caller: &Caller) -> Result<Entry> {
+        self.writable()?;
+        check_new_name(name)?;
+        let dir = self.node(parent)?;
+        let mut txn = Txn::lock(&[&dir]);
+        self.want_live_dir(txn.get(parent.0)?)?;
+        let Probe::Vacant { place } = self.probe_entry(parent.0, txn.get(parent.0)?, name)? else {
+            return Err(FsError::Exists);
+        };
+        let ino = self.new_id()?;
+        let mut changes = Vec::with_capacity(6);
+        let inode = self.new_inode(ino, parent.0, txn.get(parent.0)?, new, caller, &mut changes)?;
+        changes.push(inode.put(ino));
+        let pointee = Pointee { ino, kind: new.kind };
+        add_entry(parent.0, txn.edit(parent.0)?, place, name, pointee, inode.ctime, &mut changes)?;
+        let attr = self.attr(ino, &inode)?;
+        txn.commit(self.dataset(), changes)?;
+        // Taken in before the directory is unlocked: nobody can find the name earlier.
+        let node = self.nodes.insert(ino, inode, new.opens);
+        if new.kind == FileKind::Regular {
+            remember_name(&node, name);
+        }
+        Ok(Entry { ino: Ino(ino), generation: GENERATION, attr })
+    }
+
+    /// A new inode in `dir`, with what it inherits; `changes` get what belongs to it besides the inode itself.
+    fn new_inode(
+        &self,
+        ino: u64,
+        parent: u64,
+        dir: &Inode,
+        new: &New<'_>,
+        caller: &Caller,
+        changes: &mut Vec<Change<'_>>,
+    ) -> Result<Inode> {
+        let mut inode = Inode::new(new.kind, (new.perm & 0o7777) as u16, self.now());
+        inode.uid = caller.uid;
+        inode.gid = caller.gid;
+        inode.rdev = new.rdev;
+        let is_dir = new.kind == FileKind::Directory;
+        if is_dir {
+            inode.object = parent;
+        }
+        if has_sgid(dir.perm) {
+            inode.gid = dir.gid;
+            if is_dir {
+                inode.perm = with_sgid(inode.perm);
+            }
+        }
+        if new.kind == FileKind::Symlink {
+            inode.size = new.target.len() as u64;
+            changes.push(Change::Put(Key::new(ino, kind::TARGET, 0), new.target.to_vec()));
+            return Ok(inode);
+        }
+        let Some(default) = self.default_acl(parent, dir)? else {
+            inode.perm &= !((caller.umask & 0o777) as u16);
+            return Ok(inode);
+        };
+        let (access, perm) = default.inherit(inode.perm);
+        inode.perm = perm;
+        if !access.is_minimal() {
+            inode.set(flag::ACL_ACCESS, true);
+            changes.push(Change::Put(Which::Access.key(ino), access.encode()));
+        }
+        if is_dir {
+            inode.set(flag::ACL_DEFAULT, true);
+            changes.push(Change::Put(Which::Default.key(ino), default.encode()));
+        }
+        Ok(inode)
+    }
+
+    /// Opens a directory; owes one [`Fs::releasedir`].
+    pub fn opendir(&self, ino: Ino) -> Result<Attr> {
+        let node = self.node(ino)?;
+        let inode = node.snapshot();
+        self.want_dir(&inode)?;
+        let attr = self.attr(ino.0, &inode)?;
+        node.add_open();
+        Ok(attr)
+    }
+
+    /// Closes a directory.
+    pub fn releasedir(&self, ino: Ino) {
+        self.release(ino);
+    }
+
+    /// Tells the entries after `cookie` (0: from the start, with `.` and `..`) until `emit` returns false; an entry for
+    /// which it did so has not been told. An entry that stays during a listing is told exactly once, whatever others do.
+    pub fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
+        let node = self.node(ino)?;
+        let inode = node.snapshot();
+        self.want_dir(&inode)?;
+        self.touch(&node, &inode);
+        for (dot, target, name) in [(COOKIE_DOT, ino, &b"."[..]), (COOKIE_DOTDOT, Ino(inode.object), b"..")] {
+            let told = cookie >= dot
+                || emit(&DirEntry { ino: target, cookie: dot, kind: FileKind::Directory, name });
+            if !told {
+                return Ok(());
+            }
+        }
+        if inode.nlink == 0 {
+            return Ok(());
+        }
+        let mut from = cookie.saturating_add(1);
+        let end = Key::new(ino.0, kind::ENTRY + 1, 0);
+        // A short first batch: many directories, and many callers' buffers, are small.
+        let mut limit = READDIR_BATCH / 4;
+        loop {
+            let batch = {
+                let _unchanged = node.cached.read();
+                self.dataset.range(&Key::new(ino.0, kind::ENTRY, from), &end, limit)?
+            };
+            for (key, value) in &batch {
+                let (name, payload) = split(ino.0, value)?;
+                let pointee = Pointee::decode(ino.0, payload)?;
+                if !emit(&DirEntry { ino: Ino(pointee.ino), cookie: key.offset, kind: pointee.kind, name }) {
+                    return Ok(());
+                }
+                from = key.offset + 1;
+            }
+            if batch.len() < limit {
+                return Ok(());
+            }
+            limit = READDIR_BATCH;
+        }
+    }
+
+    /// As [`Fs::readdir`] with attributes; every `Entry` for which `emit` returned true is one reference. `.` and `..`,
+    /// and names unlinked meanwhile, come without.
+    pub fn readdirplus(
+        &self,
+        ino: Ino,
+        cookie: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>, Option<&Entry>) -> bool,
+    ) -> Result<()> {
+        let mut failed = None;
+        self.readdir(ino, cookie, &mut |dirent| {
+            if dirent.cookie < PLACE_MIN {
+                return emit(dirent, None);
+            }
+            let entry = match self.entry_of(dirent.ino.0, dirent.name) {
+                Ok(entry) => Some(entry),
+                Err(FsError::Stale) => None,
+                Err(error) => {
+                    failed = Some(error);
+                    return false;
+                }
+            };
+            let told = emit(dirent, entry.as_ref());
+            if !told && entry.is_some() {
+                self.forget(dirent.ino, 1);
+            }
+            told
+        })?;
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+/// As [`check_name`], for making: `.` and `..` exist everywhere.
+pub(crate) fn check_new_name(name: &[u8]) -> Result<()> {
+    if name == b"." || name == b".." { Err(FsError::Exists) } else { check_name(name) }
+}
+
+/// Enters `name` into directory `ino` (`dir`) at `place`.
+pub(crate) fn add_entry(
+    ino: u64,
+    dir: &mut Inode,
+    place: u64,
+    name: &[u8],
+    pointee: Pointee,
+    now: crate::types::Time,
+    changes: &mut Vec<Change<'_>>,
+) -> Result<()> {
+    if pointee.kind == FileKind::Directory {
+        if dir.nlink >= LINK_MAX {
+            return Err(FsError::TooManyLinks);
+        }
+        dir.nlink += 1;
+    }
+    dir.entries += 1;
+    dir.displaced += u32::from(is_displaced(place));
+    dir.size += entry_bytes(name);
+    dir.mtime = now;
+    dir.ctime = now;
+    changes.push(Change::Put(Key::new(ino, kind::ENTRY, place), join(name, &pointee.encode())));
+    Ok(())
+}
+
+/// Takes `name` at `place` out of directory `ino` (`dir`).
+pub(crate) fn remove_entry(
+    ino: u64,
+    dir: &mut Inode,
+    place: u64,
+    name: &[u8],
+    pointee: Pointee,
+    now: crate::types::Time,
+    changes: &mut Vec<Change<'_>>,
+) {
+    if pointee.kind == FileKind::Directory {
+        dir.nlink = dir.nlink.saturating_sub(1);
+    }
+    dir.entries = dir.entries.saturating_sub(1);
+    dir.displaced = dir.displaced.saturating_sub(u32::from(is_displaced(place)));
+    dir.size = dir.size.saturating_sub(entry_bytes(name));
+    dir.mtime = now;
+    dir.ctime = now;
+    changes.push(Change::Delete(Key::new(ino, kind::ENTRY, place)));
+}
+
+/// Bytes of an entry's value: what directories' sizes are made of.
+pub(crate) fn entry_bytes(name: &[u8]) -> u64 {
+    (1 + name.len() + POINTEE_BYTES) as u64
+}
+
+fn remember_name(node: &Node, name: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(name) {
+        let mut hint = node.name_hint.lock();
+        if hint.as_deref() != Some(text) {
+            *hint = Some(text.into());
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Inodes in memory: a sharded cache, one lock per inode, and changes of several at once.
+//!
+//! Lock order: the rename lock, inodes by ascending number, a shard, the id counter. A shard's lock is a leaf for
+//! inodes: nobody waits for an inode while holding one.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
+
+use pagefold_engine::dataset::{Change, Dataset};
+
+use crate::codec::Inode;
+use crate::error::{FsError, Result};
+use crate::limits::{SHARD_KEEP, SHARDS};
+
+/// An inode's attributes as cached.
+#[derive(Debug)]
+pub(crate) struct Cached {
+    pub(crate) inode: Inode,
+    /// The access time is newer than what the dataset holds.
+    pub(crate) atime_dirty: bool,
+}
+
+/// An inode in memory.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) ino: u64,
+    /// References of the kernel, one per `Entry` that it was given.
+    lookups: AtomicU64,
+    /// Opens not yet released.
+    opens: AtomicU64,
+    pub(crate) cached: RwLock<Cached>,
+    /// A name that the file was last seen under, while its recordsize is undecided.
+    pub(crate) name_hint: Mutex<Option<Box<str>>>,
+}
+
+impl Node {
+    fn new(ino: u64, inode: Inode) -> Self {
+        Self {
+            ino,
+            lookups: AtomicU64::new(0),
+            opens: AtomicU64::new(0),
+            cached: RwLock::new(Cached { inode, atime_dirty: false }),
+            name_hint: Mutex::new(None),
+        }
+    }
+
+    /// A copy of the attributes.
+    pub(crate) fn snapshot(&self) -> Inode {
+        self.cached.read().inode
+    }
+
+    pub(crate) fn add_open(&self) {
+        self.opens.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One open less; true if neither opens nor references are left.
+    pub(crate) fn drop_open(&self) -> bool {
+        drop_saturating(&self.opens, 1) == 0 && self.lookups.load(Ordering::Acquire) == 0
+    }
+
+    /// `count` references less; true if neither opens nor references are left.
+    pub(crate) fn drop_lookups(&self, count: u64) -> bool {
+        drop_saturating(&self.lookups, count) == 0 && self.opens.load(Ordering::Acquire) == 0
+    }
+
+    fn is_idle(&self) -> bool {
+        self.lookups.load(Ordering::Acquire) == 0 && self.opens.load(Ordering::Acquire) == 0
+    }
+}
+
+/// Subtracts without going below zero (the kernel's counts are not trusted); returns what is left.
+fn drop_saturating(counter: &AtomicU64, count: u64) -> u64 {
+    let less = |n: u64| Some(n.saturating_sub(count));
+    let before = counter.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).unwrap_or_else(|n| n);
+    before.saturating_sub(count)
+}
+
+#[derive(Default)]
+struct Shard {
+    nodes: HashMap<u64, Arc<Node>>,
+    /// Size at which unreferenced nodes are looked for.
+    sweep_at: usize,
+}
+
+/// What became of an inode to be retired.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Retired {
+    /// It is not cached, and never will be again.
+    Gone,
+    /// Referenced or open: `forget` or `release` will tell when that ends.
+    InUse,
+    /// A call is just working with it; nobody will tell.
+    Held,
+}
+
+/// The cache: every inode in use, and some that are not.
+pub(crate) struct Nodes {
+    shards: Vec<Mutex<Shard>>,
+}
+
+impl Nodes {
+    pub(crate) fn new() -> Self {
+        let shard = || Mutex::new(Shard { nodes: HashMap::new(), sweep_at: SHARD_KEEP });
+        Self { shards: std::iter::repeat_with(shard).take(SHARDS).collect() }
+    }
+
+    fn shard(&self, ino: u64) -> MutexGuard<'_, Shard> {
+        self.shards[(ino % SHARDS as u64) as usize].lock()
+    }
+
+    /// The node of `ino`, read where it is not cached. The shard stays locked meanwhile, so that no second
+    /// copy comes into being. Errors: `Stale` where there is none or it is unlinked and in nobody's hands.
+    pub(crate) fn get(&self, dataset: &dyn Dataset, ino: u64) -> Result<Arc<Node>> {
+        self.shard(ino).load(dataset, ino)
+    }
+
+    /// As [`Nodes::get`], with one reference more.
+    pub(crate) fn grab(&self, dataset: &dyn Dataset, ino: u64) -> Result<Arc<Node>> {
+        let mut shard = self.shard(ino);
+        let node = shard.load(dataset, ino)?;
+        node.lookups.fetch_add(1, Ordering::AcqRel);
+        Ok(node)
+    }
+
+    /// The node of `ino` if cached.
+    pub(crate) fn peek(&self, ino: u64) -> Option<Arc<Node>> {
+        self.shard(ino).nodes.get(&ino).cloned()
+    }
+
+    /// Takes in an inode just made, with one reference and `opens` opens.
+    pub(crate) fn insert(&self, ino: u64, inode: Inode, opens: u64) -> Arc<Node> {
+        let mut shard = self.shard(ino);
+        let node = Arc::clone(shard.nodes.entry(ino).or_insert_with(|| Arc::new(Node::new(ino, inode))));
+        node.lookups.fetch_add(1, Ordering::AcqRel);
+        node.opens.fetch_add(opens, Ordering::AcqRel);
+        shard.sweep();
+        node
+    }
+
+    /// Drops an unlinked inode from the cache for good, unless somebody still uses it.
+    pub(crate) fn retire(&self, ino: u64) -> Retired {
+        let mut shard = self.shard(ino);
+        match shard.nodes.get(&ino) {
+            Some(node) if !node.is_idle() => return Retired::InUse,
+            Some(node) if Arc::strong_count(node) > 1 => return Retired::Held,
+            Some(_) | None => {}
+        }
+        shard.nodes.remove(&ino);
+        Retired::Gone
+    }
+}
+
+impl Shard {
+    fn load(&mut self, dataset: &dyn Dataset, ino: u64) -> Result<Arc<Node>> {
+        if let Some(node) = self.nodes.get(&ino) {
+            return Ok(Arc::clone(node));
+        }
+        if ino == 0 {
+            return Err(FsError::Stale);
+        }
+        let bytes = dataset.get(&Inode::key(ino))?.ok_or(FsError::Stale)?;
+        let inode = Inode::decode(ino, &bytes)?;
+        if inode.nlink == 0 {
+            return Err(FsError::Stale);
+        }
+        let node = Arc::new(Node::new(ino, inode));
+        self.nodes.insert(ino, Arc::clone(&node));
+        self.sweep();
+        Ok(node)
+    }
+
+    /// Drops nodes that nobody refers to, once they may be half of all: constant cost per insertion.
+    fn sweep(&mut self) {
+        if self.nodes.len() < self.sweep_at {
+            return;
+        }
+        // An unlinked node must stay: from the dataset it could not be loaded again. Reaping retires it.
+        let droppable = |node: &Arc<Node>| {
+            node.is_idle()
+                && Arc::strong_count(node) == 1
+                && node.cached.try_read().is_some_and(|c| !c.atime_dirty && c.inode.nlink > 0)
+        };
+        self.nodes.retain(|_, node| !droppable(node));
+        self.sweep_at = self.nodes.len() * 2 + SHARD_KEEP;
+    }
+}
+
+/// Several inodes locked for a change that is applied as one.
+///
+/// Works on copies: what failed has changed nothing.
+pub(crate) struct Txn<'n> {
+    locked: Vec<Locked<'n>>,
+}
+
+struct Locked<'n> {
+    ino: u64,
+    guard: RwLockWriteGuard<'n, Cached>,
+    new: Inode,
+}
+
+impl<'n> Txn<'n> {
+    /// Locks the nodes in their order; the same one may come more than once.
+    pub(crate) fn lock(nodes: &[&'n Node]) -> Self {
+        let mut sorted = nodes.to_vec();
+        sorted.sort_unstable_by_key(|node| node.ino);
+        sorted.dedup_by_key(|node| node.ino);
+        let lock = |node: &'n Node| {
+            let guard = node.cached.write();
+            let new = guard.inode;
+            Locked { ino: node.ino, guard, new }
+        };
+        Self { locked: sorted.into_iter().map(lock).collect() }
+    }
+
+    /// The new state of a locked inode, to read and change.
+    pub(crate) fn edit(&mut self, ino: u64) -> Result<&mut Inode> {
+        self.locked.iter_mut().find(|l| l.ino == ino).map(|l| &mut l.new).ok_or(FsError::Stale)
+    }
+
+    /// The new state of a locked inode.
+    pub(crate) fn get(&self, ino: u64) -> Result<&Inode> {
+        self.locked.iter().find(|l| l.ino == ino).map(|l| &l.new).ok_or(FsError::Stale)
+    }
+
+    /// Applies `changes` and those of the inodes as one.
+    pub(crate) fn commit(&mut self, dataset: &dyn Dataset, mut changes: Vec<Change<'_>>) -> Result<()> {
+        for l in self.locked.iter().filter(|l| l.new != l.guard.inode || l.guard.atime_dirty) {
+            changes.push(l.new.put(l.ino));
+        }
+        if !changes.is_empty() {
+            dataset.apply(&changes)?;
+        }
+        for l in &mut self.locked {
+            l.guard.inode = l.new;
+            l.guard.atime_dirty = false;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,259 @@
+//! Data: open, read, write, truncate, sync, seek.
+//!
+//! A regular file has a data object and a recordsize, or neither: until the first byte other than zero is written,
+//! nothing is stored and the recordsize is undecided. An object's recordsize never changes; truncation to nothing
+//! gives the object up. So a reader that took note of object, recordsize and size needs no lock while it reads: at worst
+//! it reads zeros of an object given up meanwhile. A record is read as it was at one instant.
+
+use pagefold_engine::dataset::{Change, Usage};
+use pagefold_engine::limits::{ATOMIC_WRITE_MAX, RECORDSIZE_DEFAULT};
+
+use crate::codec::{Inode, flag, is_recordsize};
+use crate::error::{FsError, Result};
+use crate::fs::Fs;
+use crate::inode::Node;
+use crate::limits::{FILE_BYTES_MAX, PUNCH_PAGES_MAX, ZEROS};
+use crate::orphan;
+use crate::types::{Attr, Ino, OpenFlags, Seek, WriteFlags, Written};
+
+impl Fs {
+    /// Opens a regular file; owes one [`Fs::release`]. Returns the attributes after any truncation.
+    pub fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Attr> {
+        let node = self.node(ino)?;
+        let inode = node.snapshot();
+        self.want_file(&inode)?;
+        let attr = if flags.truncate {
+            let set =
+                crate::types::SetAttr { size: Some(0), kill_suid: flags.kill_suid, ..Default::default() };
+            self.setattr(ino, &set)?
+        } else {
+            self.attr(ino.0, &inode)?
+        };
+        node.add_open();
+        Ok(attr)
+    }
+
+    /// Fills `buf` from byte `offset` on; returns how many bytes, fewer only at the end of the file.
+    pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let node = self.node(ino)?;
+        let inode = node.snapshot();
+        self.want_file(&inode)?;
+        let left = inode.size.saturating_sub(offset);
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
+        let buf = &mut buf[..len];
+        if len == 0 {
+            return Ok(0);
+        }
+        if inode.object == 0 {
+            buf.fill(0);
+        } else {
+            self.dataset.read(inode.object, inode.recordsize, offset, buf)?;
+        }
+        self.touch(&node, &inode);
+        Ok(len)
+    }
+
+    /// Writes at most the first MiB of `data`, as a whole or not at all.
+    ///
+    /// Errors: `TooBig` beyond 2^63 - 1 bytes; `NoSpace`, and then nothing is written.
+    pub fn write(&self, ino: Ino, offset: u64, data: &[u8], flags: WriteFlags) -> Result<Written> {
+        self.writable()?;
+        let node = self.node(ino)?;
+        let data = &data[..data.len().min(ATOMIC_WRITE_MAX)];
+        let mut cached = node.cached.write();
+        let mut inode = cached.inode;
+        self.want_file(&inode)?;
+        let offset = if flags.append { inode.size } else { offset };
+        let end = offset
+            .checked_add(data.len() as u64)
+            .filter(|&end| end <= FILE_BYTES_MAX)
+            .ok_or(FsError::TooBig)?;
+        if data.is_empty() {
+            return Ok(Written { offset, len: 0 });
+        }
+        let mut changes = Vec::with_capacity(4);
+        self.write_into(&node, &mut inode, offset, data, &mut changes)?;
+        inode.size = inode.size.max(end);
+        let now = self.now();
+        inode.mtime = now;
+        inode.ctime = now;
+        self.kill_privileges(ino.0, &mut inode, flags.kill_suid, &mut changes)?;
+        changes.push(inode.put(ino.0));
+        self.dataset.apply(&changes)?;
+        cached.inode = inode;
+        cached.atime_dirty = false;
+        Ok(Written { offset, len: data.len() })
+    }
+
+    /// The changes that write `data`, with those that it needs before: zeros behind the old end, an object to write to.
+    /// The size is the caller's to set.
+    pub(crate) fn write_into<'a>(
+        &self,
+        node: &Node,
+        inode: &mut Inode,
+        offset: u64,
+        data: &'a [u8],
+        changes: &mut Vec<Change<'a>>,
+    ) -> Result<()> {
+        if offset.saturating_add(data.len() as u64) > inode.size {
+            clean_tail(inode, changes);
+        }
+        if inode.object == 0 {
+            if is_zero(data) {
+                return Ok(());
+            }
+            let recordsize = self.decide_recordsize(node, inode, offset, data);
+            self.give_object(node.ino, inode, recordsize)?;
+        }
+        changes.push(Change::Write { object: inode.object, record_size: inode.recordsize, offset, data });
+        Ok(())
+    }
+
+    /// The recordsize of a file that gets its first data.
+    fn decide_recordsize(&self, node: &Node, inode: &Inode, offset: u64, data: &[u8]) -> u32 {
+        if inode.wish != 0 {
+            return inode.wish;
+        }
+        if let Some(fixed) = self.options.recordsize {
+            return fixed;
+        }
+        let hinted = self.options.hint.as_ref().and_then(|hint| {
+            let name = node.name_hint.lock();
+            hint(offset, data, name.as_deref())
+        });
+        hinted.filter(|&bytes| is_recordsize(bytes)).unwrap_or(RECORDSIZE_DEFAULT)
+    }
+
+    /// Gives a file without data an object: under its own number the first time, so that inode and pages are neighbours.
+    pub(crate) fn give_object(&self, ino: u64, inode: &mut Inode, recordsize: u32) -> Result<()> {
+        inode.object = if inode.has(flag::OBJECT_USED) { self.new_id()? } else { ino };
+        inode.set(flag::OBJECT_USED, true);
+        inode.recordsize = recordsize;
+        Ok(())
+    }
+
+    /// The changes that make a file `size` bytes long.
+    ///
+    /// Shortening only frees: what lies in the last page behind the end is zeroed when the file grows again, so that
+    /// a full pool can be truncated.
+    pub(crate) fn resize(
+        &self,
+        ino: u64,
+        inode: &mut Inode,
+        size: u64,
+        changes: &mut Vec<Change<'_>>,
+    ) -> Result<()> {
+        if size > FILE_BYTES_MAX {
+            return Err(FsError::TooBig);
+        }
+        if size > inode.size {
+            clean_tail(inode, changes);
+        } else if size == 0 {
+            give_up_data(inode, changes);
+        } else if size < inode.size && inode.object != 0 {
+            let record_size = u64::from(inode.recordsize);
+            let from = size.div_ceil(record_size);
+            changes.push(Change::Punch { object: inode.object, from, to: u64::MAX });
+            inode.set(flag::TAIL, !size.is_multiple_of(record_size));
+        }
+        tracing::trace!(ino, from = inode.size, to = size, "resize");
+        inode.size = size;
+        Ok(())
+    }
+
+    /// A descriptor was closed. Nothing is written back here: errors have been told with each write.
+    pub fn flush(&self, ino: Ino) -> Result<()> {
+        self.node(ino).map(drop)
+    }
+
+    /// Returns when everything done before is durable (whatever the inode). `datasync`: access times need not be.
+    pub fn fsync(&self, ino: Ino, datasync: bool) -> Result<()> {
+        let node = self.node(ino)?;
+        if !datasync {
+            self.flush_time(&node)?;
+        }
+        Ok(self.dataset.sync()?)
+    }
+
+    /// As [`Fs::fsync`], of a directory.
+    pub fn fsyncdir(&self, ino: Ino, datasync: bool) -> Result<()> {
+        self.fsync(ino, datasync)
+    }
+
+    /// Returns when everything done before is durable, access times too.
+    pub fn sync(&self) -> Result<()> {
+        self.flush_times()?;
+        Ok(self.dataset.sync()?)
+    }
+
+    /// Next data or hole at or after `offset`, in records; the end of the file is a hole.
+    ///
+    /// Errors: `NoData` at or beyond the end, or where no data follows.
+    pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
+        let node = self.node(ino)?;
+        let cached = node.cached.read();
+        let inode = &cached.inode;
+        self.want_file(inode)?;
+        if offset >= inode.size {
+            return Err(FsError::NoData);
+        }
+        if inode.object == 0 {
+            return if what == Seek::Hole { Ok(offset) } else { Err(FsError::NoData) };
+        }
+        let record_size = u64::from(inode.recordsize);
+        let page = offset / record_size;
+        let at = |page: u64| page.saturating_mul(record_size).max(offset);
+        match what {
+            Seek::Hole => Ok(at(self.dataset.next_hole(inode.object, page)?).min(inode.size)),
+            Seek::Data => {
+                let found = self.dataset.next_data(inode.object, page)?.map(at);
+                found.filter(|&found| found < inode.size).ok_or(FsError::NoData)
+            }
+        }
+    }
+
+    /// What the file's pages take.
+    pub fn usage(&self, ino: Ino) -> Result<Usage> {
+        let inode = self.node(ino)?.snapshot();
+        self.want_file(&inode)?;
+        if inode.object == 0 { Ok(Usage::default()) } else { Ok(self.dataset.usage(inode.object)?) }
+    }
+}
+
+/// Gives up all data of a file; a large object goes to the orphans.
+pub(crate) fn give_up_data(inode: &mut Inode, changes: &mut Vec<Change<'_>>) {
+    if inode.object != 0 {
+        if inode.size.div_ceil(u64::from(inode.recordsize)) <= PUNCH_PAGES_MAX {
+            changes.push(Change::Punch { object: inode.object, from: 0, to: u64::MAX });
+        } else {
+            changes.push(orphan::put_data(inode.object));
+        }
+    }
+    inode.object = 0;
+    inode.recordsize = 0;
+    inode.set(flag::TAIL, false);
+}
+
+/// Zeroes what lies behind the end of the file in its last page; to be done before the file grows.
+pub(crate) fn clean_tail(inode: &mut Inode, changes: &mut Vec<Change<'_>>) {
+    if inode.has(flag::TAIL) && inode.object != 0 {
+        let record_size = u64::from(inode.recordsize);
+        let len = (record_size - inode.size % record_size) % record_size;
+        if len > 0 {
+            let data = &ZEROS[..len as usize];
+            changes.push(Change::Write {
+                object: inode.object,
+                record_size: inode.recordsize,
+                offset: inode.size,
+                data,
+            });
+        }
+    }
+    inode.set(flag::TAIL, false);
+}
+
+/// Whether all bytes are zero.
+pub(crate) fn is_zero(data: &[u8]) -> bool {
+    let (chunks, rest) = data.as_chunks::<64>();
+    chunks.iter().all(|chunk| *chunk == [0; 64]) && rest.iter().all(|&b| b == 0)
+}

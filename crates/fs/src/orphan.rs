@@ -1,0 +1,154 @@
+//! Orphans: inodes and data objects that nothing names any more.
+//!
+//! Deleting is O(1): the change that takes the last name away puts the inode on a list (keys of object 0). Here what is
+//! on the lists is removed, a bounded slice per change, in an order that a crash can interrupt anywhere: pages first,
+//! then attributes, then inode and list entry in one.
+
+use std::sync::atomic::Ordering;
+
+use pagefold_engine::dataset::Change;
+use pagefold_engine::types::Key;
+
+use crate::codec::{Inode, kind};
+use crate::error::Result;
+use crate::fs::Fs;
+use crate::inode::Retired;
+use crate::limits::{READDIR_BATCH, REAP_PAGES};
+use crate::types::Ino;
+
+/// The change that puts inode `ino` on the list.
+pub(crate) fn put_inode(ino: u64) -> Change<'static> {
+    Change::Put(Key::new(0, kind::ORPHAN_INODE, ino), vec![1])
+}
+
+/// The change that takes inode `ino` off the list.
+pub(crate) fn delete_inode(ino: u64) -> Change<'static> {
+    Change::Delete(Key::new(0, kind::ORPHAN_INODE, ino))
+}
+
+/// The change that puts data object `object` on the list.
+pub(crate) fn put_data(object: u64) -> Change<'static> {
+    Change::Put(Key::new(0, kind::ORPHAN_DATA, object), vec![1])
+}
+
+impl Fs {
+    /// Gives `count` references back. An unlinked inode without references and opens is left to [`Fs::reap`].
+    pub fn forget(&self, ino: Ino, count: u64) {
+        if let Some(node) = self.nodes.peek(ino.0)
+            && node.drop_lookups(count)
+        {
+            self.note_orphan();
+        }
+    }
+
+    /// Closes what [`Fs::open`], [`Fs::create`] or [`Fs::tmpfile`] opened.
+    pub fn release(&self, ino: Ino) {
+        if let Some(node) = self.nodes.peek(ino.0)
+            && node.drop_open()
+        {
+            self.note_orphan();
+        }
+    }
+
+    /// Frees up to about `pages` pages of deleted files; true if there is more to do. Called from a background thread,
+    /// and after mounting. Does nothing on a read-only mount.
+    pub fn reap(&self, pages: u64) -> Result<bool> {
+        if self.options.read_only || !self.orphans.swap(false, Ordering::AcqRel) {
+            return Ok(false);
+        }
+        let mut budget = pages;
+        let done = self.reap_data(&mut budget).and_then(|data| Ok(data && self.reap_inodes(&mut budget)?));
+        if !matches!(done, Ok(true)) {
+            self.note_orphan();
+        }
+        done.map(|done| !done)
+    }
+
+    /// True when the list is empty; false when the budget is.
+    fn reap_data(&self, budget: &mut u64) -> Result<bool> {
+        let (from, to) = (Key::new(0, kind::ORPHAN_DATA, 0), Key::new(0, kind::ORPHAN_DATA + 1, 0));
+        loop {
+            let batch = self.dataset.range(&from, &to, READDIR_BATCH)?;
+            for (key, _) in &batch {
+                if !self.punch_all(key.offset, budget)? || *budget == 0 {
+                    return Ok(false);
+                }
+                *budget -= 1;
+                self.dataset.apply(&[Change::Delete(*key)])?;
+            }
+            if batch.len() < READDIR_BATCH {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// As [`Fs::reap_data`], for the inodes that nobody uses any more.
+    fn reap_inodes(&self, budget: &mut u64) -> Result<bool> {
+        let mut from = Key::new(0, kind::ORPHAN_INODE, 0);
+        let to = Key::new(0, kind::ORPHAN_INODE + 1, 0);
+        loop {
+            let batch = self.dataset.range(&from, &to, READDIR_BATCH)?;
+            for (key, _) in &batch {
+                from = Key::new(0, kind::ORPHAN_INODE, key.offset.saturating_add(1));
+                match self.nodes.retire(key.offset) {
+                    Retired::Gone => {}
+                    Retired::InUse => continue,
+                    Retired::Held => {
+                        self.note_orphan();
+                        continue;
+                    }
+                }
+                if !self.reap_inode(key.offset, budget)? {
+                    return Ok(false);
+                }
+            }
+            if batch.len() < READDIR_BATCH {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn reap_inode(&self, ino: u64, budget: &mut u64) -> Result<bool> {
+        if let Some(bytes) = self.dataset.get(&Inode::key(ino))? {
+            let inode = Inode::decode(ino, &bytes)?;
+            let is_file = inode.kind == crate::types::FileKind::Regular;
+            if is_file && inode.object != 0 && !self.punch_all(inode.object, budget)? {
+                return Ok(false);
+            }
+        }
+        if *budget == 0 {
+            return Ok(false);
+        }
+        *budget -= 1;
+        // The inode itself is the first of its keys: it goes last, with the list entry.
+        let (first, end) = (Key::new(ino, kind::INODE + 1, 0), Key::new(ino, Key::ENGINE_KINDS, 0));
+        loop {
+            let batch = self.dataset.range(&first, &end, READDIR_BATCH)?;
+            let mut changes: Vec<_> = batch.iter().map(|(key, _)| Change::Delete(*key)).collect();
+            let last = batch.len() < READDIR_BATCH;
+            if last {
+                changes.extend([Change::Delete(Inode::key(ino)), delete_inode(ino)]);
+            }
+            self.dataset.apply(&changes)?;
+            if last {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Frees an object's pages; false when the budget ended first.
+    fn punch_all(&self, object: u64, budget: &mut u64) -> Result<bool> {
+        let mut page = 0;
+        while let Some(from) = self.dataset.next_data(object, page)? {
+            if *budget == 0 {
+                return Ok(false);
+            }
+            let slice = REAP_PAGES.min(*budget);
+            let to = from.saturating_add(slice);
+            self.dataset.apply(&[Change::Punch { object, from, to }])?;
+            *budget -= slice;
+            page = to;
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,256 @@
+//! Extended attributes.
+//!
+//! `user.pagefold.recordsize` is the recordsize of a file in bytes: set on an empty file it decides, read it tells.
+
+use pagefold_engine::dataset::Change;
+use pagefold_engine::types::Key;
+
+use crate::acl::{Acl, Which};
+use crate::attr::without_sgid;
+use crate::codec::{Inode, flag, is_recordsize, kind};
+use crate::error::{FsError, Result};
+use crate::fs::Fs;
+use crate::inode::Txn;
+use crate::limits::{NAME_MAX, READDIR_BATCH, XATTR_LIST_MAX, XATTR_VALUE_MAX};
+use crate::named::{Probe, join, split};
+use crate::types::{FileKind, Ino, XattrMode};
+
+/// File capabilities: gone when the contents change.
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
+/// The recordsize of a file.
+const RECORDSIZE: &[u8] = b"user.pagefold.recordsize";
+
+/// Prefixes of what is stored as it comes; the kernel decides who may.
+const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+
+impl Fs {
+    /// Sets an extended attribute. `kill_sgid`: where an access ACL is set, set-group-id is cleared too.
+    ///
+    /// Errors: `Exists` / `NoAttr` by `mode`; `AttrTooBig`, `NameTooLong`, `Unsupported` namespace, `Invalid` ACL or
+    /// recordsize, `NoSpace`.
+    pub fn setxattr(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        kill_sgid: bool,
+    ) -> Result<()> {
+        self.writable()?;
+        check_name(name)?;
+        if value.len() > XATTR_VALUE_MAX {
+            return Err(FsError::AttrTooBig);
+        }
+        let node = self.node(ino)?;
+        let mut txn = Txn::lock(&[&node]);
+        let now = self.now();
+        let inode = txn.edit(ino.0)?;
+        let mut changes = Vec::new();
+        if let Some(which) = Which::from_name(name) {
+            check_mode(mode, inode.has(which.flag()))?;
+            set_acl(ino.0, inode, which, value, kill_sgid, &mut changes)?;
+        } else if name == RECORDSIZE {
+            check_mode(mode, inode.wish != 0)?;
+            set_recordsize(inode, value)?;
+        } else {
+            let probe = self.places.probe(self.dataset(), ino.0, kind::XATTR, true, name)?;
+            check_mode(mode, matches!(probe, Probe::Found { .. }))?;
+            let place = match probe {
+                Probe::Found { place, .. } => place,
+                Probe::Vacant { place } => {
+                    inode.xattr_bytes += name.len() as u32 + 1;
+                    if inode.xattr_bytes as usize > XATTR_LIST_MAX {
+                        return Err(FsError::NoSpace(format!(
+                            "inode {ino} has as many attributes as can be listed"
+                        )));
+                    }
+                    place
+                }
+            };
+            if name == CAPABILITY {
+                inode.set(flag::CAPS, true);
+            }
+            changes.push(Change::Put(Key::new(ino.0, kind::XATTR, place), join(name, value)));
+        }
+        inode.ctime = now;
+        txn.commit(self.dataset(), changes)
+    }
+
+    /// An extended attribute's value. Errors: `NoAttr`, `Unsupported`.
+    pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        check_name(name)?;
+        let node = self.node(ino)?;
+        let cached = node.cached.read();
+        let inode = &cached.inode;
+        if let Some(which) = Which::from_name(name) {
+            if !inode.has(which.flag()) {
+                return Err(FsError::NoAttr);
+            }
+            return Ok(self.stored_acl(ino.0, which)?.encode());
+        }
+        if name == RECORDSIZE && inode.kind == FileKind::Regular {
+            return match self.recordsize_or_default(inode) {
+                _ if inode.recordsize == 0 && inode.wish == 0 => Err(FsError::NoAttr),
+                bytes => Ok(bytes.to_string().into_bytes()),
+            };
+        }
+        // The kernel asks for capabilities before writes: most inodes answer without a look into the map.
+        if inode.xattr_bytes == 0 || (name == CAPABILITY && !inode.has(flag::CAPS)) {
+            return Err(FsError::NoAttr);
+        }
+        match self.places.probe(self.dataset(), ino.0, kind::XATTR, true, name)? {
+            Probe::Found { payload, .. } => Ok(payload),
+            Probe::Vacant { .. } => Err(FsError::NoAttr),
+        }
+    }
+
+    /// All names of extended attributes, each followed by a zero byte.
+    pub fn listxattr(&self, ino: Ino) -> Result<Vec<u8>> {
+        let node = self.node(ino)?;
+        let cached = node.cached.read();
+        let inode = &cached.inode;
+        let mut names = Vec::new();
+        let mut push = |name: &[u8]| {
+            names.extend_from_slice(name);
+            names.push(0);
+        };
+        for which in [Which::Access, Which::Default] {
+            if inode.has(which.flag()) {
+                push(which.name());
+            }
+        }
+        if inode.wish != 0 {
+            push(RECORDSIZE);
+        }
+        let mut from = Key::new(ino.0, kind::XATTR, 0);
+        let end = Key::new(ino.0, kind::XATTR + 1, 0);
+        while inode.xattr_bytes != 0 {
+            let batch = self.dataset.range(&from, &end, READDIR_BATCH)?;
+            for (key, value) in &batch {
+                push(split(ino.0, value)?.0);
+                from = Key::new(ino.0, kind::XATTR, key.offset + 1);
+            }
+            if batch.len() < READDIR_BATCH {
+                break;
+            }
+        }
+        Ok(names)
+    }
+
+    /// Removes an extended attribute. Errors: `NoAttr`, `Unsupported`.
+    pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.writable()?;
+        check_name(name)?;
+        let node = self.node(ino)?;
+        let mut txn = Txn::lock(&[&node]);
+        let now = self.now();
+        let inode = txn.edit(ino.0)?;
+        let mut changes = Vec::new();
+        if let Some(which) = Which::from_name(name) {
+            if !inode.has(which.flag()) {
+                return Err(FsError::NoAttr);
+            }
+            inode.set(which.flag(), false);
+            changes.push(Change::Delete(which.key(ino.0)));
+        } else if name == RECORDSIZE {
+            if std::mem::take(&mut inode.wish) == 0 {
+                return Err(FsError::NoAttr);
+            }
+        } else {
+            let Probe::Found { place, .. } =
+                self.places.probe(self.dataset(), ino.0, kind::XATTR, true, name)?
+            else {
+                return Err(FsError::NoAttr);
+            };
+            inode.xattr_bytes = inode.xattr_bytes.saturating_sub(name.len() as u32 + 1);
+            if name == CAPABILITY {
+                inode.set(flag::CAPS, false);
+            }
+            changes.push(Change::Delete(Key::new(ino.0, kind::XATTR, place)));
+        }
+        inode.ctime = now;
+        txn.commit(self.dataset(), changes)
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_MAX {
+        return Err(FsError::NameTooLong);
+    }
+    if name.contains(&0) {
+        return Err(FsError::Invalid("an attribute's name contains a zero byte"));
+    }
+    let stored = NAMESPACES.iter().any(|prefix| name.len() > prefix.len() && name.starts_with(prefix));
+    if stored || Which::from_name(name).is_some() {
+        return Ok(());
+    }
+    Err(FsError::Unsupported("extended attributes are user.*, trusted.*, security.* and POSIX ACLs"))
+}
+
+fn check_mode(mode: XattrMode, exists: bool) -> Result<()> {
+    match (mode, exists) {
+        (XattrMode::Create, true) => Err(FsError::Exists),
+        (XattrMode::Replace, false) => Err(FsError::NoAttr),
+        _ => Ok(()),
+    }
+}
+
+/// Sets an ACL, and the permission bits that an access ACL implies. One that says no more than the bits is not kept.
+fn set_acl(
+    ino: u64,
+    inode: &mut Inode,
+    which: Which,
+    value: &[u8],
+    kill_sgid: bool,
+    changes: &mut Vec<Change<'_>>,
+) -> Result<()> {
+    if inode.kind == FileKind::Symlink {
+        return Err(FsError::Unsupported("symbolic links have no ACL"));
+    }
+    // A header without entries removes the ACL, as the kernel does for a null one.
+    let acl = if value.len() == 4 { None } else { Some(Acl::decode(value)?) };
+    let keep = match (which, acl) {
+        (Which::Default, Some(_)) if inode.kind != FileKind::Directory => return Err(FsError::Access),
+        (Which::Default, acl) => acl,
+        (Which::Access, None) => None,
+        (Which::Access, Some(acl)) => {
+            inode.perm = acl.perm(inode.perm);
+            if kill_sgid {
+                inode.perm = without_sgid(inode.perm);
+            }
+            Some(acl).filter(|acl| !acl.is_minimal())
+        }
+    };
+    inode.set(which.flag(), keep.is_some());
+    changes.push(match keep {
+        Some(acl) => Change::Put(which.key(ino), acl.encode()),
+        None => Change::Delete(which.key(ino)),
+    });
+    Ok(())
+}
+
+/// Decides the recordsize of a file that has no data yet.
+fn set_recordsize(inode: &mut Inode, value: &[u8]) -> Result<()> {
+    const BAD: FsError =
+        FsError::Invalid("user.pagefold.recordsize is a power of two from 4096 to 1048576, or 4K to 1M");
+    if inode.kind != FileKind::Regular {
+        return Err(FsError::Invalid("only regular files have a recordsize"));
+    }
+    let text = std::str::from_utf8(value).map_err(|_| BAD)?.trim_end_matches('\0').trim();
+    let (digits, unit) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
+        _ => (text, 1),
+    };
+    let bytes = digits
+        .parse::<u32>()
+        .ok()
+        .and_then(|n| n.checked_mul(unit))
+        .filter(|&n| is_recordsize(n))
+        .ok_or(BAD)?;
+    if inode.object != 0 && inode.recordsize != bytes {
+        return Err(FsError::Invalid("the recordsize of a file with data cannot be changed"));
+    }
+    inode.wish = bytes;
+    Ok(())
+}
