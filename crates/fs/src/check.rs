@@ -60,8 +60,9 @@ impl Report {
 struct Seen {
     inode: Option<Inode>,
     names: u64,
-    /// The directory of its last name.
+    /// The directory of its last name, and the kind that it tells.
     dir: u64,
+    named_kind: Option<FileKind>,
     entries: u64,
     displaced: u64,
     entry_bytes: u64,
@@ -75,10 +76,15 @@ struct Seen {
 ///
 /// Errors: `NotFound` where there is no file system; what the dataset cannot read.
 pub fn check(dataset: &dyn Dataset) -> Result<Report> {
+    check_with(dataset, None)
+}
+
+/// As [`check`]; tests have names elsewhere.
+pub(crate) fn check_with(dataset: &dyn Dataset, places: Option<Places>) -> Result<Report> {
     let header = Header::decode(&dataset.get(&HEADER_KEY)?.ok_or(FsError::NotFound)?)?;
     let mut walk = Walk {
         dataset,
-        places: Places::new(header.seed),
+        places: places.unwrap_or_else(|| Places::new(header.seed)),
         report: Report::default(),
         seen: BTreeMap::new(),
         orphan_inodes: BTreeSet::new(),
@@ -163,6 +169,7 @@ impl Walk<'_> {
         let target = self.seen.entry(pointee.ino).or_default();
         target.names += 1;
         target.dir = dir;
+        target.named_kind = Some(pointee.kind);
         let here = self.seen.entry(dir).or_default();
         here.entries += 1;
         here.displaced += u64::from(is_displaced(place));
@@ -261,6 +268,7 @@ fn differences(ino: u64, seen: &Seen, inode: &Inode, is_orphan: bool, counter: u
         }
     };
     let is_dir = inode.kind == FileKind::Directory;
+    differ("kind", u64::from(inode.kind.d_type()), u64::from(seen.named_kind.unwrap_or(inode.kind).d_type()));
     if is_dir {
         let named = u64::from(ino == Ino::ROOT.0 || seen.names == 1);
         differ("links", u64::from(inode.nlink), (2 + seen.subdirs) * named);

@@ -229,11 +229,10 @@ impl Inode {
             FileKind::Directory if u64::from(self.displaced) > self.entries => {
                 Err("more displaced entries than entries")
             }
-            FileKind::Directory => Ok(()),
             FileKind::Regular if (self.object == 0) != (self.recordsize == 0) => {
                 Err("data without a recordsize or a recordsize without data")
             }
-            FileKind::Regular => Ok(()),
+            FileKind::Directory | FileKind::Regular => Ok(()),
             _ if self.object != 0 || self.recordsize != 0 => Err("data of something that is not a file"),
             _ => Ok(()),
         }

@@ -130,6 +130,12 @@ impl Nodes {
         self.shard(ino).nodes.get(&ino).cloned()
     }
 
+    /// How many inodes are cached.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().nodes.len()).sum()
+    }
+
     /// Takes in an inode just made, with one reference and `opens` opens.
     pub(crate) fn insert(&self, ino: u64, inode: Inode, opens: u64) -> Arc<Node> {
         let mut shard = self.shard(ino);

@@ -42,6 +42,8 @@ mod names;
 mod options;
 mod orphan;
 pub mod testing;
+#[cfg(test)]
+mod tests;
 mod types;
 mod xattr;
 

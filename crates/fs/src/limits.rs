@@ -41,6 +41,6 @@ pub const STATFS_BLOCK_BYTES: u32 = 4096;
 /// Zeros to write over the edges of a range: at most a page.
 pub static ZEROS: [u8; RECORDSIZE_MAX as usize] = [0; RECORDSIZE_MAX as usize];
 
-const _: () = assert!(NAME_MAX + XATTR_VALUE_MAX + 1 <= VALUE_BYTES_MAX);
+const _: () = assert!(NAME_MAX + XATTR_VALUE_MAX < VALUE_BYTES_MAX);
 const _: () = assert!(4 + 8 * ACL_ENTRIES_MAX <= XATTR_VALUE_MAX);
 const _: () = assert!(RECORDSIZE_MAX as usize <= ATOMIC_WRITE_MAX);

@@ -152,7 +152,7 @@ impl Fs {
                 // Two names of one inode: POSIX has both stay.
                 (Some(target), _) if target.ino == source.ino => return Ok(()),
                 (Some(target), RenameMode::Exchange) => {
-                    exchange(&mut txn, &from, &to, source, target, now, &mut changes)?
+                    exchange(&mut txn, &from, &to, source, target, now, &mut changes)?;
                 }
                 _ => move_name(&mut txn, &from, &to, source, target, now, &mut changes)?,
             }

@@ -119,18 +119,22 @@ impl State {
                 }
             }
             Change::Share { from_object, from_page, to_object, to_page, count } => {
-                let Some(source) = self.objects.get(from_object) else {
-                    return Err(Error::Invalid(format!(
-                        "share from object {from_object}, which has no pages"
-                    )));
+                // An object without pages is all hole, whatever its recordsize was.
+                let (record_size, shared) = match self.objects.get(from_object) {
+                    Some(source) => {
+                        let range = *from_page..from_page.saturating_add(*count);
+                        let pages =
+                            source.pages.range(range).map(|(p, v)| (p - from_page + to_page, v.clone()));
+                        (Some(source.record_size), pages.collect())
+                    }
+                    None => (None, Vec::new()),
                 };
-                let record_size = source.record_size;
-                let range = *from_page..from_page.saturating_add(*count);
-                let shared: Vec<_> =
-                    source.pages.range(range).map(|(p, v)| (p - from_page, v.clone())).collect();
-                let target = self.object(*to_object, record_size)?;
-                target.punch(*to_page, to_page.saturating_add(*count));
-                target.pages.extend(shared.into_iter().map(|(p, v)| (p + to_page, v)));
+                if let Some(target) = self.objects.get_mut(to_object) {
+                    target.punch(*to_page, to_page.saturating_add(*count));
+                }
+                if let (Some(record_size), false) = (record_size, shared.is_empty()) {
+                    self.object(*to_object, record_size)?.pages.extend(shared);
+                }
             }
         }
         Ok(())

@@ -124,17 +124,19 @@ impl Fs {
         }
         let mut from = Key::new(ino.0, kind::XATTR, 0);
         let end = Key::new(ino.0, kind::XATTR + 1, 0);
-        while inode.xattr_bytes != 0 {
+        if inode.xattr_bytes == 0 {
+            return Ok(names);
+        }
+        loop {
             let batch = self.dataset.range(&from, &end, READDIR_BATCH)?;
             for (key, value) in &batch {
                 push(split(ino.0, value)?.0);
                 from = Key::new(ino.0, kind::XATTR, key.offset + 1);
             }
             if batch.len() < READDIR_BATCH {
-                break;
+                return Ok(names);
             }
         }
-        Ok(names)
     }
 
     /// Removes an extended attribute. Errors: `NoAttr`, `Unsupported`.

@@ -1,0 +1,100 @@
+use super::{Bed, ROOT, USER, assert_err, pattern};
+use crate::{FsError, OpenFlags, XattrMode};
+
+#[test]
+fn open_unlinked_files_live_until_released() {
+    let bed = Bed::new();
+    let f = bed.create(ROOT, "f").ino;
+    bed.write(f, 0, &pattern(1, 50_000));
+    bed.fs.open(f, OpenFlags::default()).unwrap();
+    bed.fs.unlink(ROOT, b"f").unwrap();
+    bed.fs.forget(f, 1);
+    bed.fs.release(f);
+    assert!(!bed.fs.reap(1000).unwrap());
+    bed.write(f, 50_000, b"still");
+    assert_eq!(bed.read(f, 49_999, 9).len(), 6);
+    bed.check();
+    bed.fs.release(f);
+    while bed.fs.reap(1).unwrap() {}
+    assert_eq!(bed.dataset.pages(), 0);
+    assert_err!(bed.fs.getattr(f), FsError::Stale);
+    bed.check();
+}
+
+#[test]
+fn a_crash_makes_orphans_of_open_unlinked_files() {
+    let bed = Bed::new();
+    let keep = bed.create(ROOT, "keep").ino;
+    bed.write(keep, 0, b"kept");
+    for i in 0..300 {
+        let name = format!("f{i}");
+        let f = bed.create(ROOT, &name).ino;
+        bed.write(f, 0, &pattern(i, 20_000));
+        bed.fs.setxattr(f, b"user.x", b"y", XattrMode::Set, false).unwrap();
+        bed.fs.unlink(ROOT, name.as_bytes()).unwrap();
+    }
+    assert!(!bed.fs.reap(1_000_000).unwrap());
+    assert_eq!(bed.dataset.pages(), 601, "all are open");
+    let bed = bed.crash();
+    let mut rounds = 0;
+    while bed.fs.reap(100).unwrap() {
+        rounds += 1;
+        bed.crash().check();
+    }
+    assert!(rounds > 2, "slices are bounded");
+    assert_eq!((bed.dataset.pages(), bed.read(keep, 0, 9)), (1, b"kept".to_vec()));
+    let report = crate::check::check(&*bed.dataset).unwrap();
+    assert_eq!((report.inodes, report.orphans, report.xattrs), (2, 0, 0));
+}
+
+#[test]
+fn tmpfiles_are_orphans_until_named() {
+    let bed = Bed::new();
+    let t = bed.fs.tmpfile(ROOT, 0o600, &USER).unwrap();
+    assert_eq!(t.attr.nlink, 0);
+    bed.write(t.ino, 0, b"content");
+    bed.check();
+    let crashed = bed.crash();
+    crashed.check();
+    assert_eq!(crashed.dataset.pages(), 0);
+    let named = bed.fs.link(t.ino, ROOT, b"named").unwrap();
+    assert_eq!((named.ino, named.attr.nlink), (t.ino, 1));
+    bed.fs.release(t.ino);
+    bed.fs.forget(t.ino, 2);
+    bed.check();
+    assert_eq!(bed.crash().read(t.ino, 0, 99), b"content");
+    let u = bed.fs.tmpfile(ROOT, 0o600, &USER).unwrap();
+    bed.write(u.ino, 0, b"more");
+    bed.fs.release(u.ino);
+    bed.fs.forget(u.ino, 1);
+    bed.check();
+    assert_eq!(bed.dataset.pages(), 1);
+}
+
+#[test]
+fn counts_of_a_confused_kernel_do_no_harm() {
+    let bed = Bed::new();
+    let f = bed.create(ROOT, "f").ino;
+    bed.fs.forget(f, u64::MAX);
+    bed.fs.release(f);
+    bed.fs.release(f);
+    bed.fs.forget(crate::Ino(12345), 1);
+    assert_eq!(bed.fs.getattr(f).unwrap().nlink, 1);
+    assert_eq!(bed.fs.lookup(ROOT, b"f").unwrap().ino, f);
+    bed.fs.unlink(ROOT, b"f").unwrap();
+    bed.check();
+    assert_eq!(bed.fs.getattr(f).unwrap().nlink, 0, "looked up once");
+}
+
+#[test]
+fn the_cache_of_inodes_is_bounded() {
+    let bed = Bed::new();
+    for i in 0..60_000 {
+        let entry = bed.create(ROOT, &i.to_string());
+        bed.fs.release(entry.ino);
+        bed.fs.forget(entry.ino, 1);
+    }
+    assert!(bed.fs.nodes.len() < 45_000, "{}", bed.fs.nodes.len());
+    assert_eq!(bed.fs.getattr(ROOT).unwrap().nlink, 2);
+    bed.check();
+}
