@@ -24,8 +24,9 @@ pub const RECORD_BYTES_MAX: usize = RECORDSIZE_MAX as usize + 16;
 /// their framing.
 pub const VALUE_BYTES_MAX: usize = (64 << 10) + 512;
 
-/// Target size of a tree node before compression.
-pub const NODE_BYTES: usize = 16 << 10;
+/// Target size of a tree node before compression. A random overwrite of one page costs its leaf at the next checkpoint,
+/// so leaves are small: 8 KiB refer to about 1,500 pages.
+pub const NODE_BYTES: usize = 8 << 10;
 
 /// Longest encoded tree node: a leaf is split until it fits its target or holds a single entry.
 pub const NODE_ENCODED_MAX: usize = NODE_BYTES + VALUE_BYTES_MAX;
@@ -49,4 +50,4 @@ pub const DEVICE_BYTES_MIN: u64 = 32 * CHUNK_BYTES + 2 * RESERVED_BYTES;
 const _: () = assert!(CHUNK_BYTES.is_multiple_of(BLOCK_BYTES as u64));
 const _: () = assert!(RECORD_BYTES_MAX as u64 * 2 < CHUNK_BYTES);
 const _: () = assert!(RECORDSIZE_DEFAULT.is_power_of_two() && RECORDSIZE_MIN >= BLOCK_BYTES as u32);
-const _: () = assert!(NODE_FANOUT_MAX * 40 <= 2 * NODE_BYTES && NODE_ENCODED_MAX < RECORD_BYTES_MAX);
+const _: () = assert!(NODE_FANOUT_MAX * 40 <= 4 * NODE_BYTES && NODE_ENCODED_MAX < RECORD_BYTES_MAX);

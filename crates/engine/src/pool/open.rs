@@ -241,7 +241,7 @@ impl Opening {
     }
 
     fn finish(self, end: LogEnd, ops: &[Vec<u8>], options: &OpenOptions) -> Result<Arc<Pool>> {
-        let sizing = Sizing::new(self.chunks.total(), options.log_bytes);
+        let sizing = Sizing::new(self.chunks.total(), options.cache_bytes, options.log_bytes);
         let cache = RecordCache::new(options.cache_bytes / 16 * CACHE_SHARES.0);
         let shared =
             Arc::new(Shared::new(self.devices.clone(), Arc::clone(&self.segments), cache, sizing.bounds));

@@ -21,12 +21,13 @@ pub(super) struct Sizing {
 }
 
 impl Sizing {
-    /// Sizes of a pool of `total_chunks`.
-    pub(super) fn new(total_chunks: u64, log_bytes: Option<u64>) -> Self {
+    /// Sizes of a pool of `total_chunks` whose caches may take `cache_bytes`.
+    pub(super) fn new(total_chunks: u64, cache_bytes: u64, log_bytes: Option<u64>) -> Self {
         let total_bytes = total_chunks * CHUNK_BYTES;
         let dirty_hard_bytes = (total_bytes / 16).clamp(4 << 20, 64 << 20);
-        let dirty_tree_bytes = (total_bytes / 64).clamp(2 << 20, 64 << 20);
-        let reserve_chunks = INTERNAL_CHUNKS + dirty_tree_bytes.div_ceil(CHUNK_BYTES);
+        // Nodes are several times as large in memory as stored; a quarter of the cache budget may be dirty.
+        let dirty_tree_bytes = (total_bytes / 64).min(cache_bytes / 4).max(2 << 20);
+        let reserve_chunks = INTERNAL_CHUNKS + dirty_tree_bytes.div_ceil(4 * CHUNK_BYTES);
         let held_back = reserve_chunks + 2 * dirty_hard_bytes.div_ceil(CHUNK_BYTES) + 4;
         let held_back = held_back.max(total_chunks / 16);
         let capacity_bytes = total_chunks.saturating_sub(held_back) * CHUNK_BYTES / 100 * FILL_PERCENT;
