@@ -41,6 +41,10 @@ pub const TREE_LEVELS_MAX: u8 = 10;
 /// Encoded tree nodes that a checkpoint hands to the log at once: enough for sequential writes, little memory.
 pub const NODE_WRITE_BYTES: usize = 4 << 20;
 
+/// Redo operations accepted between two commits, in bytes: a commit's operations lie in one batch, which lies in one
+/// segment beside its directory.
+pub const REDO_BYTES_MAX: u64 = CHUNK_BYTES / 2;
+
 /// Reserved at both ends of a device for label and superblocks.
 pub const RESERVED_BYTES: u64 = 1 << 20;
 

@@ -265,3 +265,45 @@ fn properties_are_kept() {
     let pool = Pool::open_on(devices(&device), &OpenOptions::default()).unwrap();
     assert_eq!(pool.property("compression").unwrap().as_deref(), Some("zstd-3"));
 }
+
+#[test]
+fn any_number_of_changes_may_be_accepted_between_commits() {
+    let (device, pool) = fresh(256 * MIB);
+    // More operations than a segment holds, in changes of many values and of one page that is overwritten.
+    for at in 0..60_000 {
+        pool.dataset().apply(&[Change::Put(Key::new(at + 1, 1, 0), vec![7; 100])]).unwrap();
+    }
+    for at in 0..60_000_u64 {
+        let data = at.to_le_bytes();
+        pool.dataset()
+            .apply(&[Change::Write { object: 5, record_size: PAGE, offset: at % 1000 * 8, data: &data }])
+            .unwrap();
+    }
+    pool.sync().unwrap();
+    drop(pool);
+    let pool = Pool::open_on(devices(&device), &OpenOptions::default()).unwrap();
+    for at in 0..60_000 {
+        assert!(pool.dataset().get(&Key::new(at + 1, 1, 0)).unwrap().is_some());
+    }
+    assert_eq!(read(&pool, 5, 0)[7992..8000], 59_999_u64.to_le_bytes());
+    assert_clean(&pool);
+}
+
+#[test]
+fn features_unknown_to_this_version_are_respected() {
+    let (device, pool) = fresh(256 * MIB);
+    write(&pool, 5, 0, &page(1));
+    pool.export().unwrap();
+    drop(pool);
+    let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let mut label = pagefold_engine::pool::Label::read(device.as_ref()).unwrap();
+    label.readonly_compat = 4;
+    label.write(device.as_ref()).unwrap();
+    let refused = Pool::open_on(devices(&device), &OpenOptions::default()).err().unwrap();
+    assert!(refused.to_string().contains("read-only"), "{refused}");
+    assert!(read(&Pool::open_on(devices(&device), &read_only).unwrap(), 5, 0) == page(1));
+    label.incompat = 4;
+    label.write(device.as_ref()).unwrap();
+    let refused = Pool::open_on(devices(&device), &read_only).err().unwrap();
+    assert!(matches!(refused, pagefold_engine::Error::Unsupported(_)), "{refused}");
+}

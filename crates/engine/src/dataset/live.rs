@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 
 use super::pending::{PageBuf, PageOp, Pending};
-use super::redo::PageRun;
+use super::redo::{PageRun, REDO_FIXED_BYTES, REDO_PTR_BYTES};
 use super::shared::{Shared, count};
 use super::usage::{UsageDelta, UsageTable};
 use super::{Change, Dataset, Space, Usage};
-use crate::limits::{ATOMIC_WRITE_MAX, RECORDSIZE_MAX, RECORDSIZE_MIN, VALUE_BYTES_MAX};
+use crate::limits::{ATOMIC_WRITE_MAX, RECORDSIZE_MAX, RECORDSIZE_MIN, REDO_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::tree::{Applied, Edit, Tree, Value};
 use crate::{Error, Key, Ptr, Result};
 
@@ -175,14 +175,25 @@ impl LiveDataset {
         Ok(())
     }
 
-    /// Takes the gate and reserves `claim`, committing or making room first if need be.
-    fn admit(&self, claim: u64, freeing: bool) -> Result<parking_lot::RwLockReadGuard<'_, ()>> {
+    /// Takes the gate and reserves `claim` and room in the log, committing or making room first if need be.
+    fn admit(
+        &self,
+        claim: u64,
+        redo_bytes: u64,
+        freeing: bool,
+    ) -> Result<parking_lot::RwLockReadGuard<'_, ()>> {
         if self.shared.dirty_bytes.load(Ordering::Relaxed) >= self.shared.bounds.dirty_hard_bytes {
             self.shared.committer()?.commit(false)?;
         }
-        for last in [false, true] {
+        let mut committed = false;
+        loop {
             let gate = self.shared.gate.read();
             self.shared.check_writable()?;
+            if !self.shared.reserve_redo(redo_bytes) {
+                drop(gate);
+                self.shared.committer()?.commit(false)?;
+                continue;
+            }
             if freeing {
                 self.shared.reserve_freeing(claim);
                 return Ok(gate);
@@ -190,12 +201,14 @@ impl LiveDataset {
             if self.shared.reserve(claim) {
                 return Ok(gate);
             }
+            self.shared.release_redo(redo_bytes);
             drop(gate);
-            if last {
+            if committed {
                 break;
             }
             // What is claimed is an upper bound: a commit replaces it by what pages really take.
             self.shared.committer()?.commit(false)?;
+            committed = true;
         }
         let space = self.shared.space();
         Err(Error::NoSpace(format!(
@@ -404,6 +417,7 @@ impl LiveDataset {
     /// Begins a commit: what was accepted becomes what is being committed. The caller holds the gate's write side.
     pub fn cut(&self) -> Option<Arc<Pending>> {
         let mut stages = self.stages.write();
+        self.shared.redo_bytes.store(0, Ordering::Relaxed);
         if stages.accepting.is_empty() {
             self.shared.release(std::mem::take(&mut stages.accepting.claimed_bytes));
             return None;
@@ -481,7 +495,8 @@ impl Dataset for LiveDataset {
         // A truncation rewrites the last page that stays: at most one recordsize.
         let freeing =
             freeing && claim <= u64::from(RECORDSIZE_MAX) + 16 * VALUE_CLAIM_BYTES + VALUE_BYTES_MAX as u64;
-        let gate = self.admit(claim, freeing)?;
+        let redo_bytes = ready.iter().map(redo_bytes).sum();
+        let gate = self.admit(claim, redo_bytes, freeing)?;
         let accepted = self.accept(ready, claim);
         drop(gate);
         if let Err(error) = accepted {
@@ -490,7 +505,9 @@ impl Dataset for LiveDataset {
             return Err(error);
         }
         count(&self.shared.counters.accepted_bytes, written);
-        if self.shared.dirty_bytes.load(Ordering::Relaxed) >= self.shared.bounds.dirty_soft_bytes {
+        if self.shared.dirty_bytes.load(Ordering::Relaxed) >= self.shared.bounds.dirty_soft_bytes
+            || self.shared.redo_bytes.load(Ordering::Relaxed) >= REDO_BYTES_MAX / 2
+        {
             self.shared.committer()?.nudge();
         }
         Ok(())
@@ -562,6 +579,20 @@ fn report_unreadable(applied: &Applied) {
     for (ptr, error) in &applied.unreadable {
         tracing::error!(addr = %ptr.addr, %error, "a tree node below a deleted range could not be read; its space is lost");
     }
+}
+
+/// Upper bound of what a change adds to the redo operations of its commit, in bytes.
+fn redo_bytes(change: &Ready) -> u64 {
+    let bytes = match change {
+        Ready::Value(_, value) => REDO_FIXED_BYTES + value.as_ref().map_or(0, Vec::len),
+        Ready::Page(..) => REDO_FIXED_BYTES + REDO_PTR_BYTES,
+        Ready::Punch { .. } => REDO_FIXED_BYTES,
+        // Pages of the source that are not committed yet are written to the target.
+        Ready::Share { count, .. } => {
+            return REDO_FIXED_BYTES as u64 + count * (REDO_FIXED_BYTES + 2 * REDO_PTR_BYTES) as u64;
+        }
+    };
+    bytes as u64
 }
 
 fn page_end(object: u64, to: u64) -> Key {

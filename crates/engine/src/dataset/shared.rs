@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::Space;
+use crate::limits::REDO_BYTES_MAX;
 use crate::record::{Compression, RecordCache};
 use crate::segment::{Devices, Segments};
 use crate::{Error, Result};
@@ -90,6 +91,8 @@ pub struct Shared {
     pub claimed_bytes: AtomicU64,
     /// Bytes of accepted pages in memory.
     pub dirty_bytes: AtomicU64,
+    /// Upper bound of the redo operations of accepted changes, in bytes.
+    pub redo_bytes: AtomicU64,
     /// Number of accepted changes; read under the gate's write side it names a cut.
     pub accepted: AtomicU64,
     /// Whether a commit is between its cut and its end.
@@ -119,6 +122,7 @@ impl Shared {
             bounds,
             claimed_bytes: AtomicU64::default(),
             dirty_bytes: AtomicU64::default(),
+            redo_bytes: AtomicU64::default(),
             accepted: AtomicU64::default(),
             in_flight: Mutex::default(),
             landed: Condvar::default(),
@@ -185,6 +189,23 @@ impl Shared {
     /// Returns reserved space.
     pub fn release(&self, bytes: u64) {
         self.claimed_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Reserves room for a change in the next batch of operations. False: a commit must come first. The caller holds the
+    /// gate, so that a cut sees no reservation without its change.
+    pub fn reserve_redo(&self, bytes: u64) -> bool {
+        let before = self.redo_bytes.fetch_add(bytes, Ordering::Relaxed);
+        // A change alone always fits: its parts are bounded one by one.
+        let fits = before == 0 || before.saturating_add(bytes) <= REDO_BYTES_MAX;
+        if !fits {
+            self.release_redo(bytes);
+        }
+        fits
+    }
+
+    /// Returns room reserved by [`Shared::reserve_redo`].
+    pub fn release_redo(&self, bytes: u64) {
+        self.redo_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Waits until no commit is in flight.

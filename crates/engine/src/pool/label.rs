@@ -212,6 +212,18 @@ impl Label {
         second.and_then(|block| Self::decode(&block, device)).map_err(|_| error)
     }
 
+    /// An error if the pool uses features without which it may only be read.
+    pub fn check_writable(&self) -> Result<()> {
+        let unknown = self.readonly_compat & !KNOWN_FEATURES;
+        if unknown == 0 {
+            return Ok(());
+        }
+        Err(Error::Unsupported(format!(
+            "pool '{}' uses features ({unknown:#x}) that this program can read but not write; open it read-only, or use a later version of pagefold",
+            self.name
+        )))
+    }
+
     /// Writes the label to both ends of a device.
     pub fn write(&self, device: &dyn Device) -> Result<()> {
         let block = self.encode();

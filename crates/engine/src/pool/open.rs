@@ -82,6 +82,9 @@ impl Pool {
     /// Opens the pool on devices that are open, given in any order.
     pub fn open_on(devices: Devices, options: &OpenOptions) -> Result<Arc<Self>> {
         let (labels, devices) = order_devices(devices)?;
+        if !options.read_only {
+            labels.iter().try_for_each(Label::check_writable)?;
+        }
         let superblock = newest_superblock(&labels, &devices)?;
         let mut opening = Opening::load(labels, devices, superblock, options)?;
         let mut ops = Vec::new();

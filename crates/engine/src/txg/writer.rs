@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 use super::Position;
 use super::batch::{self, ENTRY_BYTES, HEADER_BYTES, Header};
 use crate::device::AlignedBuf;
-use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
+use crate::limits::{BLOCK_BYTES, CHUNK_BYTES, RECORD_BYTES_MAX};
 use crate::segment::{Devices, DirEntry, DirEntryState, DirRef, Directory, Segment, Segments, seal};
 use crate::space::Chunks;
 use crate::{Addr, Error, Ptr, Result};
@@ -105,6 +105,14 @@ impl LogWriter {
         ops: impl FnOnce(&[Ptr]) -> Vec<u8>,
         durable: bool,
     ) -> Result<Appended> {
+        if let Some(long) =
+            records.iter().map(|record| record.bytes.len()).find(|len| *len > RECORD_BYTES_MAX)
+        {
+            // Replay would not believe it, and end the log there.
+            return Err(Error::Invalid(format!(
+                "a record of {long} bytes is longer than {RECORD_BYTES_MAX}"
+            )));
+        }
         let mut appended = Appended { ptrs: Vec::with_capacity(records.len()), ..Appended::default() };
         let mut rest = records;
         loop {
