@@ -38,9 +38,9 @@ impl Fs {
                     grow(inode, end, &mut changes);
                 }
             }
-            Fallocate::PunchHole => self.zero_range(inode, offset, end, &mut changes)?,
+            Fallocate::PunchHole => zero_range(inode, offset, end, &mut changes),
             Fallocate::ZeroRange { keep_size } => {
-                self.zero_range(inode, offset, end, &mut changes)?;
+                zero_range(inode, offset, end, &mut changes);
                 if !keep_size {
                     grow(inode, end, &mut changes);
                 }
@@ -66,54 +66,6 @@ impl Fs {
         let available = self.dataset.space().available_bytes;
         if fresh > available {
             return Err(FsError::NoSpace(format!("{fresh} bytes to allocate, {available} available")));
-        }
-        Ok(())
-    }
-
-    /// The changes after which `from..to` reads as zeros. The size stays.
-    pub(crate) fn zero_range(
-        &self,
-        inode: &mut Inode,
-        from: u64,
-        to: u64,
-        changes: &mut Vec<Change<'_>>,
-    ) -> Result<()> {
-        let size = inode.size;
-        if inode.object == 0 || from >= size {
-            return Ok(());
-        }
-        let record_size = u64::from(inode.recordsize);
-        let first = from.div_ceil(record_size);
-        // The last page counts as whole where the range covers it up to the end of the file.
-        let last = if to >= size { size.div_ceil(record_size) } else { to / record_size };
-        let head_end = first.saturating_mul(record_size).min(to).min(size);
-        if from < head_end {
-            self.zero_edge(inode, from, head_end, changes)?;
-        }
-        if first < last {
-            changes.push(Change::Punch { object: inode.object, from: first, to: last });
-            if to >= size {
-                inode.set(flag::TAIL, false);
-            }
-        }
-        if to < size && first <= last {
-            self.zero_edge(inode, last * record_size, to, changes)?;
-        }
-        Ok(())
-    }
-
-    /// Zeroes less than a page, unless nothing is stored there.
-    fn zero_edge(&self, inode: &Inode, from: u64, to: u64, changes: &mut Vec<Change<'_>>) -> Result<()> {
-        let page = from / u64::from(inode.recordsize);
-        let len = usize::try_from(to.saturating_sub(from)).unwrap_or(0);
-        if len > 0 && self.dataset.next_data(inode.object, page)? == Some(page) {
-            let data = &ZEROS[..len];
-            changes.push(Change::Write {
-                object: inode.object,
-                record_size: inode.recordsize,
-                offset: from,
-                data,
-            });
         }
         Ok(())
     }
@@ -237,7 +189,7 @@ impl Fs {
     ) -> Result<u64> {
         let Copy { from_offset, to_offset, len } = *ranges;
         if src.object == 0 {
-            self.zero_range(dst, to_offset, to_offset + len, changes)?;
+            zero_range(dst, to_offset, to_offset + len, changes);
             if to_offset + len > dst.size {
                 clean_tail(dst, changes);
             }
@@ -353,5 +305,39 @@ fn grow(inode: &mut Inode, size: u64, changes: &mut Vec<Change<'_>>) {
     if size > inode.size {
         clean_tail(inode, changes);
         inode.size = size;
+    }
+}
+
+/// The changes after which `from..to` reads as zeros. The size stays.
+fn zero_range(inode: &mut Inode, from: u64, to: u64, changes: &mut Vec<Change<'_>>) {
+    let size = inode.size;
+    if inode.object == 0 || from >= size {
+        return;
+    }
+    let record_size = u64::from(inode.recordsize);
+    let first = from.div_ceil(record_size);
+    // The last page counts as whole where the range covers it up to the end of the file.
+    let last = if to >= size { size.div_ceil(record_size) } else { to / record_size };
+    let head_end = first.saturating_mul(record_size).min(to).min(size);
+    if from < head_end {
+        zero_edge(inode, from, head_end, changes);
+    }
+    if first < last {
+        changes.push(Change::Punch { object: inode.object, from: first, to: last });
+        if to >= size {
+            inode.set(flag::TAIL, false);
+        }
+    }
+    if to < size && first <= last {
+        zero_edge(inode, last * record_size, to, changes);
+    }
+}
+
+/// Zeroes less than a page. Where nothing is stored nothing will be: zeros are not kept.
+fn zero_edge(inode: &Inode, from: u64, to: u64, changes: &mut Vec<Change<'_>>) {
+    let len = usize::try_from(to.saturating_sub(from)).unwrap_or(usize::MAX);
+    let (object, record_size) = (inode.object, inode.recordsize);
+    if let Some(data) = ZEROS.get(..len).filter(|data| !data.is_empty()) {
+        changes.push(Change::Write { object, record_size, offset: from, data });
     }
 }

@@ -129,18 +129,16 @@ impl Fs {
 
     /// Writes the access time of one inode. A full pool keeps it in memory: it is no reason to fail what asked.
     pub(crate) fn flush_time(&self, node: &Arc<Node>) -> Result<()> {
-        let mut cached = node.cached.write();
-        if !cached.atime_dirty {
+        if !node.cached.read().atime_dirty {
             return Ok(());
         }
-        match self.dataset.apply(&[cached.inode.put(node.ino)]) {
-            Ok(()) => cached.atime_dirty = false,
-            Err(pagefold_engine::Error::NoSpace(_)) => {
+        match Txn::lock(&[node]).commit(self.dataset(), Vec::new()) {
+            Err(FsError::NoSpace(_)) => {
                 self.atimes.lock().insert(node.ino);
+                Ok(())
             }
-            Err(other) => return Err(FsError::from(other)),
+            other => other,
         }
-        Ok(())
     }
 }
 

@@ -74,9 +74,9 @@ impl Fs {
 
     /// What `name` in `dir` points to.
     pub(crate) fn find(&self, dir: &Node, name: &[u8]) -> Result<Option<Pointee>> {
-        let cached = dir.cached.read();
-        self.want_dir(&cached.inode)?;
-        match self.probe_entry(dir.ino, &cached.inode, name)? {
+        let inode = dir.snapshot();
+        self.want_dir(&inode)?;
+        match self.probe_entry(dir.ino, &inode, name)? {
             Probe::Found { payload, .. } => Pointee::decode(dir.ino, &payload).map(Some),
             Probe::Vacant { .. } => Ok(None),
         }
@@ -195,11 +195,12 @@ impl Fs {
         self.writable()?;
         let ino = self.new_id()?;
         let dir = self.node(parent)?;
-        let cached = dir.cached.read();
-        self.want_live_dir(&cached.inode)?;
+        let txn = Txn::lock(&[&dir]);
+        let parent_inode = txn.get(parent.0)?;
+        self.want_live_dir(parent_inode)?;
         let new = New { kind: FileKind::Regular, perm, rdev: 0, target: &[], opens: 1 };
         let mut changes = vec![orphan::put_inode(ino)];
-        let mut inode = self.new_inode(ino, parent.0, &cached.inode, &new, caller, &mut changes)?;
+        let mut inode = self.new_inode(ino, parent.0, parent_inode, &new, caller, &mut changes)?;
         inode.nlink = 0;
         inode.set(flag::TMPFILE, true);
         changes.push(inode.put(ino));
@@ -233,7 +234,7 @@ impl Fs {
         add_entry(parent.0, txn.edit(parent.0)?, place, name, pointee, inode.ctime, &mut changes)?;
         let attr = self.attr(ino, &inode)?;
         txn.commit(self.dataset(), changes)?;
-        // Taken in before the directory is unlocked: nobody can find the name earlier.
+        // Somebody may have found the name already, and so the inode is in the cache: then it is that one.
         let node = self.nodes.insert(ino, inode, new.opens);
         if new.kind == FileKind::Regular {
             remember_name(&node, name);
@@ -325,7 +326,7 @@ impl Fs {
         let mut limit = READDIR_BATCH / 4;
         loop {
             let batch = {
-                let _unchanged = node.cached.read();
+                let _unchanged = node.changing.lock();
                 self.dataset.range(&Key::new(ino.0, kind::ENTRY, from), &end, limit)?
             };
             for (key, value) in &batch {

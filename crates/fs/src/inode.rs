@@ -1,13 +1,16 @@
-//! Inodes in memory: a sharded cache, one lock per inode, and changes of several at once.
+//! Inodes in memory: a sharded cache, and changes of several inodes at once.
 //!
-//! Lock order: the rename lock, inodes by ascending number, a shard, the id counter. A shard's lock is a leaf for
-//! inodes: nobody waits for an inode while holding one.
+//! An inode has two locks. Who changes it holds `changing` from the first look to the end of `apply`, which may have to
+//! wait for room. Its attributes are published afterwards, under a lock that is never held over a call of the
+//! dataset: who only reads never waits for a change, and sees what was true at some instant before or after it.
+//!
+//! Lock order: the rename lock, `changing` of inodes by ascending number, a shard, the id counter; `cached` is a leaf.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use pagefold_engine::dataset::{Change, Dataset};
 
@@ -31,6 +34,8 @@ pub(crate) struct Node {
     lookups: AtomicU64,
     /// Opens not yet released.
     opens: AtomicU64,
+    /// Held by the one who changes the inode, or entries of the directory.
+    pub(crate) changing: Mutex<()>,
     pub(crate) cached: RwLock<Cached>,
     /// A name that the file was last seen under, while its recordsize is undecided.
     pub(crate) name_hint: Mutex<Option<Box<str>>>,
@@ -42,6 +47,7 @@ impl Node {
             ino,
             lookups: AtomicU64::new(0),
             opens: AtomicU64::new(0),
+            changing: Mutex::new(()),
             cached: RwLock::new(Cached { inode, atime_dirty: false }),
             name_hint: Mutex::new(None),
         }
@@ -194,17 +200,49 @@ impl Shard {
     }
 }
 
-/// Several inodes locked for a change that is applied as one.
-///
-/// Works on copies: what failed has changed nothing.
-pub(crate) struct Txn<'n> {
-    locked: Vec<Locked<'n>>,
+/// One inode locked for a change. Works on a copy: what failed has changed nothing.
+pub(crate) struct Locked<'n> {
+    node: &'n Node,
+    _changing: MutexGuard<'n, ()>,
+    old: Inode,
+    atime_dirty: bool,
+    pub(crate) new: Inode,
 }
 
-struct Locked<'n> {
-    ino: u64,
-    guard: RwLockWriteGuard<'n, Cached>,
-    new: Inode,
+impl<'n> Locked<'n> {
+    pub(crate) fn lock(node: &'n Node) -> Self {
+        let changing = node.changing.lock();
+        let cached = node.cached.read();
+        let (old, atime_dirty) = (cached.inode, cached.atime_dirty);
+        drop(cached);
+        Self { node, _changing: changing, old, atime_dirty, new: old }
+    }
+
+    fn is_changed(&self) -> bool {
+        self.new != self.old || self.atime_dirty
+    }
+
+    /// The change that stores the new state.
+    pub(crate) fn put(&self) -> Change<'static> {
+        self.new.put(self.node.ino)
+    }
+
+    /// Shows the new state, which has been applied. An access time that a reader set meanwhile stays, and stays dirty.
+    pub(crate) fn publish(&self) {
+        let mut cached = self.node.cached.write();
+        let atime = cached.inode.atime;
+        cached.inode = self.new;
+        if atime != self.old.atime && self.new.atime == self.old.atime {
+            cached.inode.atime = atime;
+        } else {
+            cached.atime_dirty = false;
+        }
+    }
+}
+
+/// Several inodes locked for a change that is applied as one.
+pub(crate) struct Txn<'n> {
+    locked: Vec<Locked<'n>>,
 }
 
 impl<'n> Txn<'n> {
@@ -213,36 +251,28 @@ impl<'n> Txn<'n> {
         let mut sorted = nodes.to_vec();
         sorted.sort_unstable_by_key(|node| node.ino);
         sorted.dedup_by_key(|node| node.ino);
-        let lock = |node: &'n Node| {
-            let guard = node.cached.write();
-            let new = guard.inode;
-            Locked { ino: node.ino, guard, new }
-        };
-        Self { locked: sorted.into_iter().map(lock).collect() }
+        Self { locked: sorted.into_iter().map(Locked::lock).collect() }
     }
 
     /// The new state of a locked inode, to read and change.
     pub(crate) fn edit(&mut self, ino: u64) -> Result<&mut Inode> {
-        self.locked.iter_mut().find(|l| l.ino == ino).map(|l| &mut l.new).ok_or(FsError::Stale)
+        self.locked.iter_mut().find(|l| l.node.ino == ino).map(|l| &mut l.new).ok_or(FsError::Stale)
     }
 
     /// The new state of a locked inode.
     pub(crate) fn get(&self, ino: u64) -> Result<&Inode> {
-        self.locked.iter().find(|l| l.ino == ino).map(|l| &l.new).ok_or(FsError::Stale)
+        self.locked.iter().find(|l| l.node.ino == ino).map(|l| &l.new).ok_or(FsError::Stale)
     }
 
     /// Applies `changes` and those of the inodes as one.
     pub(crate) fn commit(&mut self, dataset: &dyn Dataset, mut changes: Vec<Change<'_>>) -> Result<()> {
-        for l in self.locked.iter().filter(|l| l.new != l.guard.inode || l.guard.atime_dirty) {
-            changes.push(l.new.put(l.ino));
+        for locked in self.locked.iter().filter(|l| l.is_changed()) {
+            changes.push(locked.put());
         }
         if !changes.is_empty() {
             dataset.apply(&changes)?;
         }
-        for l in &mut self.locked {
-            l.guard.inode = l.new;
-            l.guard.atime_dirty = false;
-        }
+        self.locked.iter().for_each(Locked::publish);
         Ok(())
     }
 }

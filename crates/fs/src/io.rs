@@ -11,7 +11,7 @@ use pagefold_engine::limits::{ATOMIC_WRITE_MAX, RECORDSIZE_DEFAULT};
 use crate::codec::{Inode, flag, is_recordsize};
 use crate::error::{FsError, Result};
 use crate::fs::Fs;
-use crate::inode::Node;
+use crate::inode::{Locked, Node};
 use crate::limits::{FILE_BYTES_MAX, PUNCH_PAGES_MAX, ZEROS};
 use crate::orphan;
 use crate::types::{Attr, Ino, OpenFlags, Seek, WriteFlags, Written};
@@ -35,6 +35,29 @@ impl Fs {
 
     /// Fills `buf` from byte `offset` on; returns how many bytes, fewer only at the end of the file.
     pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let all = |object, record_size, buf: &mut [u8]| {
+            Ok(self.dataset.read(object, record_size, offset, buf).map(|()| true)?)
+        };
+        // `all` never leaves anything unread.
+        self.read_with(ino, offset, buf, all).map(Option::unwrap_or_default)
+    }
+
+    /// As [`Fs::read`], if all that is needed is in memory; `None` where `read` would wait for a device.
+    pub fn try_read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<Option<usize>> {
+        let cached = |object, record_size, buf: &mut [u8]| {
+            Ok(self.dataset.try_read(object, record_size, offset, buf)?)
+        };
+        self.read_with(ino, offset, buf, cached)
+    }
+
+    /// Reads with `read` (object, recordsize, buffer), which tells whether it did.
+    fn read_with(
+        &self,
+        ino: Ino,
+        offset: u64,
+        buf: &mut [u8],
+        read: impl FnOnce(u64, u32, &mut [u8]) -> Result<bool>,
+    ) -> Result<Option<usize>> {
         let node = self.node(ino)?;
         let inode = node.snapshot();
         self.want_file(&inode)?;
@@ -42,15 +65,15 @@ impl Fs {
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
         let buf = &mut buf[..len];
         if len == 0 {
-            return Ok(0);
+            return Ok(Some(0));
         }
         if inode.object == 0 {
             buf.fill(0);
-        } else {
-            self.dataset.read(inode.object, inode.recordsize, offset, buf)?;
+        } else if !read(inode.object, inode.recordsize, buf)? {
+            return Ok(None);
         }
         self.touch(&node, &inode);
-        Ok(len)
+        Ok(Some(len))
     }
 
     /// Writes at most the first MiB of `data`, as a whole or not at all.
@@ -60,9 +83,9 @@ impl Fs {
         self.writable()?;
         let node = self.node(ino)?;
         let data = &data[..data.len().min(ATOMIC_WRITE_MAX)];
-        let mut cached = node.cached.write();
-        let mut inode = cached.inode;
-        self.want_file(&inode)?;
+        let mut locked = Locked::lock(&node);
+        let inode = &mut locked.new;
+        self.want_file(inode)?;
         let offset = if flags.append { inode.size } else { offset };
         let end = offset
             .checked_add(data.len() as u64)
@@ -72,16 +95,15 @@ impl Fs {
             return Ok(Written { offset, len: 0 });
         }
         let mut changes = Vec::with_capacity(4);
-        self.write_into(&node, &mut inode, offset, data, &mut changes)?;
+        self.write_into(&node, inode, offset, data, &mut changes)?;
         inode.size = inode.size.max(end);
         let now = self.now();
         inode.mtime = now;
         inode.ctime = now;
-        self.kill_privileges(ino.0, &mut inode, flags.kill_suid, &mut changes)?;
-        changes.push(inode.put(ino.0));
+        self.kill_privileges(ino.0, inode, flags.kill_suid, &mut changes)?;
+        changes.push(locked.put());
         self.dataset.apply(&changes)?;
-        cached.inode = inode;
-        cached.atime_dirty = false;
+        locked.publish();
         Ok(Written { offset, len: data.len() })
     }
 
@@ -104,6 +126,7 @@ impl Fs {
             }
             let recordsize = self.decide_recordsize(node, inode, offset, data);
             self.give_object(node.ino, inode, recordsize)?;
+            *node.name_hint.lock() = None;
         }
         changes.push(Change::Write { object: inode.object, record_size: inode.recordsize, offset, data });
         Ok(())
@@ -191,9 +214,8 @@ impl Fs {
     /// Errors: `NoData` at or beyond the end, or where no data follows.
     pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
         let node = self.node(ino)?;
-        let cached = node.cached.read();
-        let inode = &cached.inode;
-        self.want_file(inode)?;
+        let inode = node.snapshot();
+        self.want_file(&inode)?;
         if offset >= inode.size {
             return Err(FsError::NoData);
         }
@@ -220,12 +242,14 @@ impl Fs {
     }
 }
 
-/// Gives up all data of a file; a large object goes to the orphans.
+/// Gives up all data of a file. Of a large object the first pages are freed and the rest goes to the orphans: a change
+/// that frees something is admitted by a full pool too.
 pub(crate) fn give_up_data(inode: &mut Inode, changes: &mut Vec<Change<'_>>) {
     if inode.object != 0 {
-        if inode.size.div_ceil(u64::from(inode.recordsize)) <= PUNCH_PAGES_MAX {
-            changes.push(Change::Punch { object: inode.object, from: 0, to: u64::MAX });
-        } else {
+        let is_small = inode.size.div_ceil(u64::from(inode.recordsize)) <= PUNCH_PAGES_MAX;
+        let to = if is_small { u64::MAX } else { PUNCH_PAGES_MAX };
+        changes.push(Change::Punch { object: inode.object, from: 0, to });
+        if !is_small {
             changes.push(orphan::put_data(inode.object));
         }
     }

@@ -18,7 +18,7 @@
 //! # Invariants
 //!
 //! 1. Every call that changes something is one `apply` (the id counter has one of its own, before).
-//! 2. Inodes are locked in the order of their numbers (`Txn::lock`).
+//! 2. Who changes inodes locks them in the order of their numbers (`Txn::lock`); who reads waits for no change.
 //! 3. An inode has `nlink` 0 if and only if it is on the list of orphans.
 //! 4. A file has a data object if and only if its recordsize is decided; no two files have the same object, and an
 //!    object's recordsize never changes.

@@ -229,6 +229,8 @@ fn move_name(
     now: Time,
     changes: &mut Vec<Change<'_>>,
 ) -> Result<()> {
+    // The old name goes last: whoever looks meanwhile finds the inode under at least one of both.
+    let mut removal = Vec::new();
     if let Some(target) = target {
         match (source.kind == FileKind::Directory, target.kind == FileKind::Directory) {
             (true, false) => return Err(FsError::NotADirectory),
@@ -236,10 +238,13 @@ fn move_name(
             _ => {}
         }
         drop_link(target.ino, txn.edit(target.ino)?, now, changes)?;
-        remove_entry(to.dir, txn.edit(to.dir)?, to.place, to.name, target, now, changes);
+        repoint(txn.edit(to.dir)?, to, target, source, now, changes)?;
+        remove_entry(from.dir, txn.edit(from.dir)?, from.place, from.name, source, now, &mut removal);
+    } else {
+        remove_entry(from.dir, txn.edit(from.dir)?, from.place, from.name, source, now, &mut removal);
+        add_entry(to.dir, txn.edit(to.dir)?, to.place, to.name, source, now, changes)?;
     }
-    remove_entry(from.dir, txn.edit(from.dir)?, from.place, from.name, source, now, changes);
-    add_entry(to.dir, txn.edit(to.dir)?, to.place, to.name, source, now, changes)?;
+    changes.append(&mut removal);
     adopt(txn, source, to.dir, now)
 }
 
@@ -253,21 +258,32 @@ fn exchange(
     now: Time,
     changes: &mut Vec<Change<'_>>,
 ) -> Result<()> {
-    for (name, old, new) in [(a, at_a, at_b), (b, at_b, at_a)] {
-        let dir = txn.edit(name.dir)?;
-        match (old.kind == FileKind::Directory, new.kind == FileKind::Directory) {
-            (true, false) => dir.nlink = dir.nlink.saturating_sub(1),
-            (false, true) if dir.nlink >= LINK_MAX => return Err(FsError::TooManyLinks),
-            (false, true) => dir.nlink += 1,
-            _ => {}
-        }
-        dir.mtime = now;
-        dir.ctime = now;
-        let key = Key::new(name.dir, kind::ENTRY, name.place);
-        changes.push(Change::Put(key, join(name.name, &new.encode())));
-    }
+    repoint(txn.edit(a.dir)?, a, at_a, at_b, now, changes)?;
+    repoint(txn.edit(b.dir)?, b, at_b, at_a, now, changes)?;
     adopt(txn, at_a, b.dir, now)?;
     adopt(txn, at_b, a.dir, now)
+}
+
+/// Lets a name in `dir` point to `new` in place of `old`: one value is replaced, so that whoever looks the name up
+/// meanwhile finds one or the other.
+fn repoint(
+    dir: &mut Inode,
+    at: &Name<'_>,
+    old: Pointee,
+    new: Pointee,
+    now: Time,
+    changes: &mut Vec<Change<'_>>,
+) -> Result<()> {
+    match (old.kind == FileKind::Directory, new.kind == FileKind::Directory) {
+        (true, false) => dir.nlink = dir.nlink.saturating_sub(1),
+        (false, true) if dir.nlink >= LINK_MAX => return Err(FsError::TooManyLinks),
+        (false, true) => dir.nlink += 1,
+        _ => {}
+    }
+    dir.mtime = now;
+    dir.ctime = now;
+    changes.push(Change::Put(Key::new(at.dir, kind::ENTRY, at.place), join(at.name, &new.encode())));
+    Ok(())
 }
 
 /// What a moved inode remembers.

@@ -13,8 +13,8 @@ use crate::codec::{Inode, kind};
 use crate::error::Result;
 use crate::fs::Fs;
 use crate::inode::Retired;
-use crate::limits::{READDIR_BATCH, REAP_PAGES};
-use crate::types::Ino;
+use crate::limits::{PUNCH_PAGES_MAX, READDIR_BATCH, REAP_PAGES};
+use crate::types::{FileKind, Ino};
 
 /// The change that puts inode `ino` on the list.
 pub(crate) fn put_inode(ino: u64) -> Change<'static> {
@@ -109,17 +109,28 @@ impl Fs {
     }
 
     fn reap_inode(&self, ino: u64, budget: &mut u64) -> Result<bool> {
-        if let Some(bytes) = self.dataset.get(&Inode::key(ino))? {
-            let inode = Inode::decode(ino, &bytes)?;
-            let is_file = inode.kind == crate::types::FileKind::Regular;
-            if is_file && inode.object != 0 && !self.punch_all(inode.object, budget)? {
-                return Ok(false);
-            }
-        }
         if *budget == 0 {
             return Ok(false);
         }
-        *budget -= 1;
+        let mut last_changes = vec![Change::Delete(Inode::key(ino)), delete_inode(ino)];
+        if let Some(bytes) = self.dataset.get(&Inode::key(ino))? {
+            let inode = Inode::decode(ino, &bytes)?;
+            if inode.nlink > 0 {
+                // Named after the list was read. Once it is out of the cache, what has no name cannot get one.
+                return Ok(true);
+            }
+            if inode.kind == FileKind::Regular && inode.object != 0 {
+                // The pages of most files go in the same change as the inode.
+                let pages = inode.size.div_ceil(u64::from(inode.recordsize));
+                if pages <= PUNCH_PAGES_MAX {
+                    *budget = budget.saturating_sub(pages);
+                } else if !self.punch_all(inode.object, budget)? {
+                    return Ok(false);
+                }
+                last_changes.push(Change::Punch { object: inode.object, from: 0, to: u64::MAX });
+            }
+        }
+        *budget = budget.saturating_sub(1);
         // The inode itself is the first of its keys: it goes last, with the list entry.
         let (first, end) = (Key::new(ino, kind::INODE + 1, 0), Key::new(ino, Key::ENGINE_KINDS, 0));
         loop {
@@ -127,7 +138,7 @@ impl Fs {
             let mut changes: Vec<_> = batch.iter().map(|(key, _)| Change::Delete(*key)).collect();
             let last = batch.len() < READDIR_BATCH;
             if last {
-                changes.extend([Change::Delete(Inode::key(ino)), delete_inode(ino)]);
+                changes.append(&mut last_changes);
             }
             self.dataset.apply(&changes)?;
             if last {

@@ -80,8 +80,7 @@ impl Fs {
     pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         check_name(name)?;
         let node = self.node(ino)?;
-        let cached = node.cached.read();
-        let inode = &cached.inode;
+        let inode = &node.snapshot();
         if let Some(which) = Which::from_name(name) {
             if !inode.has(which.flag()) {
                 return Err(FsError::NoAttr);
@@ -107,8 +106,7 @@ impl Fs {
     /// All names of extended attributes, each followed by a zero byte.
     pub fn listxattr(&self, ino: Ino) -> Result<Vec<u8>> {
         let node = self.node(ino)?;
-        let cached = node.cached.read();
-        let inode = &cached.inode;
+        let inode = &node.snapshot();
         let mut names = Vec::new();
         let mut push = |name: &[u8]| {
             names.extend_from_slice(name);

@@ -153,7 +153,7 @@ fn truncating_a_large_file_leaves_an_orphan() {
     }
     let applies = bed.dataset.applies();
     truncate(&bed, f, 0);
-    assert_eq!((bed.dataset.applies() - applies, bed.dataset.pages()), (1, 256));
+    assert_eq!((bed.dataset.applies() - applies, bed.dataset.pages()), (1, 192));
     assert_eq!(bed.fs.getattr(f).unwrap().blocks, 0);
     let crashed = bed.crash();
     assert!(crashed.fs.reap(100).unwrap(), "there is more");

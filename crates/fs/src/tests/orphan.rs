@@ -1,3 +1,5 @@
+use pagefold_engine::dataset::{Change, Dataset};
+
 use super::{Bed, ROOT, USER, assert_err, pattern};
 use crate::{FsError, OpenFlags, XattrMode};
 
@@ -69,6 +71,44 @@ fn tmpfiles_are_orphans_until_named() {
     bed.fs.forget(u.ino, 1);
     bed.check();
     assert_eq!(bed.dataset.pages(), 1);
+}
+
+/// A reaper that read the list before the file got its name must not take it away.
+#[test]
+fn what_has_a_name_is_never_reaped() {
+    let bed = Bed::new();
+    let f = bed.create(ROOT, "f").ino;
+    bed.write(f, 0, b"precious");
+    bed.fs.release(f);
+    bed.fs.forget(f, 1);
+    let key = pagefold_engine::Key::new(0, crate::codec::kind::ORPHAN_INODE, f.0);
+    bed.dataset.apply(&[Change::Put(key, vec![1])]).unwrap();
+    assert!(!bed.fs.reap(1000).unwrap());
+    assert_eq!((bed.read(f, 0, 99), bed.names(ROOT)), (b"precious".to_vec(), vec!["f".to_owned()]));
+    bed.dataset.apply(&[Change::Delete(key)]).unwrap();
+    bed.check();
+}
+
+/// Files get names while the list of orphans is worked off.
+#[test]
+fn naming_and_reaping_at_once() {
+    let bed = Bed::new();
+    std::thread::scope(|s| {
+        let namer = s.spawn(|| {
+            for i in 0..2000 {
+                let t = bed.fs.tmpfile(ROOT, 0o600, &USER).unwrap();
+                bed.write(t.ino, 0, b"content");
+                bed.fs.link(t.ino, ROOT, i.to_string().as_bytes()).unwrap();
+                bed.fs.release(t.ino);
+                bed.fs.forget(t.ino, 2);
+            }
+        });
+        while !namer.is_finished() {
+            bed.fs.reap(1000).unwrap();
+        }
+    });
+    assert_eq!(bed.dataset.pages(), 2000);
+    bed.check();
 }
 
 #[test]
