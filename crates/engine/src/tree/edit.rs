@@ -253,7 +253,7 @@ impl Editor<'_> {
     /// Makes the node of `child` one that may be edited in place (invariant 1).
     fn own<'c>(&mut self, child: &'c mut Child) -> Result<&'c mut Node> {
         let copy = match child {
-            Child::Dirty(node) if Arc::strong_count(node) == 1 => None,
+            Child::Dirty(node) if Arc::strong_count(node) == 1 && node.written().is_none() => None,
             Child::Dirty(node) => {
                 node.supersede();
                 Some(Node::clone(node))

@@ -16,7 +16,8 @@
 //!
 //! # Invariants
 //!
-//! 1. A node is edited in place only if a single reference leads to it (`edit::Editor::own`).
+//! 1. A node is edited in place only if a single reference leads to it and it has not been written (`edit::Editor::own`).
+//!    References to changed nodes are copied only by `freeze`, or while the writers' lock is held.
 //! 2. Clean nodes have clean descendants only; frozen nodes frozen and clean ones (`Node::settled`, invariant 1).
 //! 3. Each stored node that the live tree stops referring to goes to `freed` once: a clean one at once
 //!    (`Editor::own`, `Editor::take`, `Editor::discard`), a frozen one when it is retired (`Tree::retire`).

@@ -2,6 +2,7 @@
 
 use super::branch::{Bounds, Child};
 use super::edit::wants;
+use super::leaf::Leaf;
 use super::node::Body;
 use super::read::Want;
 use super::{NodeStore, Tree, Value};
@@ -26,8 +27,8 @@ pub enum Visit {
     Damaged(Ptr, Error),
 }
 
-/// Walks the tree below `root` in key order, each node once, and shows it all to `each`. Takes memory for one node and the pointers of a
-/// branch per level. Damage is shown, not returned.
+/// Walks the tree below `root` in key order, each node once, and shows it all to `each`. Takes memory for one node and
+/// the pointers of a branch per level. Damage is shown, not returned.
 ///
 /// # Errors
 /// Those of `each`, which end the walk.
@@ -36,8 +37,12 @@ pub fn visit(
     store: &dyn NodeStore,
     each: &mut dyn FnMut(Visit) -> Result<()>,
 ) -> Result<()> {
-    let mut ahead: Vec<Want> = Vec::new();
-    ahead.extend(root.map(|ptr| Want { ptr, level: None, bounds: Bounds::default() }));
+    let Some(ptr) = root else { return Ok(()) };
+    visit_stored(Want { ptr, level: None, bounds: Bounds::default() }, store, each)
+}
+
+fn visit_stored(top: Want, store: &dyn NodeStore, each: &mut dyn FnMut(Visit) -> Result<()>) -> Result<()> {
+    let mut ahead = vec![top];
     while let Some(want) = ahead.pop() {
         let ptr = want.ptr;
         let node = match want.load(store) {
@@ -49,11 +54,7 @@ pub fn visit(
         };
         each(Visit::Node { ptr, level: node.level(), entries: node.len() })?;
         match node.body() {
-            Body::Leaf(leaf) => {
-                for (key, value) in leaf.entries(0..leaf.len()) {
-                    each(Visit::Entry(key, value.to_value()))?;
-                }
-            }
+            Body::Leaf(leaf) => visit_entries(leaf, each)?,
             Body::Branch(branch) => {
                 let first = ahead.len();
                 ahead.extend(wants(branch, want.bounds));
@@ -64,29 +65,42 @@ pub fn visit(
     Ok(())
 }
 
+fn visit_entries(leaf: &Leaf, each: &mut dyn FnMut(Visit) -> Result<()>) -> Result<()> {
+    leaf.entries(0..leaf.len()).try_for_each(|(key, value)| each(Visit::Entry(key, value.to_value())))
+}
+
 impl Tree {
     /// Walks the tree as it is now, changes that no checkpoint has written included, in key order. Changed nodes
-    /// are not shown, their entries are.
+    /// are not shown, their entries are. Readers go on meanwhile; writers wait, so that `each` must not change the tree.
     ///
     /// # Errors
     /// Those of `each`, which end the walk.
     pub fn walk(&self, each: &mut dyn FnMut(Visit) -> Result<()>) -> Result<()> {
+        // a second reference to the root while an edit or a checkpoint goes on would break invariant 1
+        let _writer = self.writer.lock();
         let root = self.live.read().root.clone();
-        root.map_or(Ok(()), |root| self.walk_child(&root, each))
+        root.map_or(Ok(()), |root| self.walk_below(&root, None, Bounds::default(), each))
     }
 
-    fn walk_child(&self, child: &Child, each: &mut dyn FnMut(Visit) -> Result<()>) -> Result<()> {
-        let node = match child {
-            Child::Clean { .. } => return visit(child.stored_ptr(), self.store.as_ref(), each),
-            Child::Dirty(node) => node,
-        };
-        match node.body() {
-            Body::Leaf(leaf) => leaf
-                .entries(0..leaf.len())
-                .try_for_each(|(key, value)| each(Visit::Entry(key, value.to_value()))),
-            Body::Branch(branch) => {
-                branch.children().iter().try_for_each(|child| self.walk_child(child, each))
+    fn walk_below(
+        &self,
+        child: &Child,
+        level: Option<u8>,
+        bounds: Bounds,
+        each: &mut dyn FnMut(Visit) -> Result<()>,
+    ) -> Result<()> {
+        match child {
+            Child::Clean { len_bytes, addr } => {
+                let ptr = Ptr { addr: *addr, len_bytes: *len_bytes };
+                visit_stored(Want { ptr, level, bounds }, &*self.store, each)
             }
+            Child::Dirty(node) => match node.body() {
+                Body::Leaf(leaf) => visit_entries(leaf, each),
+                Body::Branch(branch) => (0..branch.len()).try_for_each(|i| {
+                    let below = branch.bounds(i, bounds);
+                    self.walk_below(branch.child(i), Some(branch.level() - 1), below, each)
+                }),
+            },
         }
     }
 }

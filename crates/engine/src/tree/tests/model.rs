@@ -153,6 +153,18 @@ impl World {
         let all =
             self.tree.range(&Key::new(0, 0, 0), &Key::new(u64::MAX, u8::MAX, u64::MAX), usize::MAX).unwrap();
         assert_eq!(all, self.model.clone().into_iter().collect::<Vec<_>>());
+        let mut walked = Vec::new();
+        self.tree
+            .walk(&mut |visit| {
+                match visit {
+                    Visit::Entry(key, value) => walked.push((key, value)),
+                    Visit::Node { .. } => {}
+                    Visit::Damaged(ptr, error) => panic!("{ptr:?}: {error}"),
+                }
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(walked, all);
         let live = self.tree.live.read();
         if let Some(root) = &live.root {
             assert_eq!(self.tree.dirty_bytes(), changed_bytes(root) as u64);
