@@ -8,7 +8,8 @@ use crate::types::{Addr, Key, Ptr};
 /// A branch's reference to a node below it.
 #[derive(Clone)]
 pub(super) enum Child {
-    /// A node that is not part of the last retired checkpoint: changed since, or frozen and still being written.
+    /// A node that is not part of the last retired checkpoint: changed since, or frozen and still being
+    /// written.
     Dirty(Arc<Node>),
     /// A stored node. Fields apart, not a [`Ptr`], so that a child takes 16 bytes.
     Clean {
@@ -57,7 +58,8 @@ impl Bounds {
     }
 }
 
-/// An inner node. Child `i` holds the keys from `separators[i - 1]` (inclusive) to `separators[i]` (exclusive).
+/// An inner node. Child `i` holds the keys from `separators[i - 1]` (inclusive) to `separators[i]`
+/// (exclusive).
 ///
 /// Invariant: there is one child more than separators, or, only while an edit is under way, neither.
 #[derive(Clone)]

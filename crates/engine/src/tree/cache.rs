@@ -14,8 +14,8 @@ use crate::{Error, Result};
 
 /// Decoded clean nodes by address, bounded in bytes, scan-resistant.
 ///
-/// An address is never used twice and a stored node never changes, so that an entry is never wrong, only useless once its
-/// node has been freed.
+/// An address is never used twice and a stored node never changes, so that an entry is never wrong, only
+/// useless once its node has been freed.
 pub struct NodeCache {
     nodes: Cache<Addr, Arc<Node>, Footprint, BuildHasherDefault<AddrHasher>>,
     hits: AtomicU64,

@@ -1,7 +1,7 @@
 //! Stored form of a node: format version 1.
 //!
-//! All numbers of more than one byte are little-endian; `varint` is as in the module `varint` and must be in its shortest form.
-//! A node is stored as one record; the record layer compresses it and keeps its checksum.
+//! All numbers of more than one byte are little-endian; `varint` is as in the module `varint` and must be in
+//! its shortest form. A node is stored as one record; the record layer compresses it and keeps its checksum.
 //!
 //! Header, 8 bytes:
 //!
@@ -25,11 +25,11 @@
 //! | varint | offset | only after step 0: the whole offset |
 //! | | value | type 0: varint length, then that many bytes, at most `VALUE_BYTES_MAX`; type 1: a pointer |
 //!
-//! A group is a run of entries with the same object, kind and type, as long as possible: a group never starts where the
-//! entry could have continued the previous one.
+//! A group is a run of entries with the same object, kind and type, as long as possible: a group never starts
+//! where the entry could have continued the previous one.
 //!
-//! A branch's entry: the first is a pointer alone; the others are a separator, the smallest key that may be below the child,
-//! followed by the child's pointer. Separators ascend:
+//! A branch's entry: the first is a pointer alone; the others are a separator, the smallest key that may be
+//! below the child, followed by the child's pointer. Separators ascend:
 //!
 //! | size | field | content |
 //! |---|---|---|
@@ -39,8 +39,9 @@
 //! | varint | offset | only after step 0: the whole offset |
 //! | | child | a pointer |
 //!
-//! A pointer, relative to the previous pointer of its group (leaf) or node (branch), or to segment 0, slot 0, length 0 where
-//! there is none; `zigzag(d)` is 2d for d >= 0 and -2d - 1 otherwise, differences are modulo 2^64:
+//! A pointer, relative to the previous pointer of its group (leaf) or node (branch), or to segment 0, slot 0,
+//! length 0 where there is none; `zigzag(d)` is 2d for d >= 0 and -2d - 1 otherwise, differences are modulo
+//! 2^64:
 //!
 //! | size | field | content |
 //! |---|---|---|
@@ -50,8 +51,9 @@
 
 use super::Value;
 use super::branch::{Branch, Child};
-use super::leaf::{Leaf, ValueRef};
+use super::leaf::Leaf;
 use super::node::{Body, Node};
+use super::values::ValueRef;
 use super::varint::{Counter, Reader, Sink, unzigzag, zigzag};
 use crate::limits::{NODE_ENCODED_MAX, NODE_FANOUT_MAX, TREE_LEVELS_MAX, VALUE_BYTES_MAX};
 use crate::types::{Addr, Key, Ptr, SLOT_BITS};
@@ -227,7 +229,8 @@ fn encode_branch(branch: &Branch) -> Result<Vec<u8>> {
 /// Builds a node from untrusted bytes, which were stored at `ptr`.
 ///
 /// # Errors
-/// [`Error::Corrupt`] where the bytes are not a well-formed node; [`Error::Unsupported`] for one of a later format.
+/// [`Error::Corrupt`] where the bytes are not a well-formed node; [`Error::Unsupported`] for one of a later
+/// format.
 pub(super) fn decode(ptr: Ptr, bytes: &[u8]) -> Result<Node> {
     let damaged = |detail: &str| Error::corrupt(format!("tree node {}", ptr.addr), detail);
     if bytes.len() > NODE_ENCODED_MAX {
@@ -266,6 +269,7 @@ fn decode_leaf(from: &mut Reader<'_>, count: usize) -> Result<Leaf, &'static str
         return Err("impossible number of entries");
     }
     let mut leaf = Leaf::with_capacity(count);
+    let len_bytes = HEADER_BYTES + from.remaining();
     let mut previous: Option<Key> = None;
     let mut value_type = TYPE_BYTES;
     let mut base = Base::default();
@@ -284,16 +288,17 @@ fn decode_leaf(from: &mut Reader<'_>, count: usize) -> Result<Leaf, &'static str
         if value_type == TYPE_PAGE {
             let ptr = decode_ptr(from, base)?;
             base = Base::from(ptr);
-            leaf.push(key, Value::Page(ptr));
+            leaf.push_decoded(key, Value::Page(ptr));
         } else {
             let len = from.varint()?;
             if len > VALUE_BYTES_MAX as u64 {
                 return Err("value too long");
             }
-            leaf.push(key, Value::Bytes(from.bytes(len)?.into()));
+            leaf.push_decoded(key, Value::Bytes(from.bytes(len)?.into()));
         }
         previous = Some(key);
     }
+    leaf.decoded_from(len_bytes - from.remaining());
     Ok(leaf)
 }
 

@@ -10,7 +10,8 @@ use crate::limits::{NODE_WRITE_BYTES, TREE_LEVELS_MAX};
 use crate::types::Ptr;
 use crate::{Error, Result};
 
-/// A tree as it was at one instant, on its way to storage. Made by [`Tree::freeze`], ended by [`Tree::retire`].
+/// A tree as it was at one instant, on its way to storage. Made by [`Tree::freeze`], ended by
+/// [`Tree::retire`].
 ///
 /// Where it is dropped instead, its tree stays readable and editable but cannot be frozen again.
 pub struct Frozen {
@@ -37,11 +38,12 @@ impl Tree {
         Ok(Frozen { root, cache: Arc::clone(&self.cache), identity, footprint_bytes })
     }
 
-    /// Ends a checkpoint, after it has become durable: its nodes become clean. `freed` gets those that the live tree has let go of in
-    /// the meantime.
+    /// Ends a checkpoint, after it has become durable: its nodes become clean. `freed` gets those that the
+    /// live tree has let go of in the meantime.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a `frozen` of another tree, or one that has not been persisted; nothing is changed then.
+    /// [`Error::Invalid`] for a `frozen` of another tree, or one that has not been persisted; nothing is
+    /// changed then.
     pub fn retire(&self, frozen: Frozen, freed: &mut Vec<Ptr>) -> Result<()> {
         let mut writer = self.writer.lock();
         if !writer.outstanding.as_ref().is_some_and(|identity| Arc::ptr_eq(identity, &frozen.identity)) {
@@ -72,7 +74,8 @@ fn settle(child: &mut Child) {
     }
 }
 
-/// Reports the nodes that the live tree has let go of. What is below a node that it still refers to it refers to as well.
+/// Reports the nodes that the live tree has let go of. What is below a node that it still refers to it refers
+/// to as well.
 fn free_superseded(child: &Child, freed: &mut Vec<Ptr>) {
     if let Child::Dirty(node) = child
         && node.is_superseded()
@@ -97,8 +100,9 @@ fn collect<'a>(child: &'a Child, levels: &mut [Vec<&'a Node>; TREE_LEVELS_MAX as
 }
 
 impl Frozen {
-    /// Writes all nodes that are not stored yet, leaves first, and returns the new root; `None` for an empty tree. `write` stores nodes of one
-    /// level, of about [`NODE_WRITE_BYTES`] in all, and returns where, in the same order. An unchanged tree writes nothing.
+    /// Writes all nodes that are not stored yet, leaves first, and returns the new root; `None` for an empty
+    /// tree. `write` stores nodes of one level, of about [`NODE_WRITE_BYTES`] in all, and returns where, in
+    /// the same order. An unchanged tree writes nothing.
     ///
     /// After an error of `write` the call may be repeated; it goes on where it stopped.
     ///

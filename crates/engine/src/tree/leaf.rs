@@ -1,50 +1,14 @@
 //! Leaves: sorted entries, kept as separate arrays.
 //!
-//! Keys are split into groups (runs of one object and kind) and offsets. The pages of an object, by far the most entries
-//! of a pool, so take 20 bytes each: offset, address and stored length.
+//! Keys are split into groups (runs of one object and kind) and offsets. The pages of an object, by far the
+//! most entries of a pool, so take 20 bytes each: offset, address and stored length.
 
 use std::ops::Range;
 
 use super::Value;
 use super::codec::{HEADER_BYTES, entry_bytes};
-use crate::types::{Addr, Key, Ptr};
-
-/// A value, borrowed.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum ValueRef<'a> {
-    Bytes(&'a [u8]),
-    Page(Ptr),
-}
-
-impl ValueRef<'_> {
-    pub(super) fn same_type(self, other: ValueRef<'_>) -> bool {
-        matches!((self, other), (Self::Bytes(_), ValueRef::Bytes(_)) | (Self::Page(_), ValueRef::Page(_)))
-    }
-
-    pub(super) fn to_value(self) -> Value {
-        match self {
-            Self::Bytes(bytes) => Value::Bytes(bytes.into()),
-            Self::Page(ptr) => Value::Page(ptr),
-        }
-    }
-}
-
-impl Value {
-    pub(super) fn borrowed(&self) -> ValueRef<'_> {
-        match self {
-            Self::Bytes(bytes) => ValueRef::Bytes(bytes),
-            Self::Page(ptr) => ValueRef::Page(*ptr),
-        }
-    }
-
-    fn heap_bytes(&self) -> usize {
-        match self {
-            // and what the allocator adds
-            Self::Bytes(bytes) => bytes.len() + 16,
-            Self::Page(_) => 0,
-        }
-    }
-}
+use super::values::{ValueRef, Values, insert_tight};
+use crate::types::{Key, Ptr};
 
 /// A run of entries of one object and kind, from index `start` to the next group.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -54,20 +18,10 @@ struct Group {
     kind: u8,
 }
 
-#[derive(Clone)]
-enum Values {
-    /// All values are pointers.
-    Pages {
-        addrs: Vec<Addr>,
-        lens: Vec<u32>,
-    },
-    Mixed(Vec<Value>),
-}
-
 /// Sorted entries.
 ///
-/// Invariants: `groups` ascend, start at 0 and are not empty; offsets ascend within a group; there are as many values as
-/// offsets; `encoded_bytes` is what the codec makes of the leaf, to the byte.
+/// Invariants: `groups` ascend, start at 0 and are not empty; offsets ascend within a group; there are as
+/// many values as offsets; `encoded_bytes` is what the codec makes of the leaf, to the byte.
 #[derive(Clone)]
 pub(super) struct Leaf {
     groups: Vec<Group>,
@@ -76,135 +30,6 @@ pub(super) struct Leaf {
     encoded_bytes: usize,
     /// Heap memory of values that are bytes.
     value_bytes: usize,
-}
-
-/// Makes room for one more in steps of an eighth: leaves are many, so that doubling would waste too much.
-fn insert_tight<T>(vec: &mut Vec<T>, at: usize, item: T) {
-    if vec.len() == vec.capacity() {
-        vec.reserve_exact(vec.len() / 8 + 8);
-    }
-    vec.insert(at, item);
-}
-
-impl Default for Values {
-    fn default() -> Self {
-        Self::Mixed(Vec::new())
-    }
-}
-
-impl Values {
-    fn get(&self, i: usize) -> ValueRef<'_> {
-        match self {
-            Self::Pages { addrs, lens } => ValueRef::Page(Ptr { addr: addrs[i], len_bytes: lens[i] }),
-            Self::Mixed(values) => values[i].borrowed(),
-        }
-    }
-
-    /// The values in the form that can hold bytes.
-    fn into_mixed(self) -> Vec<Value> {
-        match self {
-            Self::Pages { addrs, lens } => {
-                let mut values = Vec::with_capacity(addrs.capacity());
-                let ptrs = addrs.into_iter().zip(lens).map(|(addr, len_bytes)| Ptr { addr, len_bytes });
-                values.extend(ptrs.map(Value::Page));
-                values
-            }
-            Self::Mixed(values) => values,
-        }
-    }
-
-    fn insert(&mut self, i: usize, value: Value) {
-        match (&mut *self, value) {
-            (Self::Pages { addrs, lens }, Value::Page(ptr)) => {
-                insert_tight(addrs, i, ptr.addr);
-                insert_tight(lens, i, ptr.len_bytes);
-            }
-            (Self::Mixed(values), value) => insert_tight(values, i, value),
-            (_, value) => {
-                let mut values = std::mem::take(self).into_mixed();
-                insert_tight(&mut values, i, value);
-                *self = Self::Mixed(values);
-            }
-        }
-    }
-
-    fn replace(&mut self, i: usize, value: Value) -> Value {
-        match (&mut *self, value) {
-            (Self::Pages { addrs, lens }, Value::Page(ptr)) => Value::Page(Ptr {
-                addr: std::mem::replace(&mut addrs[i], ptr.addr),
-                len_bytes: std::mem::replace(&mut lens[i], ptr.len_bytes),
-            }),
-            (Self::Mixed(values), value) => std::mem::replace(&mut values[i], value),
-            (_, value) => {
-                let mut values = std::mem::take(self).into_mixed();
-                let old = std::mem::replace(&mut values[i], value);
-                *self = Self::Mixed(values);
-                old
-            }
-        }
-    }
-
-    fn drain(&mut self, range: Range<usize>, mut each: impl FnMut(Value)) {
-        match self {
-            Self::Pages { addrs, lens } => {
-                let pairs = addrs.drain(range.clone()).zip(lens.drain(range));
-                pairs.for_each(|(addr, len_bytes)| each(Value::Page(Ptr { addr, len_bytes })));
-            }
-            Self::Mixed(values) => values.drain(range).for_each(each),
-        }
-    }
-
-    fn split_off(&mut self, at: usize) -> Self {
-        match self {
-            Self::Pages { addrs, lens } => {
-                Self::Pages { addrs: addrs.split_off(at), lens: lens.split_off(at) }
-            }
-            Self::Mixed(values) => Self::Mixed(values.split_off(at)),
-        }
-    }
-
-    fn append(&mut self, right: Self) {
-        match (&mut *self, right) {
-            (Self::Pages { addrs, lens }, Self::Pages { addrs: more, lens: more_lens }) => {
-                addrs.extend(more);
-                lens.extend(more_lens);
-            }
-            (_, right) => {
-                let mut values = std::mem::take(self).into_mixed();
-                values.extend(right.into_mixed());
-                *self = Self::Mixed(values);
-            }
-        }
-    }
-
-    /// Drops spare capacity, and the general form where all values are pointers.
-    fn compact(&mut self) {
-        if let Self::Mixed(values) = self {
-            let ptrs = values.iter().map(|value| match value {
-                Value::Page(ptr) => Some((ptr.addr, ptr.len_bytes)),
-                Value::Bytes(_) => None,
-            });
-            if let Some((addrs, lens)) = ptrs.collect::<Option<(Vec<_>, Vec<_>)>>() {
-                *self = Self::Pages { addrs, lens };
-            }
-        }
-        match self {
-            Self::Pages { addrs, lens } => {
-                addrs.shrink_to_fit();
-                lens.shrink_to_fit();
-            }
-            Self::Mixed(values) => values.shrink_to_fit(),
-        }
-    }
-
-    fn heap_bytes(&self) -> usize {
-        match self {
-            Self::Pages { addrs, lens } => {
-                addrs.capacity() * size_of::<Addr>() + lens.capacity() * size_of::<u32>()
-            }
-            Self::Mixed(values) => values.capacity() * size_of::<Value>(),
-        }
-    }
 }
 
 impl Leaf {
@@ -330,7 +155,15 @@ impl Leaf {
     }
 
     /// Appends an entry above all others.
+    #[cfg(test)]
     pub(super) fn push(&mut self, key: Key, value: Value) {
+        self.push_decoded(key, value);
+        self.encoded_bytes += self.cost(self.len() - 1);
+    }
+
+    /// Appends an entry above all others, for the decoder, which knows the size of the whole and ends with
+    /// [`Leaf::decoded_from`].
+    pub(super) fn push_decoded(&mut self, key: Key, value: Value) {
         let i = self.len();
         if self.groups.last().is_none_or(|last| (last.object, last.kind) != (key.object, key.kind)) {
             self.groups.push(Group { object: key.object, start: i as u32, kind: key.kind });
@@ -338,7 +171,11 @@ impl Leaf {
         insert_tight(&mut self.offsets, i, key.offset);
         self.value_bytes += value.heap_bytes();
         self.values.insert(i, value);
-        self.encoded_bytes += self.cost(i);
+    }
+
+    /// Sets how many bytes the pushed entries were decoded from, header included.
+    pub(super) fn decoded_from(&mut self, bytes: usize) {
+        self.encoded_bytes = bytes;
     }
 
     /// Inserts an entry where [`Leaf::search`] said.
@@ -458,9 +295,9 @@ impl Leaf {
         right
     }
 
-    /// Splits off leaves at the right until each is at most `target` bytes when encoded, or holds one entry. `inserted` is the index
-    /// of the newest entry: where it continues a run of pages, the run's leaf is left full, because the next page of
-    /// the run will not go there.
+    /// Splits off leaves at the right until each is at most `target` bytes when encoded, or holds one entry.
+    /// `inserted` is the index of the newest entry: where it continues a run of pages, the run's leaf is left
+    /// full, because the next page of the run will not go there.
     pub(super) fn split(&mut self, inserted: Option<usize>, target: usize) -> Vec<Self> {
         if self.encoded_bytes <= target || self.len() < 2 {
             return Vec::new();
@@ -497,7 +334,8 @@ impl Leaf {
     }
 }
 
-/// Index of `offset` in ascending `offsets`, or where it would be. Looks first where it is if there are no gaps.
+/// Index of `offset` in ascending `offsets`, or where it would be. Looks first where it is if there are no
+/// gaps.
 pub(super) fn search_run(offsets: &[u64], offset: u64) -> Result<usize, usize> {
     if let Some(&first) = offsets.first() {
         let guess = offset.wrapping_sub(first);

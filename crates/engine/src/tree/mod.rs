@@ -9,23 +9,27 @@
 //!     | apply: `freed`      | apply: gone       | apply: superseded; retire: `freed`
 //! ```
 //!
-//! *Clean* nodes are stored; a tree refers to them by [`Ptr`] and finds them in the [`NodeCache`], or loads them. *Changed*
-//! nodes exist in memory only and belong to one tree, which edits them in place. [`Tree::freeze`] turns all changed nodes
-//! into *frozen* ones, in no time: from then on two references lead to the root, the tree's and the [`Frozen`]'s, and
-//! whoever comes from a shared node finds its children shared. An edit of a shared node copies it first.
+//! *Clean* nodes are stored; a tree refers to them by [`Ptr`] and finds them in the [`NodeCache`], or loads
+//! them. *Changed* nodes exist in memory only and belong to one tree, which edits them in place.
+//! [`Tree::freeze`] turns all changed nodes into *frozen* ones, in no time: from then on two references lead
+//! to the root, the tree's and the [`Frozen`]'s, and whoever comes from a shared node finds its children
+//! shared. An edit of a shared node copies it first.
 //!
 //! # Invariants
 //!
-//! 1. A node is edited in place only if a single reference leads to it and it has not been written (`edit::Editor::own`).
-//!    References to changed nodes are copied only by `freeze`, or while the writers' lock is held.
-//! 2. Clean nodes have clean descendants only; frozen nodes frozen and clean ones (`Node::settled`, invariant 1).
+//! 1. A node is edited in place only if a single reference leads to it and it has not been written
+//!    (`Editor::own`). References to changed nodes are copied only by `freeze`, or while the writers' lock is
+//!    held.
+//! 2. Clean nodes have clean descendants only; frozen nodes frozen and clean ones (`Node::settled`, invariant
+//!    1).
 //! 3. Each stored node that the live tree stops referring to goes to `freed` once: a clean one at once
 //!    (`Editor::own`, `Editor::take`, `Editor::discard`), a frozen one when it is retired (`Tree::retire`).
 //! 4. Each value that is overwritten or deleted is reported once (`Editor`).
-//! 5. Keys of a node lie within the separators around it in its parent; the level falls by one with each step down. Checked when a
-//!    node is loaded (`read::Want`), because stored bytes are not trusted.
-//! 6. No lock that readers need is held during I/O. Writers (`apply`, `freeze`, `retire`) exclude each other by a lock of their own,
-//!    during which they do I/O; so the tree does not change between the loading of what an edit needs and the edit.
+//! 5. Keys of a node lie within the separators around it in its parent; the level falls by one with each step
+//!    down. Checked when a node is loaded (`read::Want`), because stored bytes are not trusted.
+//! 6. No lock that readers need is held during I/O. Writers (`apply`, `freeze`, `retire`) exclude each other
+//!    by a lock of their own, during which they do I/O; so the tree does not change between the loading of
+//!    what an edit needs and the edit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,11 +42,14 @@ use crate::types::{Key, Ptr};
 mod branch;
 mod cache;
 mod codec;
+mod cut;
 mod edit;
+mod editor;
 mod frozen;
 mod leaf;
 mod node;
 mod read;
+mod values;
 mod varint;
 mod visit;
 
@@ -122,8 +129,8 @@ impl Tree {
         }
     }
 
-    /// Memory that the nodes changed since the last [`Tree::freeze`] take, in bytes: about an upper bound of what the next
-    /// checkpoint writes. Frozen nodes are counted by [`Frozen::footprint_bytes`].
+    /// Memory that the nodes changed since the last [`Tree::freeze`] take, in bytes: about an upper bound of
+    /// what the next checkpoint writes. Frozen nodes are counted by [`Frozen::footprint_bytes`].
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty_bytes.load(Ordering::Relaxed)
     }

@@ -88,8 +88,8 @@ impl Node {
         size_of::<Self>() + 2 * size_of::<usize>() + heap
     }
 
-    /// The node in as little memory as possible and with clean children, as the cache keeps it; `None` if a child
-    /// has not been written.
+    /// The node in as little memory as possible and with clean children, as the cache keeps it; `None` if a
+    /// child has not been written.
     pub(super) fn settled(&self) -> Option<Self> {
         match &self.body {
             Body::Leaf(leaf) => Some(Self::leaf(leaf.compact())),
@@ -105,8 +105,8 @@ impl Node {
         }
     }
 
-    /// Whether the two, neighbours of one level and not empty, make one node that is at most three quarters full:
-    /// room to grow before the next split.
+    /// Whether the two, neighbours of one level and not empty, make one node that is at most three quarters
+    /// full: room to grow before the next split.
     pub(super) fn fits_with(&self, other: &Self, shape: Shape) -> bool {
         if self.len() == 0 || other.len() == 0 {
             return false;

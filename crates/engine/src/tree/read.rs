@@ -1,7 +1,8 @@
 //! Lookups.
 //!
-//! All work the same way: descend under the read lock through the nodes that are in memory; where one is absent, let go of the lock,
-//! load it, and start again. Nodes loaded for a call stay in its `Held`, so that a small cache cannot make it start for ever.
+//! All work the same way: descend under the read lock through the nodes that are in memory; where one is
+//! absent, let go of the lock, load it, and start again. Nodes loaded for a call stay in its `Held`, so that
+//! a small cache cannot make it start for ever.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -87,8 +88,8 @@ fn step<'a>(branch: &'a Branch, key: &Key, bounds: Bounds) -> (&'a Child, Place)
 }
 
 impl Live {
-    /// Calls `look` with the leaf that `key` is or would be in; `None` for an empty tree. Clean nodes are asked of `find`;
-    /// one that it does not have is returned as the error.
+    /// Calls `look` with the leaf that `key` is or would be in; `None` for an empty tree. Clean nodes are
+    /// asked of `find`; one that it does not have is returned as the error.
     pub(super) fn at_leaf<R>(
         &self,
         key: &Key,
@@ -245,7 +246,8 @@ fn search_gap(offsets: &[u64]) -> usize {
 impl Tree {
     /// Runs `attempt` under the read lock until it lacks no node.
     ///
-    /// A node that cannot be loaded may have been freed in the meantime; if the next attempt asks for it again, it is damaged.
+    /// A node that cannot be loaded may have been freed in the meantime; if the next attempt asks for it
+    /// again, it is damaged.
     fn retry<R>(&self, mut attempt: impl FnMut(View<'_>) -> Result<R, Want>) -> Result<R> {
         let mut held = Held::new();
         let mut failed: Option<(Addr, Error)> = None;
@@ -275,7 +277,8 @@ impl Tree {
     /// The value of `key`.
     ///
     /// # Errors
-    /// Of [`NodeStore::load`]; [`Error::Corrupt`] for a node that is not well formed or not what its parent says. So do all lookups.
+    /// Of [`NodeStore::load`]; [`Error::Corrupt`] for a node that is not well formed or not what its parent
+    /// says. So do all lookups.
     pub fn get(&self, key: &Key) -> Result<Option<Value>> {
         self.retry(|view| {
             let found =
@@ -284,19 +287,20 @@ impl Tree {
         })
     }
 
-    /// Up to `limit` entries with `from <= key < to`, ascending, all as of one instant. The nodes met stay in memory during the call,
-    /// so that `limit` should not be much above some thousands.
+    /// Up to `limit` entries with `from <= key < to`, ascending, all as of one instant. The nodes met stay in
+    /// memory during the call, so that `limit` should not be much above some thousands.
     pub fn range(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Value)>> {
         self.retry(|view| view.range(from, to, limit))
     }
 
-    /// Where the pages `first ..` of `object` are stored, as many as `out` has places: `None` for holes. As of one instant.
+    /// Where the pages `first ..` of `object` are stored, as many as `out` has places: `None` for holes. As
+    /// of one instant.
     pub fn pages(&self, object: u64, first: u64, out: &mut [Option<Ptr>]) -> Result<()> {
         self.retry(|view| view.pages(object, first, out))
     }
 
-    /// As [`Tree::pages`], without I/O and without waiting: `false`, with `out` undefined, if a node is not in memory or a change is
-    /// under way.
+    /// As [`Tree::pages`], without I/O and without waiting: `false`, with `out` undefined, if a node is not
+    /// in memory or a change is under way.
     pub fn try_pages(&self, object: u64, first: u64, out: &mut [Option<Ptr>]) -> bool {
         let Some(live) = self.live.try_read() else { return false };
         View { live: &live, held: &Held::new(), cache: &self.cache }.pages(object, first, out).is_ok()
@@ -321,13 +325,14 @@ impl Tree {
         }
     }
 
-    /// The first page of `object` at or after `page` that is present. Changes made during the call may or may not be seen.
+    /// The first page of `object` at or after `page` that is present. Changes made during the call may or may
+    /// not be seen.
     pub fn next_data(&self, object: u64, page: u64) -> Result<Option<u64>> {
         self.scan(object, page, next_data_in, None)
     }
 
-    /// The first page number at or after `page` that is absent; `None` if all up to 2^64 - 1 are present. Changes made during the
-    /// call may or may not be seen.
+    /// The first page number at or after `page` that is absent; `None` if all up to 2^64 - 1 are present.
+    /// Changes made during the call may or may not be seen.
     pub fn next_hole(&self, object: u64, page: u64) -> Result<Option<u64>> {
         self.scan(object, page, next_hole_in, Some(page))
     }

@@ -80,7 +80,19 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
+    #[inline]
     pub(super) fn varint(&mut self) -> Result<u64, &'static str> {
+        // most numbers are small differences
+        if let Some((&first, rest)) = self.rest.split_first()
+            && first < 0x80
+        {
+            self.rest = rest;
+            return Ok(u64::from(first));
+        }
+        self.long_varint()
+    }
+
+    fn long_varint(&mut self) -> Result<u64, &'static str> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;

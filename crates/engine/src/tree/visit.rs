@@ -1,7 +1,7 @@
 //! Walking a stored tree, for checks.
 
 use super::branch::{Bounds, Child};
-use super::edit::wants;
+use super::cut::wants;
 use super::leaf::Leaf;
 use super::node::Body;
 use super::read::Want;
@@ -23,12 +23,13 @@ pub enum Visit {
     },
     /// An entry. Keys ascend over the whole walk.
     Entry(Key, Value),
-    /// A node that could not be read or is not what it should be; the walk goes on after all that would be below.
+    /// A node that could not be read or is not what it should be; the walk goes on after all that would be
+    /// below.
     Damaged(Ptr, Error),
 }
 
-/// Walks the tree below `root` in key order, each node once, and shows it all to `each`. Takes memory for one node and
-/// the pointers of a branch per level. Damage is shown, not returned.
+/// Walks the tree below `root` in key order, each node once, and shows it all to `each`. Takes memory for one
+/// node and the pointers of a branch per level. Damage is shown, not returned.
 ///
 /// # Errors
 /// Those of `each`, which end the walk.
@@ -70,8 +71,9 @@ fn visit_entries(leaf: &Leaf, each: &mut dyn FnMut(Visit) -> Result<()>) -> Resu
 }
 
 impl Tree {
-    /// Walks the tree as it is now, changes that no checkpoint has written included, in key order. Changed nodes
-    /// are not shown, their entries are. Readers go on meanwhile; writers wait, so that `each` must not change the tree.
+    /// Walks the tree as it is now, changes that no checkpoint has written included, in key order. Changed
+    /// nodes are not shown, their entries are. Readers go on meanwhile; writers wait, so that `each` must not
+    /// change the tree.
     ///
     /// # Errors
     /// Those of `each`, which end the walk.

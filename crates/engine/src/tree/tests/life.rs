@@ -139,7 +139,8 @@ fn checkpoints_are_told_apart() {
     assert!(a.retire(of_a, &mut Vec::new()).is_err(), "not persisted");
 }
 
-/// Writers replace whole runs of pages in one call; no reader ever sees half of one, and checkpoints go on meanwhile.
+/// Writers replace whole runs of pages in one call; no reader ever sees half of one, and checkpoints go on
+/// meanwhile.
 #[test]
 fn readers_see_whole_changes() {
     const PAGES: u64 = 5_000;

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::tree::edit::changed_bytes;
+use crate::tree::editor::changed_bytes;
 use crate::tree::leaf::Leaf;
 use crate::tree::node::{Body, Node};
 
@@ -262,12 +262,13 @@ fn check_node(node: &Node, shape: Shape) {
     }
 }
 
-fn config(cases: u32) -> ProptestConfig {
-    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+/// `PROPTEST_CASES` sets another number of cases than 256.
+fn config() -> ProptestConfig {
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
 }
 
 proptest! {
-    #![proptest_config(config(200))]
+    #![proptest_config(config())]
 
     /// Small nodes: deep trees, many splits and merges. The cache holds everything, a little or nothing.
     #[test]

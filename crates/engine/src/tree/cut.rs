@@ -1,0 +1,167 @@
+//! Deletion of ranges: nodes wholly within are cut off unread, and reported afterwards.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::Live;
+use super::branch::{Bounds, Branch, Child};
+use super::edit::{Applied, before};
+use super::editor::Editor;
+use super::leaf::Leaf;
+use super::node::{Body, Node};
+use super::read::Want;
+use crate::Result;
+use crate::types::{Key, Ptr};
+
+/// The interval of a [`Edit::DeleteRange`], with its last key.
+#[derive(Clone, Copy)]
+pub(super) struct Interval {
+    from: Key,
+    to: Key,
+    last: Key,
+}
+
+impl Interval {
+    /// From `from` (inclusive) to `to` (exclusive), which is above.
+    pub(super) fn new(from: &Key, to: &Key) -> Self {
+        Self { from: *from, to: *to, last: before(to) }
+    }
+}
+
+impl Editor<'_> {
+    pub(super) fn delete_range(&mut self, live: &mut Live, interval: &Interval) -> Result<()> {
+        let Some(root) = &mut live.root else { return Ok(()) };
+        if self.hits(root, interval)? { self.cut(root, interval, Bounds::default()) } else { Ok(()) }
+    }
+
+    /// Whether there is anything to delete below `child`. Looks at most at the two edges of the interval.
+    fn hits(&mut self, child: &Child, interval: &Interval) -> Result<bool> {
+        let node = match child {
+            Child::Dirty(node) => Arc::clone(node),
+            Child::Clean { len_bytes, addr } => {
+                let ptr = Ptr { addr: *addr, len_bytes: *len_bytes };
+                self.node(&Want { ptr, level: None, bounds: Bounds::default() })?
+            }
+        };
+        match node.body() {
+            Body::Leaf(leaf) => Ok(!indices(leaf, interval).is_empty()),
+            Body::Branch(branch) => {
+                let (low, high) = (branch.index_of(&interval.from), branch.index_of(&interval.last));
+                Ok(high > low + 1
+                    || self.hits(branch.child(low), interval)?
+                    || (high > low && self.hits(branch.child(high), interval)?))
+            }
+        }
+    }
+
+    /// Deletes the interval, which hits something, below `child`, which reaches beyond it.
+    fn cut(&mut self, child: &mut Child, interval: &Interval, bounds: Bounds) -> Result<()> {
+        let node = self.own(child)?;
+        let before = node.footprint_bytes();
+        match node.body_mut() {
+            Body::Leaf(leaf) => {
+                leaf.remove(indices(leaf, interval), self.replaced);
+            }
+            Body::Branch(branch) => self.cut_branch(branch, interval, bounds)?,
+        }
+        self.dirty_bytes += node.footprint_bytes() as i64 - before as i64;
+        Ok(())
+    }
+
+    fn cut_branch(&mut self, branch: &mut Branch, interval: &Interval, bounds: Bounds) -> Result<()> {
+        let (low, high) = (branch.index_of(&interval.from), branch.index_of(&interval.last));
+        let whole = |branch: &Branch, i| branch.bounds(i, bounds).inside(&interval.from, &interval.to);
+        let (low_whole, high_whole) = (whole(branch, low), whole(branch, high));
+        let edges = [(high, high_whole), (low, low_whole)];
+        for (edge, _) in edges.iter().take(if low == high { 1 } else { 2 }).filter(|(_, whole)| !whole) {
+            if self.hits(branch.child(*edge), interval)? {
+                let below = branch.bounds(*edge, bounds);
+                self.cut(branch.child_mut(*edge), interval, below)?;
+            }
+        }
+        let first = if low_whole { low } else { low + 1 };
+        let end = if high_whole { high + 1 } else { high };
+        if first < end {
+            for i in first..end {
+                self.discard(branch.child(i), branch.level() - 1, branch.bounds(i, bounds), false);
+            }
+            branch.remove(first, end);
+        }
+        let children = branch.len();
+        if !low_whole {
+            self.mend(branch, low)?;
+        }
+        if !high_whole && high > low {
+            // one to the left of where it was if the low edge went, or was merged
+            self.mend(branch, first - (children - branch.len()).min(first))?;
+        }
+        Ok(())
+    }
+
+    /// Lets go of a node and all below. `shared`: a frozen node refers to it.
+    fn discard(&mut self, child: &Child, level: u8, bounds: Bounds, shared: bool) {
+        match child {
+            Child::Clean { len_bytes, addr } => {
+                let ptr = Ptr { addr: *addr, len_bytes: *len_bytes };
+                self.detached.push(Want { ptr, level: Some(level), bounds });
+            }
+            Child::Dirty(node) => {
+                let shared = shared || Arc::strong_count(node) > 1;
+                if shared {
+                    node.supersede();
+                } else {
+                    self.dirty_bytes -= node.footprint_bytes() as i64;
+                }
+                match node.body() {
+                    Body::Leaf(leaf) => leaf.for_each(self.replaced),
+                    Body::Branch(branch) => {
+                        for i in 0..branch.len() {
+                            self.discard(
+                                branch.child(i),
+                                branch.level() - 1,
+                                branch.bounds(i, bounds),
+                                shared,
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reports what was cut off. Needs no lock on the tree, which does not refer to these nodes any more.
+    pub(super) fn report_detached(mut self) -> Applied {
+        let mut applied = Applied::default();
+        while let Some(want) = self.detached.pop() {
+            let held = self.held.get(&want.ptr.addr).cloned();
+            let node = match held.or_else(|| self.cache.peek(want.ptr.addr)) {
+                Some(node) => want.verify(&node).map(|()| node),
+                // not through the cache: it will not be needed again
+                None => want.load(self.store).map(Arc::new),
+            };
+            self.free(want.ptr);
+            match node.as_deref().map(Node::body) {
+                Ok(Body::Leaf(leaf)) => leaf.for_each(self.replaced),
+                Ok(Body::Branch(branch)) => self.detached.extend(wants(branch, want.bounds)),
+                Err(_) => {}
+            }
+            if let Err(error) = node {
+                applied.unreadable.push((want.ptr, error));
+            }
+        }
+        applied
+    }
+}
+
+/// The clean children of `branch`.
+pub(super) fn wants(branch: &Branch, bounds: Bounds) -> impl Iterator<Item = Want> {
+    (0..branch.len()).filter_map(move |i| {
+        let ptr = branch.child(i).stored_ptr()?;
+        Some(Want { ptr, level: Some(branch.level() - 1), bounds: branch.bounds(i, bounds) })
+    })
+}
+
+/// Indices of the entries of `leaf` in the interval.
+fn indices(leaf: &Leaf, interval: &Interval) -> Range<usize> {
+    leaf.search(&interval.from).unwrap_or_else(|i| i)..leaf.search(&interval.to).unwrap_or_else(|i| i)
+}

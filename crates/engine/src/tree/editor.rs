@@ -1,0 +1,324 @@
+//! An edit under way: nodes made editable, keys set and removed, nodes split and merged.
+
+use std::iter::Peekable;
+use std::sync::Arc;
+use std::vec;
+
+use super::branch::{Bounds, Branch, Child};
+use super::cut::Interval;
+use super::leaf::Leaf;
+use super::node::{Body, Node, Shape};
+use super::read::{Held, Want};
+use super::{Edit, Live, NodeCache, NodeStore, Value};
+use crate::limits::TREE_LEVELS_MAX;
+use crate::types::{Key, Ptr};
+use crate::{Error, Result};
+
+type Run = Peekable<vec::IntoIter<Edit>>;
+type Siblings = Vec<(Key, Child)>;
+
+/// One [`Tree::apply`] under way, with the tree locked.
+pub(super) struct Editor<'a> {
+    pub cache: &'a NodeCache,
+    pub store: &'a dyn NodeStore,
+    pub shape: Shape,
+    pub held: Held,
+    pub replaced: &'a mut dyn FnMut(Key, Value),
+    pub freed: &'a mut Vec<Ptr>,
+    pub dirty_bytes: i64,
+    /// Clean nodes cut off the tree with all below them.
+    pub detached: Vec<Want>,
+}
+
+impl Editor<'_> {
+    pub(super) fn run(&mut self, live: &mut Live, mut run: Run) -> Result<()> {
+        while let Some(edit) = run.peek() {
+            match edit {
+                Edit::DeleteRange(from, to) => {
+                    let interval = Interval::new(from, to);
+                    run.next();
+                    self.delete_range(live, &interval)?;
+                }
+                Edit::Delete(key) if !self.contains(live, key)? => {
+                    run.next();
+                }
+                Edit::Delete(_) | Edit::Put(..) => self.edit_root(live, &mut run)?,
+            }
+            self.shrink_root(live);
+        }
+        Ok(())
+    }
+
+    fn resident(&self, ptr: Ptr) -> Option<Arc<Node>> {
+        self.held.get(&ptr.addr).cloned().or_else(|| self.cache.get(ptr.addr))
+    }
+
+    pub(super) fn node(&mut self, want: &Want) -> Result<Arc<Node>> {
+        match self.resident(want.ptr) {
+            Some(node) => Ok(node),
+            None => want.fetch(self.cache, self.store),
+        }
+    }
+
+    fn contains(&mut self, live: &Live, key: &Key) -> Result<bool> {
+        loop {
+            let find = |want: &Want| self.resident(want.ptr);
+            match live.at_leaf(key, find, |leaf, _| leaf.search(key).is_ok()) {
+                Ok(found) => return Ok(found == Some(true)),
+                Err(want) => {
+                    let node = want.fetch(self.cache, self.store)?;
+                    self.held.insert(want.ptr.addr, node);
+                }
+            }
+        }
+    }
+
+    /// Lets go of a stored node.
+    pub(super) fn free(&mut self, ptr: Ptr) {
+        self.freed.push(ptr);
+        self.held.remove(&ptr.addr);
+        self.cache.remove(ptr.addr);
+    }
+
+    /// Makes the node of `child` one that may be edited in place (invariant 1).
+    pub(super) fn own<'c>(&mut self, child: &'c mut Child) -> Result<&'c mut Node> {
+        let copy = match child {
+            Child::Dirty(node) if Arc::strong_count(node) == 1 && node.written().is_none() => None,
+            Child::Dirty(node) => {
+                node.supersede();
+                Some(Node::clone(node))
+            }
+            Child::Clean { len_bytes, addr } => {
+                let ptr = Ptr { addr: *addr, len_bytes: *len_bytes };
+                let node = self.node(&Want { ptr, level: None, bounds: Bounds::default() })?;
+                self.free(ptr);
+                Some(Node::new(Arc::unwrap_or_clone(node).into_body()))
+            }
+        };
+        if let Some(copy) = copy {
+            self.dirty_bytes += copy.footprint_bytes() as i64;
+            *child = Child::dirty(copy);
+        }
+        match child {
+            Child::Dirty(node) => Ok(Arc::make_mut(node)),
+            Child::Clean { addr, .. } => {
+                Err(Error::Invalid(format!("tree node {addr} was not made editable: a bug")))
+            }
+        }
+    }
+
+    fn edit_root(&mut self, live: &mut Live, run: &mut Run) -> Result<()> {
+        let root = live.root.get_or_insert_with(|| {
+            let node = Node::leaf(Leaf::with_capacity(0));
+            self.dirty_bytes += node.footprint_bytes() as i64;
+            Child::dirty(node)
+        });
+        let siblings = self.edit(root, run, Bounds::default())?;
+        if siblings.is_empty() {
+            return Ok(());
+        }
+        let level = self.level(root)? + 1;
+        if level >= TREE_LEVELS_MAX {
+            return Err(Error::Invalid(format!(
+                "a tree cannot have more than {TREE_LEVELS_MAX} levels: a bug"
+            )));
+        }
+        if let Some(first) = live.root.take() {
+            let mut branch = Branch::with_capacity(level, siblings.len() + 1, first);
+            siblings.into_iter().for_each(|(separator, child)| branch.push(separator, child));
+            let node = Node::branch(branch);
+            self.dirty_bytes += node.footprint_bytes() as i64;
+            live.root = Some(Child::dirty(node));
+        }
+        Ok(())
+    }
+
+    fn level(&mut self, child: &mut Child) -> Result<u8> {
+        self.own(child).map(|node| node.level())
+    }
+
+    /// A root without entries goes; one with a single child gives way to it.
+    fn shrink_root(&mut self, live: &mut Live) {
+        while let Some(Child::Dirty(root)) = &live.root {
+            let heir = match root.body() {
+                Body::Branch(branch) if branch.len() == 1 => Some(branch.child(0).clone()),
+                _ if root.len() == 0 => None,
+                _ => return,
+            };
+            if let Some(old) = std::mem::replace(&mut live.root, heir) {
+                self.dispose(&old);
+            }
+        }
+    }
+
+    /// Lets go of a node in memory, not of what is below it.
+    fn dispose(&mut self, child: &Child) {
+        if let Child::Dirty(node) = child {
+            if Arc::strong_count(node) > 1 {
+                node.supersede();
+            } else {
+                self.dirty_bytes -= node.footprint_bytes() as i64;
+            }
+        }
+    }
+
+    /// Applies the next edits of `run`, as far as they are of single keys below `child`. Returns the siblings
+    /// at its right that came to be. `child` may be left without entries, or underfull: [`Editor::mend`].
+    fn edit(&mut self, child: &mut Child, run: &mut Run, bounds: Bounds) -> Result<Siblings> {
+        let node = self.own(child)?;
+        let before = node.footprint_bytes();
+        let mut siblings = Vec::new();
+        match node.body_mut() {
+            Body::Leaf(leaf) => {
+                for part in edit_leaf(leaf, run, &bounds, self.shape.leaf_bytes, self.replaced) {
+                    if let Some(separator) = part.first_key() {
+                        siblings.push((separator, Child::dirty(Node::leaf(part))));
+                    }
+                }
+            }
+            Body::Branch(branch) => {
+                while (1..=self.shape.fanout).contains(&branch.len())
+                    && let Some(key) = next_within(run, &bounds)
+                {
+                    let i = branch.index_of(&key);
+                    let below = branch.bounds(i, bounds);
+                    let grown = self.edit(branch.child_mut(i), run, below)?;
+                    if grown.is_empty() {
+                        self.mend(branch, i)?;
+                    } else {
+                        branch.insert_after(i, grown);
+                    }
+                }
+                if branch.len() > self.shape.fanout {
+                    let (separator, right) = branch.split();
+                    siblings.push((separator, Child::dirty(Node::branch(right))));
+                }
+            }
+        }
+        self.dirty_bytes += node.footprint_bytes() as i64 - before as i64;
+        for (_, sibling) in &siblings {
+            self.dirty_bytes += changed_node_bytes(sibling) as i64;
+        }
+        Ok(siblings)
+    }
+
+    /// Removes child `i`, just edited, if it is empty; merges it with a neighbour in memory if it is
+    /// underfull.
+    pub(super) fn mend(&mut self, branch: &mut Branch, i: usize) -> Result<()> {
+        let Some(Child::Dirty(node)) = branch.children().get(i) else { return Ok(()) };
+        if node.len() == 0 {
+            self.dispose(branch.child(i));
+            branch.remove(i, i + 1);
+            return Ok(());
+        }
+        if !node.is_underfull(self.shape) {
+            return Ok(());
+        }
+        for (left, beside) in [(i.wrapping_sub(1), i.wrapping_sub(1)), (i, i + 1)] {
+            let neighbour = match branch.children().get(beside) {
+                Some(Child::Dirty(node)) => Arc::clone(node),
+                Some(Child::Clean { len_bytes, addr }) => {
+                    let ptr = Ptr { addr: *addr, len_bytes: *len_bytes };
+                    let Some(node) = self.resident(ptr) else { continue };
+                    self.held.insert(*addr, Arc::clone(&node));
+                    node
+                }
+                None => continue,
+            };
+            let Child::Dirty(node) = branch.child(i) else { continue };
+            if node.fits_with(&neighbour, self.shape) {
+                // or else it would count as a reference that forbids editing in place
+                drop(neighbour);
+                return self.merge(branch, left);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes one node of children `left` and `left + 1`.
+    fn merge(&mut self, branch: &mut Branch, left: usize) -> Result<()> {
+        self.own(branch.child_mut(left))?;
+        self.own(branch.child_mut(left + 1))?;
+        let separator = branch.separators()[left];
+        for removed in branch.remove(left + 1, left + 2) {
+            self.dispose(&removed);
+            let Child::Dirty(right) = removed else { continue };
+            let node = self.own(branch.child_mut(left))?;
+            let before = node.footprint_bytes();
+            match (node.body_mut(), Arc::unwrap_or_clone(right).into_body()) {
+                (Body::Leaf(left), Body::Leaf(right)) => left.append(right),
+                (Body::Branch(left), Body::Branch(right)) => left.append(separator, right),
+                _ => return Err(Error::Invalid("tree nodes of two levels were to be merged: a bug".into())),
+            }
+            self.dirty_bytes += node.footprint_bytes() as i64 - before as i64;
+        }
+        Ok(())
+    }
+}
+
+/// Memory of the nodes below `child` that only the live tree refers to.
+pub(super) fn changed_bytes(child: &Child) -> usize {
+    match child {
+        Child::Dirty(node) if Arc::strong_count(node) == 1 => {
+            let below = match node.body() {
+                Body::Leaf(_) => 0,
+                Body::Branch(branch) => branch.children().iter().map(changed_bytes).sum(),
+            };
+            node.footprint_bytes() + below
+        }
+        _ => 0,
+    }
+}
+
+fn changed_node_bytes(child: &Child) -> usize {
+    match child {
+        Child::Dirty(node) => node.footprint_bytes(),
+        Child::Clean { .. } => 0,
+    }
+}
+
+/// The key of the next edit, if it is of a single key within `bounds`.
+fn next_within(run: &mut Run, bounds: &Bounds) -> Option<Key> {
+    run.peek().and_then(point).filter(|key| bounds.contains(key))
+}
+
+fn point(edit: &Edit) -> Option<Key> {
+    match edit {
+        Edit::Put(key, _) | Edit::Delete(key) => Some(*key),
+        Edit::DeleteRange(..) => None,
+    }
+}
+
+/// Applies the next edits of `run` that are of keys within `bounds`, until the leaf exceeds `target` bytes;
+/// then splits it.
+fn edit_leaf(
+    leaf: &mut Leaf,
+    run: &mut Run,
+    bounds: &Bounds,
+    target: usize,
+    replaced: &mut dyn FnMut(Key, Value),
+) -> Vec<Leaf> {
+    let mut inserted = None;
+    while let Some(edit) = run.next_if(|edit| point(edit).is_some_and(|key| bounds.contains(&key))) {
+        match edit {
+            Edit::Put(key, value) => match leaf.search(&key) {
+                Ok(i) => replaced(key, leaf.replace(i, value)),
+                Err(i) => {
+                    leaf.insert(i, key, value);
+                    inserted = Some(i);
+                }
+            },
+            Edit::Delete(key) => {
+                if let Ok(i) = leaf.search(&key) {
+                    leaf.remove(i..i + 1, replaced);
+                    inserted = None;
+                }
+            }
+            Edit::DeleteRange(..) => {}
+        }
+        if leaf.encoded_bytes() > target {
+            break;
+        }
+    }
+    leaf.split(inserted, target)
+}
