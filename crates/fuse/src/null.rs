@@ -4,9 +4,10 @@
 //! [`NullServer`] answers reads from one buffer and throws writes away; [`PassServer`] passes both on to a file, opened
 //! for direct I/O.
 
+use crate::dispatch::opened;
 use crate::limits::CACHE_VALID;
 use crate::operation::Operation;
-use crate::protocol::{Attr, AttrOut, EntryOut, OpenOut, ROOT_ID, StatfsOut, WriteOut, fopen};
+use crate::protocol::{Attr, AttrOut, EntryOut, ROOT_ID, StatfsOut, WriteOut};
 use crate::{Blocking, Errno, Handler, Request, Wait};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -150,8 +151,7 @@ fn one_file(request: Request, file_size: u64) {
             request.answer(&AttrOut { attr_valid: valid, attr, ..AttrOut::default() });
         }
         Operation::Open { flags, .. } => {
-            let open_flags = open_flags(flags);
-            request.answer(&OpenOut { open_flags, ..OpenOut::default() });
+            request.answer(&opened(flags));
         }
         Operation::StatFs => {
             request.answer(&StatfsOut { bsize: 4096, frsize: 4096, namelen: 255, ..StatfsOut::default() });
@@ -161,15 +161,5 @@ fn one_file(request: Request, file_size: u64) {
         }
         Operation::Release | Operation::Allocate { .. } | Operation::Destroy => request.ok(),
         _ => request.error(Errno::NOSYS),
-    }
-}
-
-/// How the kernel treats a file that was opened with `flags` of open(2): its pages stay cached across opens; direct I/O
-/// passes the cache, reads and writes in parallel.
-pub(crate) fn open_flags(flags: u32) -> u32 {
-    if flags & libc::O_DIRECT.cast_unsigned() == 0 {
-        fopen::KEEP_CACHE
-    } else {
-        fopen::KEEP_CACHE | fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES
     }
 }

@@ -141,6 +141,7 @@ pub enum Operation<'a> {
     Write {
         offset: u64,
         data: &'a [u8],
+        handle: u64,
         flags: u32,
         write_back: bool,
         kill_privileges: bool,
@@ -448,6 +449,7 @@ fn data<'a>(c: &mut Cursor<'a>) -> Result<Operation<'a>, ParseError> {
     Ok(Operation::Write {
         offset: write.offset,
         data: c.bytes(write.size)?,
+        handle: write.fh,
         flags: write.flags,
         write_back: write.write_flags & p::WRITE_CACHE != 0,
         kill_privileges: write.write_flags & p::WRITE_KILL_SUIDGID != 0,

@@ -165,6 +165,9 @@ impl Drop for Request {
 
 /// Answers requests: a file system as a transport sees it.
 pub trait Handler: Send + Sync + 'static {
+    /// What was agreed with the kernel, before the first request.
+    fn agreed(&self, _agreement: &crate::Agreement) {}
+
     /// Answers `request`, now or later. What may wait for a device or for other requests goes through `blocking`.
     fn handle(&self, request: Request, blocking: &crate::blocking::Blocking);
 }

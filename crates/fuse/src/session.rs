@@ -72,6 +72,7 @@ impl Session {
         let stats = Arc::new(Stats::default());
         let device = Arc::new(device);
         let agreement = greet(&device, &stats, ring, pages_max, &dir)?;
+        handler.agreed(&agreement);
         let wiring = Wiring {
             device,
             handler,

@@ -156,3 +156,18 @@ pub(super) fn statfs_out(stat: &fs::StatFs) -> p::StatfsOut {
         ..p::StatfsOut::default()
     }
 }
+
+/// `fh` of files that were opened for direct I/O.
+pub(super) const DIRECT_HANDLE: u64 = 1;
+
+/// The answer to an open with `flags` of open(2): cached pages stay across opens; direct I/O passes the cache, and its
+/// writes within the file run in parallel.
+pub(crate) fn opened(flags: u32) -> p::OpenOut {
+    use p::fopen::{DIRECT_IO, KEEP_CACHE, PARALLEL_DIRECT_WRITES};
+    if flags & libc::O_DIRECT.cast_unsigned() == 0 {
+        p::OpenOut { open_flags: KEEP_CACHE, ..p::OpenOut::default() }
+    } else {
+        let open_flags = KEEP_CACHE | DIRECT_IO | PARALLEL_DIRECT_WRITES;
+        p::OpenOut { fh: DIRECT_HANDLE, open_flags, ..p::OpenOut::default() }
+    }
+}

@@ -6,25 +6,32 @@ mod convert;
 mod directory;
 
 use crate::errno::errno;
-use crate::null::open_flags;
 use crate::operation::Operation;
 use crate::protocol as p;
-use crate::{Blocking, Errno, Handler, Request, Wait};
-use convert::{attr_out, entry_out, no_entry, set_attr, statfs_out, statx_out};
+use crate::{Agreement, Blocking, Errno, Handler, Request, Wait};
+pub(crate) use convert::opened;
+use convert::{DIRECT_HANDLE, attr_out, entry_out, no_entry, set_attr, statfs_out, statx_out};
 use directory::Listing;
 use pagefold_fs::{Caller, Entry, FileKind, Fs, FsError, Ino, OpenFlags, Seek, WriteFlags};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use zerocopy::{Immutable, IntoBytes};
 
 /// Answers the kernel's requests from a file system.
 pub struct Dispatch {
     fs: Arc<Fs>,
+    /// After synchronous writes through the page cache the kernel sends FSYNC by itself. Seen with 7.45 (Linux 6.18); on
+    /// older kernels, some of which do not, the write is made durable here.
+    kernel_syncs: AtomicBool,
 }
+
+/// First version of the protocol whose kernels are known to send FSYNC after synchronous buffered writes.
+const MINOR_KERNEL_SYNCS: u32 = 45;
 
 impl Dispatch {
     /// Answers from `fs`.
     pub fn new(fs: Arc<Fs>) -> Self {
-        Self { fs }
+        Self { fs, kernel_syncs: AtomicBool::new(false) }
     }
 
     /// Carries a call on where it may wait.
@@ -41,6 +48,10 @@ impl Dispatch {
 }
 
 impl Handler for Dispatch {
+    fn agreed(&self, agreement: &Agreement) {
+        self.kernel_syncs.store(agreement.minor >= MINOR_KERNEL_SYNCS, Relaxed);
+    }
+
     fn handle(&self, request: Request, blocking: &Blocking) {
         let ino = Ino(request.ino());
         let operation = match request.operation() {
@@ -51,7 +62,12 @@ impl Handler for Dispatch {
             Operation::Read { offset, size } => {
                 self.later(blocking, Wait::Read, request, move |fs, request| read(fs, request, offset, size));
             }
-            Operation::Write { .. } => self.later(blocking, Wait::Flush, request, write),
+            Operation::Write { .. } => {
+                let kernel_syncs = self.kernel_syncs.load(Relaxed);
+                self.later(blocking, Wait::Flush, request, move |fs, request| {
+                    write(fs, request, kernel_syncs)
+                });
+            }
             Operation::Sync { data_only } => {
                 self.later(blocking, Wait::Flush, request, move |fs, request| {
                     done(request, fs.fsync(ino, data_only));
@@ -138,17 +154,20 @@ fn read(fs: &Fs, mut request: Request, offset: u64, size: u32) {
     }
 }
 
-/// Writes, and makes durable before the answer what was opened with O_SYNC or O_DSYNC (or written so by pwritev2): the kernel
-/// does not ask for it apart where the write is direct I/O.
-fn write(fs: &Fs, request: Request) {
-    let Ok(Operation::Write { offset, data, flags, write_back, kill_privileges }) = request.operation()
+/// Writes, and makes durable before the answer what was opened with O_SYNC or O_DSYNC (or is written so by pwritev2(2)),
+/// unless the kernel sends FSYNC after the write by itself.
+fn write(fs: &Fs, request: Request, kernel_syncs: bool) {
+    let Ok(Operation::Write { offset, data, handle, flags, write_back, kill_privileges }) =
+        request.operation()
     else {
         return request.error(Errno::INVAL);
     };
     let ino = Ino(request.ino());
     // O_APPEND needs nothing: the kernel holds the inode's lock and knows the size, so `offset` is the end.
     let written = fs.write(ino, offset, data, WriteFlags { append: false, kill_suid: kill_privileges });
-    let durable = !write_back && flags & libc::O_DSYNC.cast_unsigned() != 0;
+    let has = |flag: i32| flags & flag.cast_unsigned() != 0;
+    let direct = handle == DIRECT_HANDLE || has(libc::O_DIRECT);
+    let durable = has(libc::O_DSYNC) && !write_back && (direct || !kernel_syncs);
     let result =
         written.and_then(|written| if durable { fs.fsync(ino, true).map(|()| written) } else { Ok(written) });
     answer(request, result, |written| p::WriteOut { size: written.len as u32, padding: 0 });
@@ -232,8 +251,7 @@ fn open(fs: &Fs, request: Request) {
                 exclusive: false,
                 kill_suid: kill_privileges,
             };
-            let out = p::OpenOut { open_flags: open_flags(flags), ..p::OpenOut::default() };
-            return answer(request, fs.open(ino, how), |_| out);
+            return answer(request, fs.open(ino, how), |_| opened(flags));
         }
         Operation::Release => {
             fs.release(ino);
@@ -250,10 +268,7 @@ fn open(fs: &Fs, request: Request) {
         _ => return request.error(Errno::INVAL),
     };
     match made {
-        Ok(entry) => {
-            let out = p::OpenOut { open_flags: open_flags(flags), ..p::OpenOut::default() };
-            request.answer_pair(&entry_out(&entry), &out);
-        }
+        Ok(entry) => request.answer_pair(&entry_out(&entry), &opened(flags)),
         Err(error) => failed(request, &error),
     }
 }
