@@ -8,6 +8,7 @@ use std::ffi::CString;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -199,7 +200,13 @@ fn check_mount_point(dir: &Path, options: &MountOptions) -> Result<PathBuf, Moun
         return Err(MountError::NotADirectory(dir.into()));
     }
     if stat.stx_attributes.contains(rustix::fs::StatxAttributes::MOUNT_ROOT) {
-        return Err(MountError::AlreadyMounted(dir.into()));
+        // The kernel answers from what it remembers of a dead server's files unless it is told to ask.
+        let asked =
+            rustix::fs::statx(rustix::fs::CWD, &resolved, AtFlags::STATX_FORCE_SYNC, StatxFlags::TYPE);
+        return match asked {
+            Err(Errno::NOTCONN | Errno::CONNABORTED) => detach_dead(&resolved, options),
+            _ => Err(MountError::AlreadyMounted(dir.into())),
+        };
     }
     let mut entries = std::fs::read_dir(&resolved).map_err(|error| MountError::os("list", dir, error))?;
     if !options.nonempty && entries.next().is_some() {
@@ -364,12 +371,34 @@ fn receive_descriptor(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     }))
 }
 
-/// Whether something is mounted at `dir` that answers or not: for callers that show a state.
+/// Whether something is mounted at `dir`, answering or not. Asks the kernel's list, so that a dead or slow server does not
+/// matter.
 pub fn is_mount_point(dir: &Path) -> bool {
-    match rustix::fs::statx(rustix::fs::CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE) {
-        Ok(stat) => stat.stx_attributes.contains(rustix::fs::StatxAttributes::MOUNT_ROOT),
-        Err(errno) => errno == Errno::NOTCONN,
+    let Ok(list) = std::fs::read("/proc/self/mountinfo") else { return false };
+    let wanted = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.into());
+    list.split(|&b| b == b'\n').any(|line| {
+        line.split(|&b| b == b' ').nth(4).is_some_and(|path| unescape(path) == wanted.as_os_str().as_bytes())
+    })
+}
+
+/// A path of mountinfo: blanks and the like are written as a backslash and three octal digits.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut path = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, after)) = rest.split_first() {
+        let octal = after.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) if first == b'\\' => {
+                path.push(byte);
+                rest = &after[3..];
+            }
+            _ => {
+                path.push(first);
+                rest = after;
+            }
+        }
     }
+    path
 }
 
 /// Raises the mount's read-ahead to one request; needs root, and is only a matter of speed.
@@ -396,5 +425,49 @@ pub(crate) fn request_pages_max() -> usize {
         Some(limit) => limit,
         // Kernels before 6.13 have no such file and a fixed bound.
         None => 256,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_mountinfo() {
+        assert_eq!(unescape(br"/a\040b\134c\0"), br"/a b\c\0");
+        assert!(is_mount_point(Path::new("/proc")));
+        assert!(!is_mount_point(Path::new("/proc/self")));
+    }
+
+    #[test]
+    fn options_for_the_helper() {
+        let options = MountOptions {
+            source: r"a,b\c".into(),
+            allow_other: true,
+            read_only: true,
+            ..Default::default()
+        };
+        assert_eq!(
+            helper_options(&options),
+            r"fsname=a\,b\\c,subtype=pagefold,default_permissions,max_read=1048576,ro,exec,allow_other"
+        );
+    }
+
+    #[test]
+    fn what_the_helper_says_becomes_what_to_do() {
+        let error = |text: &str| helper_error(Path::new("/m"), text.as_bytes());
+        assert!(matches!(
+            error("fusermount3: entry for /m not found in /etc/mtab"),
+            MountError::NotMounted(_)
+        ));
+        assert!(matches!(
+            error("fusermount3: failed to unmount /m: Device or resource busy"),
+            MountError::InUse(_)
+        ));
+        let denied = error(
+            "fusermount3: option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf",
+        );
+        assert!(denied.to_string().contains("add the line user_allow_other"));
+        assert!(error("fusermount3: something else").to_string().ends_with("something else"));
     }
 }

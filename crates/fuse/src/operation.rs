@@ -1,5 +1,5 @@
 //! From the bytes of a request to a typed operation. Nothing in a request is trusted: lengths, names and flags are
-//! checked here, once, and a request that does not hold together is refused with EINVAL.
+//! checked here, once, and a request that does not hold together is refused.
 
 use crate::protocol::{self as p, Opcode};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -10,6 +10,9 @@ pub enum ParseError {
     /// The code is none that this version knows.
     #[error("unknown request code {0}")]
     UnknownOpcode(u32),
+    /// A name of more than 255 bytes, which the kernel passes on.
+    #[error("a name of more than {} bytes", p::NAME_BYTES_MAX)]
+    NameTooLong,
     /// Arguments end too early, overlap, or contradict each other.
     #[error("malformed {op} request: {what}")]
     Malformed {
@@ -251,7 +254,7 @@ impl<'a> Cursor<'a> {
         let name = self.string()?;
         match name {
             [] => Err(self.bad("an empty name")),
-            _ if name.len() > p::NAME_BYTES_MAX => Err(self.bad("a name of more than 255 bytes")),
+            _ if name.len() > p::NAME_BYTES_MAX => Err(ParseError::NameTooLong),
             _ if name.contains(&b'/') => Err(self.bad("a name with a slash")),
             _ => Ok(name),
         }

@@ -131,10 +131,12 @@ impl Request {
         self.end(Outcome::Silent);
     }
 
-    /// Answers a request that does not parse: ENOSYS for what is unknown, EINVAL for what is malformed.
+    /// Answers a request that does not parse: ENOSYS for what is unknown, ENAMETOOLONG for long names, EINVAL
+    /// for what is malformed.
     pub fn refuse(self, why: ParseError) {
         match why {
             ParseError::UnknownOpcode(_) => self.error(Errno::NOSYS),
+            ParseError::NameTooLong => self.error(Errno::NAMETOOLONG),
             ParseError::Malformed { .. } => {
                 tracing::warn!(request = ?self, %why, "refused a request of the kernel");
                 match Opcode::from_wire(self.header.opcode) {

@@ -64,7 +64,7 @@ fn concurrent_appends_do_not_overlap() {
 }
 
 #[test]
-fn a_write_of_one_mebibyte_is_one_request_wherever_it_starts() {
+fn a_write_of_one_mebibyte_is_one_request() {
     let m = Mount::new();
     let file = open(&m.path("file"), 0);
     let data = pattern(2, 1 << 20);
@@ -73,6 +73,15 @@ fn a_write_of_one_mebibyte_is_one_request_wherever_it_starts() {
         assert_eq!(file.write_at(&data, offset).unwrap(), 1 << 20);
         assert_eq!(m.requests(Opcode::Write) - before, 1, "buffered write at {offset}");
     }
+    // The exception, which docs/decisions/0002 tells: where a buffered write begins within a page that the kernel has not
+    // cached, the rest of that page is a request of its own.
+    let fresh = open(&m.path("fresh"), 0);
+    let before = m.requests(Opcode::Write);
+    assert_eq!(fresh.write_at(&data, 17).unwrap(), 1 << 20);
+    assert_eq!(m.requests(Opcode::Write) - before, 2, "a fresh file from byte 17 on");
+    let before = m.requests(Opcode::Write);
+    assert_eq!(fresh.write_at(&data[..100_000], 8 << 20).unwrap(), 100_000);
+    assert_eq!(m.requests(Opcode::Write) - before, 1, "fresh pages from a page's start on");
     let direct = open(&m.path("file"), libc::O_DIRECT);
     let aligned = Aligned::of(&data);
     let before = m.requests(Opcode::Write);

@@ -112,7 +112,8 @@ fn refuses_what_does_not_hold_together() {
     assert!(malformed(Opcode::Lookup, b"\0"));
     assert!(malformed(Opcode::Lookup, b"a/b\0"));
     assert!(malformed(Opcode::Unlink, b"..\0"));
-    assert!(malformed(Opcode::Lookup, &[&[b'x'; 256][..], b"\0"].concat()));
+    let long = [&[b'x'; 256][..], b"\0"].concat();
+    assert_eq!(parse(Opcode::Lookup, &long).map(|_| ()), Err(ParseError::NameTooLong));
     assert!(parse(Opcode::Lookup, &[&[b'x'; 255][..], b"\0"].concat()).is_ok());
     let write = p::WriteIn { size: 5, ..p::WriteIn::default() };
     assert!(malformed(Opcode::Write, &[write.as_bytes(), b"four"].concat()));

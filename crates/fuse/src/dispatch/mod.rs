@@ -60,7 +60,15 @@ impl Handler for Dispatch {
         };
         match operation {
             Operation::Read { offset, size } => {
-                self.later(blocking, Wait::Read, request, move |fs, request| read(fs, request, offset, size));
+                let request = match blocking.is_inline() {
+                    true => Some(request),
+                    false => read_cached(&self.fs, request, offset, size),
+                };
+                if let Some(request) = request {
+                    self.later(blocking, Wait::Read, request, move |fs, request| {
+                        read(fs, request, offset, size)
+                    });
+                }
             }
             Operation::Write { .. } => {
                 let kernel_syncs = self.kernel_syncs.load(Relaxed);
@@ -152,6 +160,17 @@ fn read(fs: &Fs, mut request: Request, offset: u64, size: u32) {
         Ok(len) => request.payload_filled(len),
         Err(error) => failed(request, &error),
     }
+}
+
+/// Answers a read of what is in memory; gives the request back where a device would have to be waited for.
+fn read_cached(fs: &Fs, mut request: Request, offset: u64, size: u32) -> Option<Request> {
+    let ino = Ino(request.ino());
+    match fs.try_read(ino, offset, request.payload(size as usize)) {
+        Ok(Some(len)) => request.payload_filled(len),
+        Ok(None) => return Some(request),
+        Err(error) => failed(request, &error),
+    }
+    None
 }
 
 /// Writes, and makes durable before the answer what was opened with O_SYNC or O_DSYNC (or is written so by pwritev2(2)),

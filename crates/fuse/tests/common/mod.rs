@@ -20,7 +20,7 @@ pub struct Mount {
 
 impl Mount {
     pub fn new() -> Self {
-        Self::with(&options(Transport::Dev), FsOptions::default(), 1 << 30)
+        Self::with(&options(Transport::Dev), FsOptions::default(), u64::MAX)
     }
 
     pub fn with(options: &MountOptions, fs_options: FsOptions, limit_bytes: u64) -> Self {
