@@ -70,7 +70,7 @@ fn arguments() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(20_000))]
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
 
     #[test]
     fn any_bytes_in_one_piece(opcode in opcodes(), bytes in arguments()) {

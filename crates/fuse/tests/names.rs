@@ -1,5 +1,7 @@
 //! Names, attributes and permissions through the kernel, on a file system in memory.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
 mod common;
 
 use common::Mount;

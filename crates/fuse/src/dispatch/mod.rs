@@ -66,14 +66,14 @@ impl Handler for Dispatch {
                 };
                 if let Some(request) = request {
                     self.later(blocking, Wait::Read, request, move |fs, request| {
-                        read(fs, request, offset, size)
+                        read(fs, request, offset, size);
                     });
                 }
             }
             Operation::Write { .. } => {
                 let kernel_syncs = self.kernel_syncs.load(Relaxed);
                 self.later(blocking, Wait::Flush, request, move |fs, request| {
-                    write(fs, request, kernel_syncs)
+                    write(fs, request, kernel_syncs);
                 });
             }
             Operation::Sync { data_only } => {

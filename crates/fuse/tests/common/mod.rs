@@ -1,4 +1,5 @@
 //! Mounts of a file system in memory, taken away again however a test ends.
+#![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test binary uses its part")]
 
 use pagefold_fs::testing::MemDataset;
