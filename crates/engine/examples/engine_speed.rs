@@ -43,7 +43,11 @@ fn timed(name: &str, threads: u64, run: impl Fn(u64, &AtomicU64) + Sync) {
     });
     let seconds = start.elapsed().as_secs_f64();
     let rate = done.load(Ordering::Relaxed) as f64 / seconds;
-    println!("{name:40} {rate:12.0}/s {:10.2} us {:9.1} MB/s", 1e6 * threads as f64 / rate, rate * PAGE as f64 / 1e6);
+    println!(
+        "{name:40} {rate:12.0}/s {:10.2} us {:9.1} MB/s",
+        1e6 * threads as f64 / rate,
+        rate * PAGE as f64 / 1e6
+    );
 }
 
 fn main() {
@@ -51,7 +55,8 @@ fn main() {
     let path = PathBuf::from(args.next().unwrap());
     let compression = args.next().unwrap_or_else(|| "auto".into());
     create_file_device(&path, 4 << 30).unwrap();
-    create("speed", &[path.clone()], &CreateOptions { force: false, created: 0, guid: Guid([7; 16]) }).unwrap();
+    create("speed", &[path.clone()], &CreateOptions { force: false, created: 0, guid: Guid([7; 16]) })
+        .unwrap();
     let options = OpenOptions { cache_bytes: 2 << 30, log_bytes: Some(1 << 30), ..OpenOptions::default() };
     let pool = Pool::open(&[path.clone()], &options).unwrap();
     pool.set_compression(compression.parse().unwrap());

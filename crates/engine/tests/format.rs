@@ -1,0 +1,463 @@
+//! docs/FORMAT.md against the code: every table, in both directions.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+mod tables;
+
+use std::sync::{Arc, Mutex};
+
+use pagefold_engine::dataset::Change;
+use pagefold_engine::dataset::redo::{PageRun, Redo, for_each};
+use pagefold_engine::device::{AlignedBuf, Device, SimDevice};
+use pagefold_engine::pool::label::{self, Superblock};
+use pagefold_engine::pool::{CreateOptions, Guid, Label, OpenOptions, Pool, create_on};
+use pagefold_engine::record::{Codec, Compression, Encoder, decode};
+use pagefold_engine::segment::{
+    Devices, DirEntry, DirEntryState, DirRef, Directory, Located, Part, Segment, Segments, seal,
+};
+use pagefold_engine::space::{Chunk, Chunks, Extent};
+use pagefold_engine::tree::{Edit, NodeCache, NodeStore, Tree, Value};
+use pagefold_engine::txg::batch::{ENTRY_BYTES, HEADER_BYTES, Header, Verified};
+use pagefold_engine::txg::{LogWriter, Position, Rec, RecordKind};
+use pagefold_engine::wire::Reader;
+use pagefold_engine::{Addr, Key, Ptr, limits, segment, types};
+use tables::{assert_example, codes, example, number, table, unhex};
+
+const GUID: Guid = Guid(*b"0123456789abcdef");
+const MIB: u64 = 1 << 20;
+
+fn devices() -> (Arc<SimDevice>, Devices) {
+    let device = Arc::new(SimDevice::new(256 * MIB, 1));
+    let all: Devices = vec![Arc::clone(&device) as Arc<dyn Device>];
+    (device, all)
+}
+
+fn fresh_pool() -> (Arc<SimDevice>, Arc<Pool>) {
+    let (device, all) = devices();
+    create_on("tank", &all, &CreateOptions { force: false, created: 1_763_664_000, guid: GUID }).unwrap();
+    let pool = Pool::open_on(all, &OpenOptions::default()).unwrap();
+    (device, pool)
+}
+
+fn read(device: &SimDevice, offset: u64, len_bytes: usize) -> Vec<u8> {
+    let first = offset / 4096 * 4096;
+    let mut buf = AlignedBuf::zeroed((offset - first) as usize + len_bytes);
+    device.read(first, &mut buf).unwrap();
+    buf[(offset - first) as usize..][..len_bytes].to_vec()
+}
+
+fn write(device: &SimDevice, offset: u64, bytes: &[u8]) {
+    device.write(offset, &AlignedBuf::from_bytes(bytes), true).unwrap();
+}
+
+fn ptr(segment: u64, slot: u32, len_bytes: u32) -> Ptr {
+    Ptr { addr: Addr::new(segment, slot), len_bytes }
+}
+
+#[test]
+fn constants() {
+    for row in table("constants") {
+        let code = match row["name"] {
+            "BLOCK_BYTES" => limits::BLOCK_BYTES as u64,
+            "CHUNK_BYTES" => limits::CHUNK_BYTES,
+            "RESERVED_BYTES" => limits::RESERVED_BYTES,
+            "DEVICE_BYTES_MIN" => limits::DEVICE_BYTES_MIN,
+            "RING_SLOTS" => label::RING_SLOTS,
+            "RING_START" => label::RING_START,
+            "NAME_BYTES_MAX" => label::NAME_BYTES_MAX as u64,
+            "FORMAT_VERSION" => label::FORMAT_VERSION.into(),
+            "KNOWN_FEATURES" => label::KNOWN_FEATURES,
+            "SLOT_BITS" => types::SLOT_BITS.into(),
+            "RECORDSIZE_MIN" => limits::RECORDSIZE_MIN.into(),
+            "RECORDSIZE_MAX" => limits::RECORDSIZE_MAX.into(),
+            "RECORD_BYTES_MAX" => limits::RECORD_BYTES_MAX as u64,
+            "VALUE_BYTES_MAX" => limits::VALUE_BYTES_MAX as u64,
+            "NODE_FANOUT_MAX" => limits::NODE_FANOUT_MAX as u64,
+            "TREE_LEVELS_MAX" => limits::TREE_LEVELS_MAX.into(),
+            "TABLE_PAGE_SEGMENTS" => segment::TABLE_PAGE_SEGMENTS,
+            "PARTS_MAX" => segment::PARTS_MAX as u64,
+            other => panic!("{other} is not known here"),
+        };
+        assert_eq!(number(row["value"]), code, "{}", row["name"]);
+    }
+    assert_eq!(Chunk { device: 0, index: 3 }.offset(), MIB + 3 * 4 * MIB);
+}
+
+#[test]
+fn label_and_superblock() {
+    let (device, all) = devices();
+    let label = Label {
+        version: 1,
+        device: 0,
+        devices: 1,
+        incompat: 0,
+        readonly_compat: 0,
+        pool: GUID,
+        guid: Guid(*b"fedcba9876543210"),
+        size_bytes: 256 * MIB,
+        created: 1_763_664_000,
+        name: "tank".into(),
+    };
+    label.write(device.as_ref()).unwrap();
+    for at in [0, 255 * MIB] {
+        assert_example("label", &read(&device, at, 4096));
+    }
+    let root = Located { device: 0, offset: 1_310_872, len_bytes: 77, checksum: 0x1234_5678 };
+    let block = Superblock { generation: 34, pool: GUID, root, addr: Addr::new(9, 5), exported: true };
+    block.write(all[0].as_ref(), &label).unwrap();
+    let slot = label::RING_START + 34 % label::RING_SLOTS * 4096;
+    for at in [slot, 255 * MIB + slot] {
+        assert_example("superblock", &read(&device, at, 4096));
+    }
+
+    let (device, _) = devices();
+    write(&device, 255 * MIB, &example("label"));
+    assert_eq!(Label::read(device.as_ref()).unwrap(), label);
+    write(&device, slot, &example("superblock"));
+    assert_eq!(Superblock::read_all(device.as_ref(), &label), [block]);
+}
+
+/// Root bytes of the newest checkpoint, found as the document says.
+fn newest_root(device: &SimDevice) -> (Superblock, Vec<u8>) {
+    let label = Label::read(device).unwrap();
+    let newest = Superblock::read_all(device, &label)[0];
+    let bytes = read(device, newest.root.offset, newest.root.len_bytes as usize);
+    assert_eq!(seal(newest.addr, &bytes), newest.root.checksum);
+    (newest, bytes)
+}
+
+#[test]
+fn root() {
+    let (device, _pool) = fresh_pool();
+    let (newest, bytes) = newest_root(&device);
+    assert_eq!(newest.generation, 1);
+    assert_example("root", &bytes);
+    // The open directory that the example holds is an empty one.
+    assert_eq!(Directory::default().encode(1), bytes[bytes.len() - 22..][..16]);
+}
+
+/// A root with pages of the segment table, read by the document's tables alone.
+#[test]
+fn root_of_a_pool_with_data() {
+    let (device, pool) = fresh_pool();
+    let data = vec![7; 8192];
+    for object in 1..=40 {
+        pool.dataset().apply(&[Change::Write { object, record_size: 8192, offset: 0, data: &data }]).unwrap();
+    }
+    pool.checkpoint(false).unwrap();
+    let (_, bytes) = newest_root(&device);
+    let mut reader = Reader::new(&bytes, "root");
+    let mut field = |name: &str, row: &tables::Row| {
+        assert!(row["field"].starts_with(name), "{} is not {name}", row["field"]);
+        match row["size"] {
+            "varint" => reader.varint().unwrap(),
+            "varint + n" => reader.bytes(1 << 20).unwrap().len() as u64,
+            "4" => reader.u32().unwrap().into(),
+            "8" => reader.u64().unwrap(),
+            other => panic!("{other}"),
+        }
+    };
+    let rows = table("root");
+    let (before, after) = rows.split_at(rows.iter().position(|row| row["field"] == "datasets").unwrap());
+    let values: Vec<u64> = before.iter().map(|row| field("", row)).collect();
+    assert_eq!(values[1], 2, "number of the checkpoint");
+    assert_eq!(*values.last().unwrap(), 1, "pages of the segment table");
+    let page: Vec<u64> = table("root-page").iter().map(|row| field("", row)).collect();
+    let [number, address, on, offset, len, checksum] = page[..] else { panic!("{page:?}") };
+    assert_eq!((number, on), (0, 0));
+    let record = read(&device, offset, len as usize);
+    assert_eq!(u64::from(seal(Addr::from_raw(address).unwrap(), &record)), checksum);
+    assert_eq!(field("datasets", &after[0]), 1);
+    assert_eq!(field("dataset: id", &after[1]), 1);
+    assert_eq!(field("dataset: name", &after[2]), 0);
+    assert!(field("dataset: root length", &after[3]) > 0);
+    assert!(field("dataset: root address", &after[4]) > 0);
+    assert_eq!(reader.remaining(), 0);
+
+    // Metadata ends with a byte 1, and the page is one of the segment table.
+    let mut metadata = vec![0; pagefold_engine::record::logical_len(&record).unwrap()];
+    decode(&record, &mut metadata).unwrap();
+    assert_eq!(metadata.pop(), Some(1));
+    let segments = Segments::new(MIB);
+    segments.load_page(0, &metadata).unwrap();
+    assert!(segments.get(2).is_some(), "the log went on in segment 2");
+}
+
+#[test]
+fn batch() {
+    let (device, all) = devices();
+    let chunks = Arc::new(Chunks::new(&[256 * MIB]));
+    let (chunk, next) = (chunks.allocate().unwrap(), chunks.allocate().unwrap());
+    let segments = Arc::new(Segments::new(MIB));
+    segments.insert(Segment::fresh(9, chunk));
+    let chain = 0x0123_4567_89ab_cdef;
+    let position = Position { segment: 9, chunk, used: 8192, slots: 300, next, txg: 1000, chain };
+    let mut writer = LogWriter::new(GUID.low(), position, segments, chunks, all);
+    let record = Rec { kind: RecordKind::Page, bytes: example("record") };
+    let put = Redo::Put(1, Key::new(1, 2, 3), b"val");
+    let mut ops = Vec::new();
+    put.encode(&mut ops);
+    writer.append(0, &[record], ops.len(), |_| ops, true).unwrap();
+    let whole = read(&device, MIB + 8192, 4096);
+    let (bytes, padding) = whole.split_at(104);
+    assert!(padding.iter().all(|byte| *byte == 0));
+    assert_example("batch", bytes);
+
+    let batch = example("batch");
+    let verified = Verified::new(&batch).unwrap();
+    assert_eq!(verified.header().chain.get(), chain);
+    let (entry, kind) = verified.entries(8192).next().unwrap();
+    assert_eq!((entry.slot, entry.start, entry.len_bytes, kind), (300, 8192 + 97, 7, 0));
+    assert_eq!(seal(Addr::new(9, 300), &batch[97..]), entry.checksum);
+    for_each(verified.ops(), &mut |redo| {
+        assert_eq!(redo, put);
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn batch_header_is_where_the_table_says() {
+    macro_rules! offset {
+        ($($field:ident),*) => { [$((stringify!($field), std::mem::offset_of!(Header, $field))),*] };
+    }
+    let fields = offset![
+        magic,
+        first_slot,
+        checksum,
+        chain,
+        txg,
+        pool,
+        segment,
+        checkpoint,
+        records,
+        ops_bytes,
+        len_bytes,
+        next_index,
+        next_device,
+        reserved
+    ];
+    let rows = table("batch");
+    for ((field, offset), row) in fields.iter().zip(&rows) {
+        assert_eq!(*offset as u64, number(row["offset"]), "{field} is {}", row["field"]);
+    }
+    assert_eq!(number(rows[fields.len()]["offset"]) as usize, HEADER_BYTES);
+    assert_eq!(number(rows[fields.len() + 2]["offset"]) as usize, HEADER_BYTES + ENTRY_BYTES);
+}
+
+#[test]
+fn codes_of_the_log() {
+    let kinds = codes("record-kinds", "code", "kind");
+    for code in 0..=255_u8 {
+        let documented = kinds.iter().find(|(known, _)| *known == u64::from(code)).map(|(_, name)| *name);
+        let known = RecordKind::from_raw(code).map(|kind| format!("{kind:?}").to_lowercase());
+        assert_eq!(documented.map(str::to_owned), known, "kind {code}");
+    }
+    let operations = codes("operations", "code", "operation");
+    let run = |shared| Redo::Pages(PageRun { shared, ..pages() });
+    let relocate = Redo::Relocate { segment: 7, parts: vec![part()] };
+    let all = [
+        ("put", Redo::Put(1, Key::new(5, 16, 0), b"abc")),
+        ("delete", Redo::Delete(1, Key::new(5, 17, 4096))),
+        ("punch", Redo::Punch { dataset: 1, object: 5, from: 2, to: 300 }),
+        ("pages", run(false)),
+        ("share", run(true)),
+        ("relocate", relocate),
+    ];
+    for (name, redo) in &all {
+        let mut bytes = Vec::new();
+        redo.encode(&mut bytes);
+        let code = operations.iter().find(|(_, known)| known == name).unwrap().0;
+        assert_eq!(u64::from(bytes[0]), code, "{name}");
+        if *name == "share" {
+            bytes[0] = 4;
+        }
+        let table = format!("op-{}", name.replace("share", "pages"));
+        assert_example(&table, &bytes);
+        if *name != "share" {
+            for_each(&example(&table), &mut |decoded| {
+                assert_eq!(decoded, *redo);
+                Ok(())
+            })
+            .unwrap();
+        }
+    }
+    assert_eq!(operations.len(), all.len());
+    let unknown = operations.iter().map(|(code, _)| *code).max().unwrap() as u8 + 1;
+    assert!(for_each(&[unknown; 32], &mut |_| Ok(())).is_err());
+}
+
+fn pages() -> PageRun {
+    let ptrs = vec![Some(ptr(9, 300, 1000)), None, Some(ptr(9, 299, 1300))];
+    PageRun { dataset: 1, object: 5, record_size: 8192, first: 16, shared: false, ptrs }
+}
+
+fn part() -> Part {
+    let extent = Extent { chunk: Chunk { device: 1, index: 12 }, start: 4096, len_bytes: 70_000 };
+    let directory = Some(DirRef { start: 68_000, len_bytes: 2000, checksum: 0xdead_beef });
+    Part { first_slot: 0, extent, directory }
+}
+
+#[test]
+fn directory() {
+    let entries = [
+        DirEntry { slot: 0, start: 200, len_bytes: 1300, checksum: 0x1111_1111 },
+        DirEntry { slot: 2, start: 1500, len_bytes: 90, checksum: 0x2222_2222 },
+    ];
+    let directory = Directory::try_from(entries.to_vec()).unwrap();
+    assert_example("directory", &directory.encode(7));
+    assert_eq!(Directory::decode(&example("directory"), 7, 70_000).unwrap(), directory);
+}
+
+#[test]
+fn segment_table() {
+    let segments = Segments::new(MIB);
+    segments.insert(Segment { parts: vec![part()], ..Segment::fresh(70, Chunk { device: 1, index: 12 }) });
+    segments.insert(Segment::fresh(130, Chunk { device: 0, index: 3 }));
+    let entry = |slot| DirEntry { slot, start: slot * 100, len_bytes: 100, checksum: 0 };
+    let entries: Vec<_> = (0..12).map(|slot| DirEntryState { entry: entry(slot), live: slot != 1 }).collect();
+    segments.append(130, &entries).unwrap();
+    // Page 1 has ids 64 to 127, page 2 those from 128 on. The former segment is given slots by way of its stored form.
+    let bytes = example("table-page");
+    let loaded = Segments::new(MIB);
+    loaded.load_page(1, &bytes).unwrap();
+    let found = loaded.get(70).unwrap();
+    assert_eq!((found.parts, found.slots, found.live_bytes), (vec![part()], 300, 5000));
+    let live: Vec<u32> = (0..300).filter(|slot| found.live.get(*slot)).collect();
+    assert_eq!(live, [0, 2, 9]);
+    let stored = loaded.snapshot(&Default::default(), 200).pages;
+    assert_example("table-page", &stored[0].1);
+    let stored = segments.snapshot(&Default::default(), 130).pages;
+    assert_eq!(stored.iter().map(|(page, _)| *page).collect::<Vec<_>>(), [1, 2]);
+    // An open segment: no directory; 12 slots, 1100 live bytes, all but slot 1 live.
+    let open = &stored[1].1;
+    assert_eq!(open[open.len() - 6..], [12, 0xcc, 0x08, 2, 0xfd, 0x0f]);
+}
+
+#[test]
+fn records() {
+    let mut page = vec![0; 4096];
+    page[..5].copy_from_slice(b"bytes");
+    let mut record = Vec::new();
+    Encoder::new().encode(&page, Compression::Auto, &mut record);
+    assert_example("record", &record);
+    let mut back = vec![1; 4096];
+    decode(&example("record"), &mut back).unwrap();
+    assert_eq!(back, page);
+
+    let documented = codes("codecs", "id", "codec");
+    for id in 0..=255_u8 {
+        let name = documented.iter().find(|(known, _)| *known == u64::from(id)).map(|(_, name)| *name);
+        let known = Codec::from_id(id).map(|codec| format!("{codec:?}").to_lowercase());
+        assert_eq!(name.map(str::to_owned), known, "codec {id}");
+    }
+    let text = b"page".repeat(64);
+    for row in &table("codecs")[1..] {
+        let compression: Compression = row["codec"].replace("deflate", "zlib").parse().unwrap();
+        let mut now = Vec::new();
+        Encoder::new().encode(&text, compression, &mut now);
+        let cell = row["example: the record of 64 times `page"];
+        assert!(cell != "?", "{}: {now:02x?}", row["codec"]);
+        // Another version of a library may code differently; what was stored once must be read for ever.
+        let stored = unhex(cell);
+        assert_eq!((u64::from(stored[0]), u64::from(now[0])), (number(row["id"]), number(row["id"])));
+        let mut back = vec![0; text.len()];
+        decode(&stored, &mut back).unwrap();
+        assert_eq!(back, text, "{}", row["codec"]);
+    }
+}
+
+/// Nodes as a checkpoint wrote them, by address.
+#[derive(Default)]
+struct Store(Mutex<Vec<(Ptr, Vec<u8>)>>);
+
+impl NodeStore for Store {
+    fn load(&self, ptr: Ptr) -> pagefold_engine::Result<Vec<u8>> {
+        let found = self.0.lock().unwrap().iter().find(|(at, _)| *at == ptr).map(|(_, bytes)| bytes.clone());
+        Ok(found.unwrap())
+    }
+}
+
+fn tree(root: Option<Ptr>, nodes: Vec<(Ptr, Vec<u8>)>) -> Tree {
+    let store: Arc<dyn NodeStore> = Arc::new(Store(Mutex::new(nodes)));
+    Tree::new(root, store, Arc::new(NodeCache::new(MIB).unwrap()))
+}
+
+/// The nodes that a checkpoint of a tree with these entries writes, at slots from 10 on of segment 4.
+fn nodes(entries: &[(Key, Value)]) -> Vec<(Ptr, Vec<u8>)> {
+    let tree = tree(None, Vec::new());
+    let mut edits = entries.iter().map(|(key, value)| Edit::Put(*key, value.clone()));
+    let _ = tree.apply(&mut edits, &mut |_, _| {}, &mut Vec::new()).unwrap();
+    let mut written = Vec::new();
+    let mut frozen = tree.freeze().unwrap();
+    frozen
+        .persist(&mut |nodes| {
+            let first = written.len() as u32;
+            let ptrs: Vec<Ptr> = (first..).zip(&nodes).map(|(at, _)| ptr(4, 10 + at, 900 - at)).collect();
+            written.extend(ptrs.iter().copied().zip(nodes));
+            Ok(ptrs)
+        })
+        .unwrap();
+    written
+}
+
+#[test]
+fn tree_nodes() {
+    let entries = [
+        (Key::new(5, 16, 0), Value::Bytes((*b"abc").into())),
+        (Key::new(5, Key::PAGE, 7), Value::Page(ptr(9, 300, 1300))),
+        (Key::new(5, Key::PAGE, 8), Value::Page(ptr(9, 301, 1200))),
+    ];
+    assert_example("leaf", &nodes(&entries)[0].1);
+    let root = ptr(4, 10, 900);
+    let stored = tree(Some(root), vec![(root, example("leaf"))]);
+    let found = stored.range(&Key::new(0, 0, 0), &Key::new(9, 0, 0), 10).unwrap();
+    assert_eq!(found, entries);
+
+    let long = |byte: u8| Value::Bytes(vec![byte; 60_000].into());
+    let entries = [(Key::new(5, 16, 0), long(1)), (Key::new(6, 17, 300), long(2))];
+    let mut written = nodes(&entries);
+    assert_eq!(written.len(), 3);
+    let (root, branch) = written.pop().unwrap();
+    assert_example("branch", &branch);
+    written.push((root, example("branch")));
+    let stored = tree(Some(root), written);
+    assert_eq!(stored.range(&Key::new(0, 0, 0), &Key::new(9, 0, 0), 10).unwrap(), entries);
+}
+
+#[test]
+fn values_of_the_engine() {
+    let kinds = codes("engine-kinds", "kind", "name");
+    let known =
+        [(Key::PAGE, "page"), (Key::USAGE, "usage"), (Key::PROPERTY, "property"), (Key::SHARED, "shared")];
+    assert_eq!(kinds, known.map(|(kind, name)| (u64::from(kind), name)));
+    assert_eq!(Key::ENGINE_KINDS, 0xe0);
+
+    let (_device, pool) = fresh_pool();
+    pool.set_compression(Compression::Off);
+    pool.set_property("compression", Some("zstd-3")).unwrap();
+    let dataset = pool.dataset();
+    let data = vec![7; 16384];
+    dataset.apply(&[Change::Write { object: 5, record_size: 8192, offset: 0, data: &data }]).unwrap();
+    pool.sync().unwrap();
+    let share = Change::Share { from_object: 5, from_page: 0, to_object: 6, to_page: 0, count: 1 };
+    dataset.apply(&[share]).unwrap();
+    pool.checkpoint(false).unwrap();
+    assert_example("usage", &dataset.get(&Key::new(5, Key::USAGE, 0)).unwrap().unwrap());
+    let place = xxhash_rust::xxh3::xxh3_64(b"compression");
+    assert_example("property", &dataset.get(&Key::new(0, Key::PROPERTY, place)).unwrap().unwrap());
+    let (from, to) = (Key::new(0, Key::SHARED, 0), Key::new(0, Key::SHARED + 1, 0));
+    let shared = dataset.range(&from, &to, 10).unwrap();
+    assert_eq!(shared.len(), 1);
+    assert_example("shared", &shared[0].1);
+}
+
+#[test]
+fn every_table_is_compared() {
+    let here = include_str!("format.rs");
+    let fs = include_str!("../../fs/tests/format.rs");
+    for name in tables::names() {
+        let quoted = format!("\"{name}\"");
+        let compared = here.contains(&quoted) || fs.contains(&quoted) || name.starts_with("op-");
+        assert!(compared, "table {name} of docs/FORMAT.md is not compared with the code");
+    }
+}
