@@ -1,2 +1,93 @@
-//! Work in progress.
-fn main() {}
+//! The `pagefold` program: pools, mounts and their servers.
+
+#![allow(unreachable_pub, reason = "a program has no outside: pub says that other modules use it")]
+
+mod args;
+mod control;
+mod failure;
+mod helper;
+mod holders;
+mod mountopts;
+mod mounts;
+mod places;
+mod pools;
+mod progress;
+mod props;
+mod registry;
+mod serve;
+mod signature;
+mod suggest;
+mod table;
+mod target;
+mod units;
+mod verbs;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+
+use crate::args::Cli;
+use crate::failure::{Failure, Result};
+
+/// The C library's allocator gives memory of server threads back late and serves large buffers slowly.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    restore_sigpipe();
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let outcome = match helper::translate(&words) {
+        Some(translated) => translated.and_then(|words| parse(&words)),
+        None => parse(&words),
+    };
+    match outcome.and_then(|cli| cli.map_or(Ok(()), verbs::run)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("pagefold: {failure}");
+            ExitCode::from(failure.exit_status())
+        }
+    }
+}
+
+/// A reader that has seen enough (`pagefold list | head -1`) ends us quietly, as it does other programs. Servers
+/// ignore the signal again: their clients may go away at any time.
+fn restore_sigpipe() {
+    // SAFETY: no other thread exists yet, and the default disposition runs no code of ours.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+    }
+}
+
+/// The command line as a verb; `None` where help or the version was asked for and has been printed.
+fn parse(words: &[OsString]) -> Result<Option<Cli>> {
+    let error = match Cli::try_parse_from(words) {
+        Ok(cli) => return Ok(Some(cli)),
+        Err(error) => error,
+    };
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // Nothing can be done about a standard output that is closed.
+            let _ = error.print();
+            Ok(None)
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            std::process::exit(2);
+        }
+        kind => {
+            let text = error.render().to_string();
+            let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end().to_owned();
+            let failure = Failure::usage(text);
+            Err(if kind == ErrorKind::InvalidSubcommand { failure.hint(verbs_text()) } else { failure })
+        }
+    }
+}
+
+fn verbs_text() -> String {
+    let command = Cli::command();
+    let names: Vec<&str> =
+        command.get_subcommands().filter(|verb| !verb.is_hide_set()).map(clap::Command::get_name).collect();
+    format!("verbs: {}", names.join(", "))
+}

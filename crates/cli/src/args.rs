@@ -1,0 +1,395 @@
+//! The command line: verbs, options, help. Manual pages and completions are generated from it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+/// A compressed, copy-on-write file system for databases.
+#[derive(Parser, Debug)]
+#[command(
+    name = "pagefold",
+    version,
+    propagate_version = false,
+    disable_help_subcommand = true,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    max_term_width = 100,
+    after_long_help = "Examples:
+  pagefold create tank /dev/sdb              make a pool on a disc
+  pagefold create tank ~/tank.pf --size 10G  or in a file
+  pagefold mount tank /var/lib/postgresql    use it
+  pagefold du /var/lib/postgresql            what every file takes, and its ratio
+  pagefold unmount tank                      put it away
+
+Exit status: 0 done, 1 it could not be done, 2 the command line makes no sense.
+
+Environment:
+  NO_COLOR               no colour
+  PAGEFOLD_LOG           what servers log: error, warn, info, debug, trace (default info)
+  PAGEFOLD_STATE_DIR     where pools are remembered (default /var/lib/pagefold,
+                         for users $XDG_STATE_HOME/pagefold)
+  PAGEFOLD_RUNTIME_DIR   where control sockets live (default /run/pagefold,
+                         for users $XDG_RUNTIME_DIR/pagefold)
+  PAGEFOLD_LOG_DIR       where servers in the background log (default /var/log/pagefold,
+                         for users the state directory)"
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// How results are printed.
+#[derive(Args, Debug, Clone, Copy, Default)]
+pub struct Output {
+    /// Print JSON: exact numbers, stable names.
+    #[arg(long)]
+    pub json: bool,
+    /// Print exact numbers instead of rounded ones with units.
+    #[arg(short = 'p', long = "parsable")]
+    pub exact: bool,
+    /// For scripts: no headings, cells separated by one tab.
+    #[arg(short = 'H', long = "scripted")]
+    pub script: bool,
+}
+
+/// All verbs.
+#[derive(Subcommand, Debug)]
+pub enum Verb {
+    /// Create a pool on devices or files.
+    #[command(after_long_help = "Examples:
+  pagefold create tank /dev/sdb
+  pagefold create tank /dev/sdb /dev/sdc -o compression=zstd-3
+  pagefold create tank ~/tank.pf --size 10G
+  pagefold create -f tank /dev/sdb           even though it held something else")]
+    Create(Create),
+    /// Destroy a pool: everything in it is lost.
+    #[command(after_long_help = "Examples:
+  pagefold destroy tank                      asks for the name again
+  pagefold destroy -f tank                   does not ask; unmounts first if need be")]
+    Destroy(Destroy),
+    /// Find pools on devices and remember them.
+    #[command(after_long_help = "Without a pool's name, shows what could be imported.
+
+Examples:
+  pagefold import                            what is on this machine's devices?
+  pagefold import -d /srv/pools              what is in the files of this directory?
+  pagefold import -d /srv/pools tank         remember tank, so that `mount tank` finds it
+  pagefold import -a                         all that are found")]
+    Import(Import),
+    /// Close a pool cleanly and forget it.
+    #[command(after_long_help = "A mounted pool is unmounted first.
+
+Examples:
+  pagefold export tank")]
+    Export(Export),
+    /// Mount a pool.
+    #[command(after_long_help = mount_help())]
+    Mount(Mount),
+    /// Unmount a pool and close it cleanly.
+    #[command(
+        visible_alias = "umount",
+        after_long_help = "Returns when everything is on the devices and the server has ended.
+
+Examples:
+  pagefold unmount /var/lib/postgresql
+  pagefold unmount tank
+  pagefold unmount --lazy tank               detach now, close when the last user is gone"
+    )]
+    Unmount(Unmount),
+    /// Make everything written so far durable.
+    #[command(after_long_help = "Like sync(2), which the kernel does not pass on to FUSE file systems.
+
+Examples:
+  pagefold sync tank
+  pagefold sync /var/lib/postgresql
+  pagefold sync                              all mounted pools")]
+    Sync(Sync),
+    /// List pools.
+    #[command(after_long_help = "Examples:
+  pagefold list
+  pagefold list -Hp tank                     tabs and exact numbers, for scripts
+  pagefold list --json")]
+    List(Pools),
+    /// Show the state of pools: devices, errors, caches, what to do.
+    #[command(after_long_help = "Examples:
+  pagefold status
+  pagefold status tank --json")]
+    Status(Pools),
+    /// Show what mounted pools read and write, and why.
+    #[command(
+        after_long_help = "The first line counts from when the pool was opened; each later one over its interval.
+
+Examples:
+  pagefold iostat
+  pagefold iostat tank 1                     every second until interrupted
+  pagefold iostat tank 5 12                  every 5 seconds, 12 times"
+    )]
+    Iostat(Iostat),
+    /// Show what a mounted pool's server has logged.
+    #[command(after_long_help = "Examples:
+  pagefold events tank
+  pagefold events -f tank                    and go on as more happens
+  pagefold events --level warn tank --json")]
+    Events(Events),
+    /// Show properties.
+    #[command(after_long_help = crate::props::help() + "
+Examples:
+  pagefold get all tank
+  pagefold get compression,compressratio tank
+  pagefold get -Hp used /var/lib/postgresql")]
+    Get(Get),
+    /// Set a property.
+    #[command(after_long_help = crate::props::help() + "
+Examples:
+  pagefold set compression=zstd-3 tank
+  pagefold set recordsize=8K sync=always tank")]
+    Set(Set),
+    /// Show what files take: logical and stored size, page size, ratio.
+    #[command(after_long_help = "Examples:
+  pagefold du /var/lib/postgresql
+  pagefold du -s /var/lib/postgresql/*       one line for each argument
+  pagefold du -a --sort ratio /var/lib/postgresql")]
+    Du(Du),
+    /// Show space of mounted pools: logical, physical, ratio, free, write amplification.
+    #[command(after_long_help = "Examples:
+  pagefold df
+  pagefold df /var/lib/postgresql
+  pagefold df --json")]
+    Df(Pools),
+    /// Read everything in a pool that is not mounted and verify it; repairs nothing.
+    #[command(after_long_help = "Examples:
+  pagefold check tank
+  pagefold check --device ~/tank.pf")]
+    Check(Check),
+    /// Print a completion script for a shell.
+    #[command(after_long_help = "Examples:
+  pagefold completion bash > /etc/bash_completion.d/pagefold
+  pagefold completion fish > ~/.config/fish/completions/pagefold.fish")]
+    Completion {
+        /// Which shell.
+        shell: Shell,
+    },
+    /// Serve a mounted pool in the foreground; what `mount` starts, and systemd.
+    #[command(hide = true)]
+    Serve(Mount),
+    /// Write the manual pages into a directory.
+    #[command(hide = true)]
+    Man {
+        /// Where to.
+        dir: PathBuf,
+    },
+}
+
+fn mount_help() -> String {
+    format!(
+        "Options (-o, separated by commas):\n{}
+Examples:
+  pagefold mount tank /var/lib/postgresql
+  pagefold mount tank                        where its mountpoint property says
+  pagefold mount ~/tank.pf ~/db              a pool in a file, without root
+  pagefold mount -o ro,cache=2G tank /mnt
+  mount -t pagefold tank /mnt                the same, by mount(8)
+  tank /var/lib/postgresql pagefold defaults,nofail 0 0    in /etc/fstab",
+        crate::mountopts::help()
+    )
+}
+
+/// See [`Verb::Create`].
+#[derive(Args, Debug)]
+pub struct Create {
+    /// Name of the new pool: a letter, then letters, digits, - _ .
+    pub pool: String,
+    /// Block devices or files.
+    #[arg(required = true)]
+    pub devices: Vec<PathBuf>,
+    /// Set a property (may be repeated).
+    #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
+    pub properties: Vec<String>,
+    /// Make files of this size where a DEVICE does not exist.
+    #[arg(long)]
+    pub size: Option<String>,
+    /// Even if a device holds a file system or a pool, which is lost.
+    #[arg(short, long)]
+    pub force: bool,
+}
+
+/// See [`Verb::Destroy`].
+#[derive(Args, Debug)]
+pub struct Destroy {
+    /// Which pool.
+    pub pool: String,
+    /// Do not ask; unmount first if need be.
+    #[arg(short, long)]
+    pub force: bool,
+}
+
+/// See [`Verb::Import`].
+#[derive(Args, Debug)]
+pub struct Import {
+    /// Which pool, by name or GUID.
+    pub pool: Option<String>,
+    /// Search this directory's files, or this device (may be repeated) instead of all block devices.
+    #[arg(short, long = "dir")]
+    pub dir: Vec<PathBuf>,
+    /// Import all that are found.
+    #[arg(short, long, conflicts_with = "pool")]
+    pub all: bool,
+    /// How to print.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// See [`Verb::Export`].
+#[derive(Args, Debug)]
+pub struct Export {
+    /// Which pool.
+    pub pool: String,
+    /// Detach the mount even if it is in use; forget the pool even if its devices cannot be opened.
+    #[arg(short, long)]
+    pub force: bool,
+}
+
+/// See [`Verb::Mount`].
+#[derive(Args, Debug)]
+pub struct Mount {
+    /// A pool, or one of its devices.
+    pub source: String,
+    /// Where to mount; the mountpoint property if left out.
+    pub dir: Option<PathBuf>,
+    /// Options, separated by commas (may be repeated).
+    #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
+    pub options: Vec<String>,
+    /// Check everything that can be checked without mounting, and stop.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Tell on standard output, in JSON, when the mount is usable or why it is not, then go into the background.
+    #[arg(long, hide = true)]
+    pub report: bool,
+}
+
+/// See [`Verb::Unmount`].
+#[derive(Args, Debug)]
+pub struct Unmount {
+    /// A pool, or where it is mounted.
+    pub target: String,
+    /// Detach now; the pool is closed when the last user is gone.
+    #[arg(short, long)]
+    pub lazy: bool,
+    /// Detach now and close at once: processes that still use it get errors.
+    #[arg(short, long)]
+    pub force: bool,
+}
+
+/// See [`Verb::Sync`].
+#[derive(Args, Debug)]
+pub struct Sync {
+    /// Pools or directories; all mounted pools if left out.
+    pub targets: Vec<String>,
+}
+
+/// Verbs that show some or all pools.
+#[derive(Args, Debug)]
+pub struct Pools {
+    /// Pools or directories; all if left out.
+    pub targets: Vec<String>,
+    /// How to print.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// See [`Verb::Iostat`].
+#[derive(Args, Debug)]
+pub struct Iostat {
+    /// [POOL...] [INTERVAL [COUNT]]: pools or directories, seconds between lines, how many lines.
+    #[arg(value_name = "POOL|INTERVAL|COUNT")]
+    pub words: Vec<String>,
+    /// How to print.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// See [`Verb::Events`].
+#[derive(Args, Debug)]
+pub struct Events {
+    /// A pool, or where it is mounted.
+    pub target: String,
+    /// Go on as more happens.
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Only this level and worse.
+    #[arg(long, default_value = "info", value_parser = ["error", "warn", "info", "debug", "trace"])]
+    pub level: String,
+    /// One JSON object per line.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// See [`Verb::Get`].
+#[derive(Args, Debug)]
+pub struct Get {
+    /// Names separated by commas, or `all`.
+    #[arg(value_name = "PROPERTY")]
+    pub properties: String,
+    /// Pools or directories; all pools if left out.
+    pub targets: Vec<String>,
+    /// How to print.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// See [`Verb::Set`].
+#[derive(Args, Debug)]
+pub struct Set {
+    /// What to set: one or more PROPERTY=VALUE, then pools or directories.
+    #[arg(required = true, num_args = 2.., value_name = "PROPERTY=VALUE... TARGET")]
+    pub words: Vec<String>,
+}
+
+/// What `du` sorts by.
+#[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SortBy {
+    /// Stored size, largest first.
+    Stored,
+    /// Logical size, largest first.
+    Logical,
+    /// Ratio, best first.
+    Ratio,
+    /// Name.
+    Name,
+}
+
+/// See [`Verb::Du`].
+#[derive(Args, Debug)]
+pub struct Du {
+    /// Files and directories on mounted pools.
+    #[arg(required = true)]
+    pub paths: Vec<PathBuf>,
+    /// One line for each argument only.
+    #[arg(short, long)]
+    pub summarize: bool,
+    /// A line for every file.
+    #[arg(short, long, conflicts_with = "summarize")]
+    pub all: bool,
+    /// Order of the lines.
+    #[arg(long, value_enum, default_value = "name")]
+    pub sort: SortBy,
+    /// How to print.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// See [`Verb::Check`].
+#[derive(Args, Debug)]
+pub struct Check {
+    /// Which pool.
+    #[arg(required_unless_present = "device")]
+    pub pool: Option<String>,
+    /// The pool's devices, if it was not imported (may be repeated).
+    #[arg(short, long)]
+    pub device: Vec<PathBuf>,
+    /// How to print.
+    #[command(flatten)]
+    pub output: Output,
+}

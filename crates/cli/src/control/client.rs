@@ -1,0 +1,109 @@
+//! The asking side.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::net::sockopt;
+
+use super::frame::{self, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
+use super::model::{Reply, Request};
+use crate::failure::{Failure, Result};
+use crate::places;
+
+/// How long a server may take over what needs no waiting for devices.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A connection to the server of a mounted pool.
+pub struct Client {
+    pool: String,
+    stream: UnixStream,
+}
+
+impl Client {
+    /// Connects to the server of `pool`; `None` where there is none.
+    pub fn connect(pool: &str) -> Result<Option<Self>> {
+        let path = places::socket_of(pool);
+        match UnixStream::connect(&path) {
+            Ok(stream) => Ok(Some(Self { pool: pool.to_owned(), stream })),
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(Failure::new(format!(
+                "cannot reach the server of pool {pool} at {}: {error}",
+                path.display()
+            ))
+            .hint("only root and the user who mounted the pool may")),
+        }
+    }
+
+    /// Servers of all mounted pools that this user can reach, by the pools' names.
+    pub fn all() -> Result<Vec<Self>> {
+        let Ok(entries) = std::fs::read_dir(places::runtime_dir()) else { return Ok(Vec::new()) };
+        let mut pools: Vec<String> = entries
+            .flatten()
+            .map(|entry| PathBuf::from(entry.file_name()))
+            .filter(|name| name.extension().is_some_and(|extension| extension == "sock"))
+            .filter_map(|name| Some(name.file_stem()?.to_str()?.to_owned()))
+            .collect();
+        pools.sort();
+        pools.iter().filter_map(|pool| Self::connect(pool).transpose()).collect()
+    }
+
+    /// The pool whose server this is.
+    pub fn pool(&self) -> &str {
+        &self.pool
+    }
+
+    /// The server's process, as the kernel tells it.
+    pub fn server_pid(&self) -> Option<rustix::process::Pid> {
+        sockopt::socket_peercred(&self.stream).ok().map(|peer| peer.pid)
+    }
+
+    /// Asks for something that is answered at once.
+    pub fn ask(&mut self, request: &Request) -> Result<Reply> {
+        self.exchange(request, Some(PATIENCE))
+    }
+
+    /// Asks for something that takes as long as the devices do.
+    pub fn ask_and_wait(&mut self, request: &Request) -> Result<Reply> {
+        self.exchange(request, None)
+    }
+
+    fn exchange(&mut self, request: &Request, patience: Option<Duration>) -> Result<Reply> {
+        let pool = &self.pool;
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                Failure::new(format!("the server of pool {pool} does not answer"))
+                    .hint(format!("its log may say why: pagefold events {pool}"))
+            }
+            _ => Failure::new(format!("lost the server of pool {pool}: {error}"))
+                .hint(format!("its log may say why; mounting {pool} again recovers it")),
+        };
+        self.stream.set_read_timeout(patience).map_err(failed)?;
+        frame::write(&mut self.stream, request, REQUEST_BYTES_MAX).map_err(failed)?;
+        match frame::read(&mut self.stream, REPLY_BYTES_MAX).map_err(failed)? {
+            Some(Reply::Error { what, hint }) => {
+                let failure = Failure::new(what);
+                Err(match hint {
+                    Some(hint) => failure.hint(hint),
+                    None => failure,
+                })
+            }
+            Some(reply) => Ok(reply),
+            None => Err(failed(io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+
+    /// The error for a reply that does not belong to what was asked: the server is of another version.
+    pub fn misunderstood(&self) -> Failure {
+        Failure::new(format!(
+            "the server of pool {} gave an answer that does not fit the question",
+            self.pool
+        ))
+        .hint("it is of another version of pagefold: unmount the pool and mount it again")
+    }
+}

@@ -1,0 +1,20 @@
+//! The control socket of a mounted pool's server: one request, one reply, as JSON behind a length.
+//!
+//! A frame is a length in bytes (32 bits, little endian) and that much JSON. Only root and the user whom the
+//! server belongs to are answered. Nothing that comes in is trusted: lengths are bounded, unknown requests
+//! and fields are refused, slow senders are dropped.
+
+mod client;
+mod frame;
+mod model;
+mod server;
+
+pub use client::Client;
+pub use model::{
+    Activity, CacheFigures, Counter, DeviceFigures, Event, FileUsage, MountFigures, PoolFigures,
+    PropertyValue, Reply, Request, Source, UnmountMode,
+};
+pub use server::{Handler, Listener};
+
+#[cfg(test)]
+mod tests;

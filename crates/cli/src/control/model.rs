@@ -1,0 +1,268 @@
+//! What is asked and answered.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// How a mount ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UnmountMode {
+    /// Only if nobody uses it.
+    Normal,
+    /// Detach now, close when the last user is gone.
+    Lazy,
+    /// Detach now and close at once.
+    Force,
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// The pool's figures.
+    Status {},
+    /// I/O counters since the pool was opened.
+    Counters {},
+    /// All properties with their values and sources.
+    Properties {},
+    /// Sets a property, for good.
+    Set {
+        /// Its name.
+        name: String,
+        /// Its value.
+        value: String,
+    },
+    /// Makes everything written so far durable.
+    Sync {},
+    /// Unmounts; answered when the pool has been closed (for `Lazy`: when detached).
+    Unmount {
+        /// How.
+        mode: UnmountMode,
+    },
+    /// Logged events with a number above `after`; waits up to `wait_ms` for one.
+    Events {
+        /// The last number seen; 0 for all.
+        after: u64,
+        /// Longest wait in milliseconds (at most a minute).
+        wait_ms: u32,
+    },
+    /// What files take, by inode number.
+    Usage {
+        /// Inode numbers.
+        inodes: Vec<u64>,
+    },
+}
+
+/// A reply.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "snake_case")]
+pub enum Reply {
+    /// Done.
+    Done {},
+    /// It could not be done.
+    Error {
+        /// What happened, to which object.
+        what: String,
+        /// What to do.
+        hint: Option<String>,
+    },
+    /// To [`Request::Unmount`]: somebody uses the mount.
+    Busy {},
+    /// To [`Request::Status`].
+    Status {
+        /// The figures.
+        figures: Box<PoolFigures>,
+    },
+    /// To [`Request::Counters`].
+    Counters {
+        /// The counters.
+        activity: Activity,
+    },
+    /// To [`Request::Properties`].
+    Properties {
+        /// Name, value, source.
+        values: Vec<PropertyValue>,
+    },
+    /// To [`Request::Events`].
+    Events {
+        /// Oldest first.
+        events: Vec<Event>,
+        /// Events that the ring has lost since `after`.
+        lost: u64,
+    },
+    /// To [`Request::Usage`], in the order asked; `None` for what is no inode.
+    Usage {
+        /// What each takes.
+        files: Vec<Option<FileUsage>>,
+    },
+}
+
+/// Where a property's value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// Never set.
+    Default,
+    /// Set on the pool.
+    Local,
+    /// An option of this mount.
+    Temporary,
+    /// Computed.
+    None,
+}
+
+impl Source {
+    /// As `get` prints it.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::Local => "local",
+            Self::Temporary => "temporary",
+            Self::None => "-",
+        }
+    }
+}
+
+/// A property's value: exact, for machines.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PropertyValue {
+    /// Name.
+    pub name: String,
+    /// Value.
+    pub value: String,
+    /// Where it comes from.
+    pub source: Source,
+}
+
+/// One logged event.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Event {
+    /// Its number, from 1.
+    pub number: u64,
+    /// Milliseconds since the epoch.
+    pub time_ms: u64,
+    /// `ERROR`, `WARN`, `INFO`, `DEBUG`, `TRACE`.
+    pub level: String,
+    /// Which part of the program.
+    pub target: String,
+    /// What happened.
+    pub message: String,
+    /// Details, name and value.
+    pub fields: Vec<(String, String)>,
+}
+
+/// What one file takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileUsage {
+    /// Length in bytes.
+    pub size_bytes: u64,
+    /// Bytes of its stored pages before compression.
+    pub logical_bytes: u64,
+    /// Bytes of its stored pages.
+    pub stored_bytes: u64,
+    /// Its page size in bytes.
+    pub record_size: u32,
+}
+
+/// One device of a pool.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeviceFigures {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Failed reads, writes and flushes.
+    pub io_errors: u64,
+}
+
+/// The record cache.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct CacheFigures {
+    /// Its bound.
+    pub limit_bytes: u64,
+    /// What it holds, compressed.
+    pub used_bytes: u64,
+    /// Reads answered from it.
+    pub hits: u64,
+    /// Reads that had to go to a device.
+    pub misses: u64,
+}
+
+/// A mount of a pool.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MountFigures {
+    /// Where.
+    pub dir: PathBuf,
+    /// No changes.
+    pub read_only: bool,
+    /// The server's process.
+    pub pid: u32,
+    /// Since when, seconds since the epoch.
+    pub since: u64,
+    /// How requests travel: `/dev/fuse` or `io_uring`.
+    pub transport: String,
+}
+
+/// A pool's figures, mounted or not.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct PoolFigures {
+    /// Name.
+    pub name: String,
+    /// Unique number, in hexadecimal.
+    pub guid: String,
+    /// `ONLINE`, `EXPORTED`, `CRASHED`, `FAULTED`.
+    pub state: String,
+    /// What is wrong, if something is.
+    pub problem: Option<String>,
+    /// Its mount, if it is mounted.
+    pub mount: Option<MountFigures>,
+    /// Devices.
+    pub devices: Vec<DeviceFigures>,
+    /// Sum of the devices.
+    pub size_bytes: u64,
+    /// What it can hold in stored bytes, less the reserve.
+    pub capacity_bytes: u64,
+    /// Stored bytes in use.
+    pub used_bytes: u64,
+    /// Stored bytes that can still be accepted.
+    pub available_bytes: u64,
+    /// Bytes of all stored pages before compression.
+    pub logical_bytes: u64,
+    /// Bytes of all stored pages, metadata not counted.
+    pub stored_bytes: u64,
+    /// Bytes of the devices in chunks that are in use.
+    pub allocated_bytes: u64,
+    /// Accepted, not yet durable.
+    pub dirty_bytes: u64,
+    /// Log that a replay would read.
+    pub log_bytes: u64,
+    /// Transaction group (batch) last committed.
+    pub txg: u64,
+    /// Checkpoints since the pool was opened.
+    pub checkpoints: u64,
+    /// The record cache.
+    pub cache: CacheFigures,
+    /// Bytes written to devices / bytes written by applications, since the pool was opened.
+    pub write_amplification: Option<f64>,
+}
+
+/// One monotonic counter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counter {
+    /// What is counted, e.g. `data_written`.
+    pub name: String,
+    /// How many.
+    pub operations: u64,
+    /// How much.
+    pub bytes: u64,
+}
+
+/// Counters at one instant.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Activity {
+    /// Milliseconds since the pool was opened.
+    pub age_ms: u64,
+    /// All counters.
+    pub counters: Vec<Counter>,
+}

@@ -1,0 +1,189 @@
+//! The answering side.
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::net::sockopt;
+
+use super::frame::{self, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
+use super::model::{Reply, Request};
+use crate::failure::{Context, Failure, Result};
+use crate::places;
+
+/// Connections served at a time; more are closed at once.
+const CONNECTIONS_MAX: usize = 64;
+/// How long a client may be silent, or slow to take its reply.
+const SILENCE_MAX: Duration = Duration::from_secs(120);
+
+/// How long the last replies of a server may take to leave.
+const LAST_REPLIES: Duration = Duration::from_secs(2);
+
+/// Answers requests; called from many threads.
+pub trait Handler: Send + Sync + 'static {
+    /// The reply to one request.
+    fn handle(&self, request: Request) -> Reply;
+}
+
+/// The listening socket of a pool's server; removed when dropped.
+pub struct Listener {
+    path: PathBuf,
+    listener: UnixListener,
+    /// Held for as long as the server lives: no two servers for one name.
+    _lock: File,
+    /// Requests that were read and are not yet answered.
+    unanswered: Arc<AtomicUsize>,
+}
+
+impl Listener {
+    /// Takes the place of the server of `pool`. Errors where there is one already.
+    pub fn bind(pool: &str) -> Result<Self> {
+        Self::bind_in(&places::runtime_dir(), pool)
+    }
+
+    /// As [`Listener::bind`], in a directory of the caller's choice.
+    pub(super) fn bind_in(dir: &Path, pool: &str) -> Result<Self> {
+        places::make_private(dir)?;
+        let lock_path = dir.join(format!("{pool}.lock"));
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&lock_path)
+            .context(|| format!("cannot open {}", lock_path.display()))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+            Failure::new(format!("a pool named {pool} is mounted already"))
+                .hint(format!("see where: pagefold list {pool}"))
+        })?;
+        let path = dir.join(format!("{pool}.sock"));
+        let binding = || format!("cannot listen at {}", path.display());
+        // Whoever listened here has died: we hold its lock.
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).context(binding),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path).context(binding)?;
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).context(binding)?;
+        Ok(Self { path, listener, _lock: lock, unanswered: Arc::default() })
+    }
+
+    /// Answers from background threads until the process ends or the listener is dropped.
+    pub fn serve(&self, handler: Arc<dyn Handler>) -> Result<()> {
+        let listener =
+            self.listener.try_clone().context(|| format!("cannot listen at {}", self.path.display()))?;
+        let unanswered = Arc::clone(&self.unanswered);
+        let spawned = thread::Builder::new()
+            .name("control".into())
+            .spawn(move || accept(&listener, &handler, &unanswered));
+        spawned.context(|| "cannot start a thread".into())?;
+        Ok(())
+    }
+}
+
+impl Listener {
+    /// Ends: nobody finds the socket any more, and replies that are being made get a moment to leave.
+    pub fn finish(self) {
+        // A left-over socket is removed by the next server.
+        let _ = fs::remove_file(&self.path);
+        let deadline = Instant::now() + LAST_REPLIES;
+        while self.unanswered.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // A left-over socket is removed by the next server.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Counts one connection, or one request, for as long as it lives.
+struct Slot(Arc<AtomicUsize>);
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn accept(listener: &UnixListener, handler: &Arc<dyn Handler>, unanswered: &Arc<AtomicUsize>) {
+    let open = Arc::new(AtomicUsize::new(0));
+    loop {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => {
+                // Out of descriptors, say: it passes, and there is nobody to tell but the log.
+                tracing::warn!(%error, "cannot accept on the control socket");
+                thread::sleep(Duration::from_millis(200));
+                continue;
+            }
+        };
+        let slot = Slot(Arc::clone(&open));
+        if open.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX || !may_ask(&stream) {
+            continue;
+        }
+        let handler = Arc::clone(handler);
+        let unanswered = Arc::clone(unanswered);
+        let spawned = thread::Builder::new().name("control-client".into()).spawn(move || {
+            let _slot = slot;
+            converse(stream, handler.as_ref(), &unanswered);
+        });
+        if let Err(error) = spawned {
+            tracing::warn!(%error, "cannot start a thread for a control connection");
+        }
+    }
+}
+
+/// Root and our own user are answered.
+fn may_ask(stream: &UnixStream) -> bool {
+    match sockopt::socket_peercred(stream) {
+        Ok(peer) => {
+            let allowed = peer.uid.is_root() || peer.uid == rustix::process::geteuid();
+            if !allowed {
+                tracing::warn!(uid = peer.uid.as_raw(), "refused a control connection of another user");
+            }
+            allowed
+        }
+        Err(_) => false,
+    }
+}
+
+fn converse(mut stream: UnixStream, handler: &dyn Handler, unanswered: &Arc<AtomicUsize>) {
+    if stream.set_read_timeout(Some(SILENCE_MAX)).is_err()
+        || stream.set_write_timeout(Some(SILENCE_MAX)).is_err()
+    {
+        return;
+    }
+    loop {
+        match frame::read::<Request>(&mut stream, REQUEST_BYTES_MAX) {
+            Ok(Some(request)) => {
+                unanswered.fetch_add(1, Ordering::AcqRel);
+                let _counted = Slot(Arc::clone(unanswered));
+                let reply = handler.handle(request);
+                if frame::write(&mut stream, &reply, REPLY_BYTES_MAX).is_err() {
+                    return;
+                }
+            }
+            Ok(None) => return,
+            Err(error) => {
+                // What follows in the stream cannot be told apart from the broken message: answer and close.
+                if error.kind() == io::ErrorKind::InvalidData {
+                    let reply = Reply::Error { what: error.to_string(), hint: None };
+                    let _ = frame::write(&mut stream, &reply, REPLY_BYTES_MAX);
+                }
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Hostile and honest clients at a control socket.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::frame::{self, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
+use super::model::{Reply, Request};
+use super::server::{Handler, Listener};
+
+/// Counts what reaches it.
+#[derive(Default)]
+struct Counting(AtomicUsize);
+
+impl Handler for Counting {
+    fn handle(&self, _: Request) -> Reply {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Reply::Done {}
+    }
+}
+
+struct Served {
+    _dir: tempfile::TempDir,
+    _listener: Listener,
+    path: PathBuf,
+    handler: Arc<Counting>,
+}
+
+fn served() -> Served {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let listener = Listener::bind_in(&run, "tank").unwrap();
+    let handler = Arc::new(Counting::default());
+    listener.serve(Arc::clone(&handler) as Arc<dyn Handler>).unwrap();
+    Served { path: run.join("tank.sock"), _dir: dir, _listener: listener, handler }
+}
+
+impl Served {
+    fn connect(&self) -> UnixStream {
+        UnixStream::connect(&self.path).unwrap()
+    }
+    fn ask(&self) -> Reply {
+        let mut stream = self.connect();
+        frame::write(&mut stream, &Request::Sync {}, REQUEST_BYTES_MAX).unwrap();
+        frame::read(&mut stream, REPLY_BYTES_MAX).unwrap().unwrap()
+    }
+    /// Sends raw bytes, and returns everything that comes back until the server closes.
+    fn send_raw(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut stream = self.connect();
+        // The server may close before it has read everything.
+        let _ = stream.write_all(bytes);
+        let _ = stream.shutdown(Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        answer
+    }
+}
+
+fn framed(body: &[u8]) -> Vec<u8> {
+    let mut frame = u32::try_from(body.len()).unwrap().to_le_bytes().to_vec();
+    frame.extend_from_slice(body);
+    frame
+}
+
+#[test]
+fn honest_requests_are_answered_one_after_another() {
+    let served = served();
+    let mut stream = served.connect();
+    for _ in 0..3 {
+        frame::write(&mut stream, &Request::Status {}, REQUEST_BYTES_MAX).unwrap();
+        assert!(matches!(frame::read(&mut stream, REPLY_BYTES_MAX).unwrap(), Some(Reply::Done {})));
+    }
+    assert_eq!(served.handler.0.load(Ordering::SeqCst), 3);
+}
+
+#[test]
+fn only_the_owner_can_reach_the_socket() {
+    let served = served();
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&served.path), 0o600);
+    assert_eq!(mode(served.path.parent().unwrap()), 0o700);
+}
+
+#[test]
+fn hostile_bytes_reach_no_handler_and_end_no_server() {
+    let served = served();
+    let mut noise = Vec::new();
+    let mut state = 88_172_645_463_325_252u64;
+    for _ in 0..65_536 {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        noise.push(state.to_le_bytes()[0]);
+    }
+    let deep = "[".repeat(100_000);
+    let attacks: Vec<Vec<u8>> = vec![
+        vec![],
+        vec![1],
+        vec![0xFF; 4],
+        [u32::MAX.to_le_bytes().as_slice(), b"{}"].concat(),
+        (REQUEST_BYTES_MAX + 1).to_le_bytes().to_vec(),
+        [REQUEST_BYTES_MAX.to_le_bytes().as_slice(), b"short"].concat(),
+        framed(b""),
+        framed(b"null"),
+        framed(b"{\"request\":\"format_everything\"}"),
+        framed(b"{\"request\":\"sync\",\"extra\":1}"),
+        framed(b"{\"request\":\"usage\",\"inodes\":[-1]}"),
+        framed(b"{\"request\":\"events\",\"after\":1e400,\"wait_ms\":0}"),
+        framed(b"\xFF\xFE\x00"),
+        framed(deep.as_bytes()),
+        noise,
+    ];
+    for (index, attack) in attacks.iter().enumerate() {
+        let answer = served.send_raw(attack);
+        assert!(answer.len() < 1000, "attack {index} got {} bytes", answer.len());
+        if let Ok(Some(reply)) = frame::read::<Reply>(&mut answer.as_slice(), REPLY_BYTES_MAX) {
+            assert!(matches!(reply, Reply::Error { .. }), "attack {index} got {reply:?}");
+        }
+    }
+    assert_eq!(served.handler.0.load(Ordering::SeqCst), 0);
+    assert!(matches!(served.ask(), Reply::Done {}));
+}
+
+#[test]
+fn many_silent_clients_do_not_keep_others_out_for_good() {
+    let served = served();
+    let silent: Vec<UnixStream> = (0..100).map(|_| served.connect()).collect();
+    drop(silent);
+    // Their slots come back as soon as the server has seen them go.
+    for _ in 0..100 {
+        let mut stream = served.connect();
+        let sent = frame::write(&mut stream, &Request::Sync {}, REQUEST_BYTES_MAX);
+        if sent.is_ok()
+            && matches!(frame::read::<Reply>(&mut stream, REPLY_BYTES_MAX), Ok(Some(Reply::Done {})))
+        {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    panic!("the server takes no more clients");
+}
+
+#[test]
+fn a_name_has_one_server_and_a_dead_ones_socket_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let first = Listener::bind_in(&run, "tank").unwrap();
+    let second = Listener::bind_in(&run, "tank").err().unwrap();
+    assert!(second.to_string().contains("mounted already"), "{second}");
+    Listener::bind_in(&run, "dozer").unwrap();
+    drop(first);
+    std::fs::write(run.join("tank.sock"), "left over").unwrap();
+    Listener::bind_in(&run, "tank").unwrap();
+}

@@ -1,0 +1,136 @@
+//! `mount.pagefold` and `umount.pagefold`: what mount(8) and umount(8) run for our mounts and `/etc/fstab`.
+//!
+//! They are names of this program; their command lines become those of `mount` and `unmount`.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use crate::failure::{Failure, Result};
+
+/// The command line that a helper's stands for; `None` where we were not called as a helper.
+pub fn translate(words: &[OsString]) -> Option<Result<Vec<OsString>>> {
+    let name = Path::new(words.first()?).file_name()?.to_str()?;
+    match name {
+        "mount.pagefold" | "mount.fuse.pagefold" => Some(mount(&words[1..])),
+        "umount.pagefold" | "umount.fuse.pagefold" => Some(unmount(&words[1..])),
+        _ => None,
+    }
+}
+
+/// `mount.pagefold SOURCE DIR [-sfnv] [-N namespace] [-o options] [-t type]` (mount(8), "External helpers").
+fn mount(words: &[OsString]) -> Result<Vec<OsString>> {
+    let parsed = split(words, "o", "Nt")?;
+    let [source, dir] = parsed.operands.as_slice() else {
+        return Err(
+            Failure::usage("mount.pagefold needs a pool and a directory").hint("mount -t pagefold POOL DIR")
+        );
+    };
+    let mut command: Vec<OsString> = vec!["pagefold".into(), "mount".into()];
+    if parsed.flags.contains('f') {
+        command.push("--dry-run".into());
+    }
+    for options in parsed.options {
+        command.extend(["-o".into(), options]);
+    }
+    command.extend(["--".into(), source.clone(), dir.clone()]);
+    Ok(command)
+}
+
+/// `umount.pagefold DIR [-flnrv] [-N namespace] [-t type]`.
+fn unmount(words: &[OsString]) -> Result<Vec<OsString>> {
+    let parsed = split(words, "", "Nt")?;
+    let [dir] = parsed.operands.as_slice() else {
+        return Err(Failure::usage("umount.pagefold needs a directory").hint("umount DIR"));
+    };
+    let mut command: Vec<OsString> = vec!["pagefold".into(), "unmount".into()];
+    if parsed.flags.contains('l') {
+        command.push("--lazy".into());
+    }
+    if parsed.flags.contains('f') {
+        command.push("--force".into());
+    }
+    command.extend(["--".into(), dir.clone()]);
+    Ok(command)
+}
+
+struct Split {
+    operands: Vec<OsString>,
+    flags: String,
+    options: Vec<OsString>,
+}
+
+/// Sorts words into operands, single-letter flags and values: letters in `kept` and `dropped` take one.
+fn split(words: &[OsString], kept: &str, dropped: &str) -> Result<Split> {
+    let mut split = Split { operands: Vec::new(), flags: String::new(), options: Vec::new() };
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let Some(letters) =
+            word.to_str().and_then(|text| text.strip_prefix('-')).filter(|text| !text.is_empty())
+        else {
+            split.operands.push(word.clone());
+            continue;
+        };
+        let mut letters = letters.chars();
+        while let Some(letter) = letters.next() {
+            if !kept.contains(letter) && !dropped.contains(letter) {
+                split.flags.push(letter);
+                continue;
+            }
+            let attached: String = letters.by_ref().collect();
+            let value =
+                if attached.is_empty() { words.next().cloned() } else { Some(OsString::from(attached)) };
+            let value = value.ok_or_else(|| Failure::usage(format!("option -{letter} needs a value")))?;
+            if kept.contains(letter) {
+                split.options.push(value);
+            }
+        }
+    }
+    if let Some(unknown) = split.flags.chars().find(|flag| !"sfnvlri".contains(*flag)) {
+        return Err(Failure::usage(format!("there is no option -{unknown}")));
+    }
+    Ok(split)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::*;
+
+    fn text(words: &[OsString]) -> String {
+        words.join(OsStr::new(" ")).to_string_lossy().into_owned()
+    }
+
+    fn translated(line: &str) -> Result<String> {
+        let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+        translate(&words).unwrap().map(|words| text(&words))
+    }
+
+    #[test]
+    fn helpers_become_verbs() {
+        let cases = [
+            ("/sbin/mount.pagefold tank /mnt -o rw,nofail", "pagefold mount -o rw,nofail -- tank /mnt"),
+            ("mount.pagefold tank /mnt -sn -v -o ro", "pagefold mount -o ro -- tank /mnt"),
+            ("mount.fuse.pagefold tank /mnt -oro -t fuse.pagefold", "pagefold mount -o ro -- tank /mnt"),
+            ("umount.pagefold /mnt -l -n", "pagefold unmount --lazy -- /mnt"),
+            ("/sbin/umount.fuse.pagefold /mnt -f", "pagefold unmount --force -- /mnt"),
+        ];
+        for (line, expected) in cases {
+            assert_eq!(translated(line).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn mistakes_are_usage_errors() {
+        for line in [
+            "mount.pagefold tank",
+            "mount.pagefold a b c",
+            "mount.pagefold a b -o",
+            "umount.pagefold",
+            "mount.pagefold a b -z",
+        ] {
+            assert_eq!(translated(line).unwrap_err().exit_status(), 2, "{line}");
+        }
+        assert!(translate(&["/usr/bin/pagefold".into(), "list".into()]).is_none());
+    }
+}

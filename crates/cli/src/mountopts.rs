@@ -1,0 +1,244 @@
+//! Mount options: ours, the kernel's, and those that only mount(8) and systemd care about.
+
+use std::fmt::Write as _;
+
+use crate::failure::{Failure, Result};
+use crate::{props, suggest, units};
+
+/// When to talk to the kernel over io_uring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum IoUring {
+    /// Where the kernel offers it.
+    #[default]
+    Auto,
+    /// Or fail.
+    On,
+    /// Never: `/dev/fuse`.
+    Off,
+}
+
+/// What a mount was asked to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountOptions {
+    /// No changes.
+    pub read_only: bool,
+    /// Users other than the one who mounts may use it; `None`: as befits who mounts.
+    pub allow_other: Option<bool>,
+    /// Mount over a directory that has entries.
+    pub nonempty: bool,
+    /// Bound of the record cache.
+    pub cache_bytes: Option<u64>,
+    /// Threads that serve requests; `None`: one per core, at least four.
+    pub threads: Option<usize>,
+    /// The transport.
+    pub io_uring: IoUring,
+    /// Honour set-user-ID and set-group-ID bits (root's mounts only).
+    pub suid: bool,
+    /// Honour device files (root's mounts only).
+    pub dev: bool,
+    /// Programs may be run from the mount.
+    pub exec: bool,
+    /// Properties for this mount only.
+    pub properties: Vec<(&'static str, String)>,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            allow_other: None,
+            nonempty: false,
+            cache_bytes: None,
+            threads: None,
+            io_uring: IoUring::Auto,
+            suid: false,
+            dev: false,
+            exec: true,
+            properties: Vec::new(),
+        }
+    }
+}
+
+/// Smallest cache that serves anything; below it every read goes to the device.
+const CACHE_BYTES_MIN: u64 = 8 << 20;
+/// More threads than this only switch.
+const THREADS_MAX: usize = 256;
+
+/// Our options with their meaning, for help.
+const OWN: &[(&str, &str)] = &[
+    ("ro, rw", "no changes; or as usual"),
+    (
+        "allow_other",
+        "other users may use it (default for root; users need user_allow_other in /etc/fuse.conf)",
+    ),
+    ("noallow_other", "only who mounts may use it"),
+    ("nonempty", "mount over a directory that is not empty"),
+    ("cache=SIZE", "memory for the compressed record cache, e.g. cache=2G (default 384M)"),
+    ("threads=N", "threads that serve requests (default: one per core, at least 4)"),
+    ("io_uring=auto|on|off", "talk to the kernel over io_uring (default auto: where it is enabled)"),
+    ("PROPERTY=VALUE", "a property for this mount only: compression, recordsize, primarycache, sync, atime"),
+    ("suid, dev, noexec, noatime, sync", "as in mount(8); nosuid and nodev are the default"),
+];
+
+/// For mount(8), systemd and people; they mean nothing to a mount itself.
+const IGNORED: &[&str] = &[
+    "defaults",
+    "default_permissions",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "nofail",
+    "_netdev",
+    "atime",
+    "async",
+    "diratime",
+    "nodiratime",
+    "strictatime",
+    "remount",
+    "loud",
+    "silent",
+    "norelatime",
+];
+
+/// Properties that can be overridden at mount.
+const OVERRIDES: &[&str] = &["compression", "recordsize", "primarycache", "sync", "atime"];
+
+/// The section of `mount --help`.
+pub fn help() -> String {
+    let mut text = String::new();
+    for (option, doc) in OWN {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {option:<24}  {doc}");
+    }
+    text
+}
+
+/// Parses the options of `-o`, already split at commas.
+pub fn parse<S: AsRef<str>>(words: &[S]) -> Result<MountOptions> {
+    let mut options = MountOptions::default();
+    for word in words.iter().map(AsRef::as_ref).filter(|word| !word.is_empty()) {
+        match word.split_once('=') {
+            Some((name, value)) => valued(&mut options, name, value)?,
+            None => flag(&mut options, word)?,
+        }
+    }
+    Ok(options)
+}
+
+fn flag(options: &mut MountOptions, word: &str) -> Result<()> {
+    match word {
+        "ro" => options.read_only = true,
+        "rw" => options.read_only = false,
+        "allow_other" => options.allow_other = Some(true),
+        "noallow_other" => options.allow_other = Some(false),
+        "nonempty" => options.nonempty = true,
+        "noatime" => options.properties.push(("atime", "off".into())),
+        "relatime" => options.properties.push(("atime", "relatime".into())),
+        "sync" | "dirsync" => options.properties.push(("sync", "always".into())),
+        "suid" | "nosuid" => options.suid = word == "suid",
+        "dev" | "nodev" => options.dev = word == "dev",
+        "exec" | "noexec" => options.exec = word == "exec",
+        ignored if IGNORED.contains(&ignored) || ignored.starts_with("x-") => {}
+        unknown => return Err(unknown_option(unknown)),
+    }
+    Ok(())
+}
+
+fn valued(options: &mut MountOptions, name: &str, value: &str) -> Result<()> {
+    match name {
+        "cache" => {
+            let bytes = units::parse_size(value)?;
+            if bytes < CACHE_BYTES_MIN {
+                return Err(Failure::usage(format!("cache={value} is too little to work with"))
+                    .hint(format!("give at least {}", units::size(CACHE_BYTES_MIN))));
+            }
+            options.cache_bytes = Some(bytes);
+        }
+        "threads" => {
+            let threads = value.parse().ok().filter(|n| (1..=THREADS_MAX).contains(n));
+            options.threads = Some(threads.ok_or_else(|| {
+                Failure::usage(format!("threads={value} is not a number from 1 to {THREADS_MAX}"))
+            })?);
+        }
+        "io_uring" => {
+            options.io_uring = match value {
+                "auto" => IoUring::Auto,
+                "on" => IoUring::On,
+                "off" => IoUring::Off,
+                _ => return Err(Failure::usage(format!("io_uring={value} is not one of: auto, on, off"))),
+            }
+        }
+        "comment" | "user" => {}
+        ignored if ignored.starts_with("x-") => {}
+        property if OVERRIDES.contains(&property) => {
+            let property = props::find(property)?;
+            options.properties.push((property.name, property.parse(value)?));
+        }
+        unknown => return Err(unknown_option(unknown)),
+    }
+    Ok(())
+}
+
+fn unknown_option(word: &str) -> Failure {
+    let own = ["ro", "rw", "allow_other", "noallow_other", "nonempty", "cache", "threads", "io_uring"];
+    let usual = ["suid", "dev", "noexec", "noatime"];
+    let all: Vec<&str> = own.iter().chain(OVERRIDES).chain(&usual).copied().collect();
+    let near = suggest::nearest(word, all.iter().copied()).map(|n| format!("; did you mean {n}?"));
+    Failure::usage(format!("there is no mount option \"{}\"", crate::table::printable(word))).hint(format!(
+        "options: {}{}",
+        all.join(", "),
+        near.unwrap_or_default()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(text: &str) -> Result<MountOptions> {
+        parse(&text.split(',').collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn ours_are_understood() {
+        let options =
+            split("ro,cache=2G,allow_other,nonempty,io_uring=off,recordsize=8192,threads=3,noatime").unwrap();
+        assert!(options.read_only && options.nonempty);
+        assert_eq!(options.cache_bytes, Some(2 << 30));
+        assert_eq!(options.allow_other, Some(true));
+        assert_eq!(options.io_uring, IoUring::Off);
+        assert_eq!(options.threads, Some(3));
+        assert_eq!(options.properties, [("recordsize", "8K".to_owned()), ("atime", "off".to_owned())]);
+    }
+
+    #[test]
+    fn what_fstab_adds_is_left_alone() {
+        let fstab =
+            "defaults,_netdev,nofail,noauto,user,rw,x-systemd.requires=network.target,x-gvfs-show,comment=x";
+        assert_eq!(split(fstab).unwrap(), MountOptions::default());
+        assert_eq!(split("nosuid,,nodev").unwrap(), MountOptions::default());
+        let options = split("suid,dev,noexec").unwrap();
+        assert!(options.suid && options.dev && !options.exec);
+    }
+
+    #[test]
+    fn mistakes_are_usage_errors_with_the_nearest() {
+        for text in [
+            "cash=2G",
+            "cache=lots",
+            "cache=4K",
+            "threads=0",
+            "io_uring=maybe",
+            "allow_otehr",
+            "quota=1G",
+            "sync=maybe",
+        ] {
+            assert_eq!(split(text).unwrap_err().exit_status(), 2, "{text}");
+        }
+        assert!(split("allow_otehr").unwrap_err().to_string().contains("did you mean allow_other?"));
+    }
+}

@@ -1,0 +1,113 @@
+//! The kernel's mount table, as far as it concerns us.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use crate::failure::{Context, Result};
+
+/// Type of our mounts as the kernel tells it.
+pub const FS_TYPE: &str = "fuse.pagefold";
+
+/// One mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountEntry {
+    /// Device number (major, minor) that stat tells for its files.
+    pub device: (u32, u32),
+    /// Where it is.
+    pub dir: PathBuf,
+    /// Type, e.g. `fuse.pagefold`.
+    pub fs_type: String,
+    /// Source, e.g. the pool's name.
+    pub source: String,
+    /// Whether it is read-only.
+    pub read_only: bool,
+}
+
+/// All mounts of this process's namespace, oldest first.
+pub fn all() -> Result<Vec<MountEntry>> {
+    let text = fs::read("/proc/self/mountinfo").context(|| "cannot read /proc/self/mountinfo".into())?;
+    Ok(text.split(|byte| *byte == b'\n').filter_map(parse_line).collect())
+}
+
+/// Our mounts.
+pub fn ours() -> Result<Vec<MountEntry>> {
+    Ok(all()?.into_iter().filter(|mount| mount.fs_type == FS_TYPE).collect())
+}
+
+/// One line: `36 35 98:0 /root /dir options optional... - type source super_options` (proc(5)).
+fn parse_line(line: &[u8]) -> Option<MountEntry> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let (major, minor) = device.split_once(':')?;
+    let dir = unescape(fields.nth(1)?);
+    let options = std::str::from_utf8(fields.next()?).ok()?;
+    let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
+    let fs_type = String::from_utf8_lossy(&unescape(fields.next()?)).into_owned();
+    let source = String::from_utf8_lossy(&unescape(fields.next()?)).into_owned();
+    Some(MountEntry {
+        device: (major.parse().ok()?, minor.parse().ok()?),
+        dir: OsString::from_vec(dir).into(),
+        fs_type,
+        source,
+        read_only: options.split(',').any(|option| option == "ro"),
+    })
+}
+
+/// Blanks, tabs, newlines and backslashes are written as `\ooo`.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, tail)) = rest.split_first() {
+        let code = (*first == b'\\')
+            .then(|| tail.get(..3))
+            .flatten()
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match code {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &tail[3..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn lines_of_the_kernel() {
+        let line = b"83 29 0:51 / /mnt/a\\040b rw,nosuid shared:9 master:1 - fuse.pagefold tank rw,user_id=0";
+        let entry = parse_line(line).unwrap();
+        assert_eq!(entry.device, (0, 51));
+        assert_eq!(entry.dir, Path::new("/mnt/a b"));
+        assert_eq!((entry.fs_type.as_str(), entry.source.as_str()), (FS_TYPE, "tank"));
+        assert!(!entry.read_only);
+        let line = b"1 1 8:1 / / ro,relatime - ext4 /dev/sda1 rw";
+        assert!(parse_line(line).unwrap().read_only);
+    }
+
+    #[test]
+    fn broken_lines_are_skipped() {
+        for line in [&b""[..], b"1 2", b"1 2 x:y / / rw - a b", b"1 2 0:1 / / rw -", b"\\ \\ \\ \\"] {
+            assert_eq!(parse_line(line), None);
+        }
+        assert_eq!(unescape(b"a\\04"), b"a\\04");
+        assert_eq!(unescape(b"\\134\\"), b"\\\\");
+    }
+
+    #[test]
+    fn the_root_is_mounted() {
+        assert!(all().unwrap().iter().any(|mount| mount.dir == Path::new("/")));
+    }
+}

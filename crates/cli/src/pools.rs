@@ -1,0 +1,420 @@
+//! Pools as the verbs see them: found, made, opened for a moment, described.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use pagefold_engine::Error;
+use pagefold_engine::device::{FileDevice, OpenMode};
+use pagefold_engine::limits::ATOMIC_WRITE_MAX;
+use pagefold_engine::pool::label::Label;
+use pagefold_engine::pool::{self, CreateOptions, FoundState, Guid, OpenOptions, Pool, Status};
+use pagefold_fs::{FormatOptions, Fs, SystemClock};
+use serde::Serialize;
+
+use crate::control::{Activity, CacheFigures, Counter, DeviceFigures, PoolFigures, PropertyValue, Source};
+use crate::failure::{Context, Failure, Result};
+use crate::progress::Progress;
+use crate::props::{PROPERTIES, Property};
+use crate::registry::Known;
+use crate::{table, units};
+
+/// Cache of a pool that is opened only for a question.
+const CACHE_BYTES_BRIEF: u64 = 64 << 20;
+/// Permissions of a new pool's root directory.
+const ROOT_PERM: u16 = 0o755;
+
+/// A pool that was found on devices.
+#[derive(Debug, Serialize)]
+pub struct Found {
+    /// Its name.
+    pub name: String,
+    /// Its unique number.
+    pub guid: String,
+    /// The devices that were found.
+    pub devices: Vec<PathBuf>,
+    /// `EXPORTED`, `CRASHED`, `INUSE`, `INCOMPLETE`.
+    pub state: &'static str,
+    /// Why it cannot be imported, if it cannot.
+    pub problem: Option<String>,
+}
+
+impl From<pool::Found> for Found {
+    fn from(found: pool::Found) -> Self {
+        let problem = (found.state == FoundState::Incomplete)
+            .then(|| format!("only {} of its {} devices were found", found.devices.len(), found.expected));
+        Self {
+            name: found.name,
+            guid: found.guid.to_string(),
+            devices: found.devices,
+            state: state_text(found.state),
+            problem,
+        }
+    }
+}
+
+fn state_text(state: FoundState) -> &'static str {
+    match state {
+        FoundState::Exported => "EXPORTED",
+        FoundState::NotExported => "CRASHED",
+        FoundState::InUse => "INUSE",
+        FoundState::Incomplete => "INCOMPLETE",
+    }
+}
+
+/// An engine's error with what was being done, and what helps.
+pub fn failed(doing: impl Into<String>, error: &Error) -> Failure {
+    let failure = Failure::new(format!("{}: {error}", doing.into()));
+    match error {
+        Error::Busy(_) => {
+            failure.hint("another process has it open; see which pools are mounted: pagefold list")
+        }
+        Error::Corrupt { .. } => failure.hint("see how far the damage goes: pagefold check"),
+        Error::NotAPool(_) => failure.hint("see what is on this machine: pagefold import [-d DIR]"),
+        Error::Unsupported(_) => failure.hint("use the version of pagefold that made it, or a newer one"),
+        Error::NoSpace(_) => failure.hint("delete something, or add space"),
+        Error::Io { .. } | Error::Invalid(_) | Error::Failed(_) | Error::ReadOnly(_) => failure,
+        _ => failure,
+    }
+}
+
+/// Pools on the devices and in the directories given, or on all block devices.
+pub fn scan(paths: &[PathBuf]) -> Result<Vec<Found>> {
+    let paths = if paths.is_empty() { block_devices()? } else { paths.to_vec() };
+    let paths: Vec<PathBuf> =
+        paths.iter().map(|path| crate::target::absolute(path)).collect::<Result<_>>()?;
+    let progress = Progress::counter("devices looked at");
+    let found = pool::scan(&paths, &mut |_| progress.step(1))
+        .map_err(|error| failed("cannot look for pools", &error))?;
+    progress.finish();
+    Ok(found.into_iter().map(Found::from).collect())
+}
+
+/// All block devices that the kernel knows (`/proc/partitions`: major, minor, blocks, name).
+fn block_devices() -> Result<Vec<PathBuf>> {
+    let text =
+        std::fs::read_to_string("/proc/partitions").context(|| "cannot read /proc/partitions".into())?;
+    let names = text.lines().skip(1).filter_map(|line| line.split_whitespace().nth(3));
+    Ok(names.map(|name| Path::new("/dev").join(name)).filter(|path| path.exists()).collect())
+}
+
+/// The pool that a device belongs to, with its other devices if they lie in the same directory.
+pub fn identify(device: &Path) -> Result<Found> {
+    let of = |paths: &[PathBuf]| {
+        let found = pool::scan(paths, &mut |_| ());
+        found.map_err(|error| failed(format!("cannot look at {}", shown(device)), &error))
+    };
+    let Some(found) = of(&[device.to_owned()])?.into_iter().next() else {
+        return Err(why_no_pool(device));
+    };
+    if found.state != FoundState::Incomplete {
+        return Ok(found.into());
+    }
+    let beside = device.parent().map(|dir| of(&[dir.to_owned()])).transpose()?.unwrap_or_default();
+    Ok(beside.into_iter().find(|other| other.guid == found.guid).unwrap_or(found).into())
+}
+
+/// Why nothing was found on a device.
+fn why_no_pool(device: &Path) -> Failure {
+    let read = FileDevice::open(device, OpenMode::ReadOnly).and_then(|opened| Label::read(&opened));
+    match read {
+        Err(error) => failed(format!("cannot use {}", shown(device)), &error),
+        Ok(label) => Failure::new(format!(
+            "{} belongs to pool {}, but has no whole superblock",
+            shown(device),
+            table::printable(&label.name)
+        ))
+        .hint("give a copy of the device, or another device of the pool"),
+    }
+}
+
+/// The pool that would be lost if a device were overwritten.
+pub enum Held {
+    /// One of ours.
+    Pool {
+        /// Its name.
+        name: String,
+        /// Its unique number.
+        guid: String,
+    },
+    /// One of a format that is not known here.
+    Newer,
+}
+
+/// The pool that `device` belongs to, whatever its state; `None` where none is recognised.
+pub fn held_by(device: &Path) -> Option<Held> {
+    let read = FileDevice::open(device, OpenMode::Unlocked).and_then(|opened| Label::read(&opened));
+    match read {
+        Ok(label) => Some(Held::Pool { name: table::printable(&label.name), guid: label.pool.to_string() }),
+        Err(Error::Unsupported(_)) => Some(Held::Newer),
+        Err(_) => None,
+    }
+}
+
+/// Makes a pool with an empty file system and returns its GUID. Devices exist and were checked.
+pub fn create(
+    name: &str,
+    devices: &[PathBuf],
+    properties: &[(&'static Property, String)],
+    force: bool,
+) -> Result<String> {
+    let doing = || format!("cannot create pool {name}");
+    let guid = Guid(random()?);
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    pool::create(name, devices, &CreateOptions { force, created, guid })
+        .map_err(|error| failed(doing(), &error))?;
+    let filled = fill(devices, properties);
+    if let Err(failure) = filled {
+        // Half a pool is no pool.
+        if let Err(error) = pool::destroy(devices) {
+            eprintln!("pagefold: cannot take pool {name} back: {error}");
+        }
+        return Err(Failure::new(format!("{}: {}", doing(), failure.what())));
+    }
+    Ok(guid.to_string())
+}
+
+fn fill(devices: &[PathBuf], properties: &[(&'static Property, String)]) -> Result<()> {
+    let options = OpenOptions { cache_bytes: CACHE_BYTES_BRIEF, ..OpenOptions::default() };
+    let pool = Pool::open(devices, &options).map_err(|error| failed("cannot open it", &error))?;
+    let options = FormatOptions {
+        seed: u64::from_le_bytes(random()?),
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        perm: ROOT_PERM,
+    };
+    Fs::format(pool.dataset().as_ref(), &SystemClock, &options)
+        .context(|| "cannot make its file system".into())?;
+    set_all(&pool, properties)?;
+    pool.export().map_err(|error| failed("cannot close it", &error))
+}
+
+/// Random bytes of the kernel.
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    File::open("/dev/urandom")
+        .and_then(|mut source| source.read_exact(&mut bytes))
+        .context(|| "cannot read /dev/urandom".into())?;
+    Ok(bytes)
+}
+
+/// Erases a pool's labels. Every device is looked at first: what no longer belongs to the pool is not touched.
+pub fn destroy(known: &Known) -> Result<()> {
+    for device in &known.devices {
+        match held_by(device) {
+            Some(Held::Pool { guid, .. }) if guid == known.guid => {}
+            _ => {
+                return Err(Failure::new(format!(
+                    "cannot destroy pool {}: {} does not hold it, or cannot be read",
+                    known.name,
+                    shown(device)
+                ))
+                .hint(format!(
+                    "nothing was changed; to forget the pool: pagefold export -f {}",
+                    known.name
+                )));
+            }
+        }
+    }
+    pool::destroy(&known.devices)
+        .map_err(|error| failed(format!("cannot destroy pool {}", known.name), &error))
+}
+
+/// Opens a pool that is known, and makes sure that it is the one.
+pub fn open_known(known: &Known, options: &OpenOptions) -> Result<Arc<Pool>> {
+    let doing = || format!("cannot open pool {}", known.name);
+    let pool = Pool::open(&known.devices, options).map_err(|error| {
+        let missing = known.devices.iter().find(|path| !path.exists());
+        match missing {
+            Some(path) => Failure::new(format!("{}: its device {} does not exist", doing(), shown(path)))
+                .hint(format!("connect it, or tell where it is now: pagefold import -d DIR {}", known.name)),
+            None => failed(doing(), &error),
+        }
+    })?;
+    let guid = pool.guid().to_string();
+    if guid != known.guid {
+        return Err(Failure::new(format!(
+            "{}: its devices now hold pool {} (GUID {guid})",
+            doing(),
+            table::printable(pool.name())
+        ))
+        .hint(format!("find it again: pagefold import -d DIR {}", known.guid)));
+    }
+    Ok(pool)
+}
+
+fn open_briefly(known: &Known, read_only: bool) -> Result<Arc<Pool>> {
+    open_known(known, &OpenOptions { read_only, cache_bytes: CACHE_BYTES_BRIEF, ..OpenOptions::default() })
+}
+
+/// Closes a pool that is not mounted: replays its log if it crashed, and marks it as exported.
+pub fn close_cleanly(known: &Known) -> Result<()> {
+    let pool = open_briefly(known, false)?;
+    if pool.replayed().clean {
+        return Ok(());
+    }
+    pool.export().map_err(|error| failed(format!("cannot close pool {}", known.name), &error))
+}
+
+/// Figures of a pool that is not mounted.
+pub fn figures_offline(known: &Known) -> Result<PoolFigures> {
+    let pool = open_briefly(known, true)?;
+    let state = if pool.replayed().clean { "EXPORTED" } else { "CRASHED" };
+    Ok(PoolFigures { state: state.into(), ..figures(&pool.status()) })
+}
+
+/// Figures of an open pool; `state` says how it fares.
+pub fn figures(status: &Status) -> PoolFigures {
+    PoolFigures {
+        name: status.name.clone(),
+        guid: status.guid.to_string(),
+        state: (if status.failure.is_some() { "FAULTED" } else { "ONLINE" }).into(),
+        problem: status.failure.clone(),
+        mount: None,
+        devices: status
+            .devices
+            .iter()
+            .map(|device| DeviceFigures {
+                path: device.path.clone(),
+                size_bytes: device.size_bytes,
+                io_errors: device.counts.errors,
+            })
+            .collect(),
+        size_bytes: status.size_bytes,
+        capacity_bytes: status.capacity_bytes,
+        used_bytes: status.used_bytes,
+        available_bytes: status.available_bytes,
+        logical_bytes: status.logical_bytes,
+        stored_bytes: status.stored_bytes,
+        allocated_bytes: status.allocated_bytes,
+        dirty_bytes: status.dirty_bytes,
+        log_bytes: status.log_bytes,
+        txg: status.txg,
+        checkpoints: status.totals.checkpoints,
+        cache: CacheFigures {
+            limit_bytes: status.record_cache.capacity_bytes,
+            used_bytes: status.record_cache.bytes,
+            hits: status.record_cache.hits,
+            misses: status.record_cache.misses,
+        },
+        write_amplification: write_amplification(status),
+    }
+}
+
+fn write_amplification(status: &Status) -> Option<f64> {
+    (status.totals.accepted_bytes > 0).then(|| status.totals.write_amplification())
+}
+
+/// A device of a pool that could not be opened.
+pub fn unseen_device(path: &Path) -> DeviceFigures {
+    DeviceFigures { path: path.to_owned(), size_bytes: 0, io_errors: 0 }
+}
+
+/// What an open pool has read and written, and why.
+pub fn activity(pool: &Pool, age_ms: u64) -> Activity {
+    let status = pool.status();
+    let totals = status.totals;
+    let sum = |of: fn(&pagefold_engine::device::DeviceCounts) -> u64| {
+        status.devices.iter().map(|device| of(&device.counts)).sum()
+    };
+    let counter = |name: &str, operations: u64, bytes: u64| Counter { name: name.into(), operations, bytes };
+    Activity {
+        age_ms,
+        counters: vec![
+            counter("application_read", 0, totals.read_bytes),
+            counter("application_write", 0, totals.accepted_bytes),
+            counter("pages_stored", totals.pages_stored, totals.data_bytes),
+            counter("pages_zero", totals.pages_zero, 0),
+            counter("trees", totals.checkpoints, totals.tree_bytes),
+            counter("log_framing", totals.commits, totals.framing_bytes),
+            counter("fold", 0, totals.fold_bytes),
+            counter("durable_commits", totals.durable_commits, 0),
+            counter("cache_hits", status.record_cache.hits, 0),
+            counter("cache_misses", status.record_cache.misses, 0),
+            counter("device_read", sum(|c| c.reads), sum(|c| c.read_bytes)),
+            counter("device_write", sum(|c| c.writes), sum(|c| c.written_bytes)),
+            counter("device_flush", sum(|c| c.flushes), 0),
+            counter("device_discard", sum(|c| c.discards), sum(|c| c.discarded_bytes)),
+        ],
+    }
+}
+
+/// A stored property of a pool that is not mounted.
+pub fn property_offline(known: &Known, name: &str) -> Result<Option<String>> {
+    open_briefly(known, true)?
+        .property(name)
+        .map_err(|error| failed(format!("cannot read property {name}"), &error))
+}
+
+/// All properties of a pool that is not mounted.
+pub fn properties_offline(known: &Known) -> Result<Vec<PropertyValue>> {
+    properties(&*open_briefly(known, true)?, &[])
+}
+
+/// Sets properties of a pool that is not mounted.
+pub fn set_offline(known: &Known, properties: &[(&'static Property, String)]) -> Result<()> {
+    let pool = open_briefly(known, false)?;
+    set_all(&pool, properties)?;
+    pool.export().map_err(|error| failed(format!("cannot close pool {}", known.name), &error))
+}
+
+fn set_all(pool: &Pool, properties: &[(&'static Property, String)]) -> Result<()> {
+    for (property, value) in properties {
+        pool.set_property(property.name, Some(value))
+            .map_err(|error| failed(format!("cannot set {}", property.name), &error))?;
+    }
+    Ok(())
+}
+
+/// All properties of an open pool; `temporary` ones hold for its mount.
+pub fn properties(pool: &Pool, temporary: &[(&'static str, String)]) -> Result<Vec<PropertyValue>> {
+    let status = pool.status();
+    PROPERTIES.iter().map(|property| value_of(pool, property, &status, temporary)).collect()
+}
+
+fn value_of(
+    pool: &Pool,
+    property: &Property,
+    status: &Status,
+    temporary: &[(&'static str, String)],
+) -> Result<PropertyValue> {
+    let name = property.name.to_owned();
+    if !property.settable() {
+        return Ok(PropertyValue { name, value: computed(property.name, status), source: Source::None });
+    }
+    if let Some((_, value)) = temporary.iter().rev().find(|(temporary, _)| *temporary == property.name) {
+        return Ok(PropertyValue { name, value: value.clone(), source: Source::Temporary });
+    }
+    let stored = pool
+        .property(property.name)
+        .map_err(|error| failed(format!("cannot read property {name}"), &error))?;
+    Ok(match stored {
+        Some(value) => PropertyValue { name, value, source: Source::Local },
+        None => PropertyValue { name, value: property.default.into(), source: Source::Default },
+    })
+}
+
+/// A computed property, exact.
+fn computed(name: &str, status: &Status) -> String {
+    let ratio = |ratio: Option<f64>| ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"));
+    match name {
+        "used" => status.used_bytes.to_string(),
+        "available" => status.available_bytes.to_string(),
+        "referenced" => status.stored_bytes.to_string(),
+        "logicalused" => status.logical_bytes.to_string(),
+        "physicalused" => status.allocated_bytes.to_string(),
+        "compressratio" => ratio(units::ratio(status.logical_bytes, status.used_bytes)),
+        "atomicwrite" => ATOMIC_WRITE_MAX.to_string(),
+        "waf" => ratio(write_amplification(status)),
+        "guid" => status.guid.to_string(),
+        "version" => status.version.to_string(),
+        "creation" => status.created.to_string(),
+        _ => "-".into(),
+    }
+}
+
+fn shown(path: &Path) -> String {
+    table::printable(&path.to_string_lossy())
+}

@@ -1,0 +1,302 @@
+//! The one table of properties: name, values, default and meaning. Parsing, `get`, `set`, `--help` and the
+//! man pages all come from it.
+
+use std::fmt::Write as _;
+
+use crate::failure::{Failure, Result};
+use crate::{suggest, units};
+
+/// What values a property takes.
+#[derive(Clone, Copy, Debug)]
+pub enum Values {
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// A codec: `off`, `lz4`, `zstd[-1..19]`, `zlib[-1..12]`, `auto`.
+    Codec,
+    /// `auto` or a power of two from 4K to 1M.
+    RecordSize,
+    /// An absolute path, or `none`.
+    Path,
+    /// Computed by Pagefold; the kind says how it is printed.
+    ReadOnly(Shape),
+}
+
+/// How a computed value is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// Bytes.
+    Bytes,
+    /// A ratio such as `4.21x`.
+    Ratio,
+    /// Seconds since the epoch.
+    Time,
+    /// As it is.
+    Text,
+}
+
+/// One property.
+#[derive(Clone, Copy, Debug)]
+pub struct Property {
+    /// Its name.
+    pub name: &'static str,
+    /// What it can be set to.
+    pub values: Values,
+    /// What holds where it was never set; empty for computed properties.
+    pub default: &'static str,
+    /// What it does, in a sentence or two.
+    pub doc: &'static str,
+}
+
+/// All properties, settable ones first.
+pub const PROPERTIES: &[Property] = &[
+    Property {
+        name: "compression",
+        values: Values::Codec,
+        default: "auto",
+        doc: "Codec of newly written pages. auto is zstd at a fast level; pages that do not shrink are always stored raw. Existing pages keep theirs.",
+    },
+    Property {
+        name: "recordsize",
+        values: Values::RecordSize,
+        default: "auto",
+        doc: "Page size of new files. auto finds it from the first writes of each file: 8K for PostgreSQL, 16K for InnoDB, the page size in SQLite's header, 16K otherwise.",
+    },
+    Property {
+        name: "primarycache",
+        values: Values::Choice(&["all", "metadata", "none"]),
+        default: "all",
+        doc: "What the compressed record cache keeps. Databases with a large cache of their own may prefer metadata.",
+    },
+    Property {
+        name: "sync",
+        values: Values::Choice(&["standard", "always", "disabled"]),
+        default: "standard",
+        doc: "standard: fsync waits until everything accepted before it is durable. always: every write does. disabled: fsync returns at once; a crash loses up to a second, but always leaves a prefix of the writes.",
+    },
+    Property {
+        name: "atime",
+        values: Values::Choice(&["on", "off", "relatime"]),
+        default: "relatime",
+        doc: "Whether reading a file updates its access time; relatime does so once a day or after a change. Takes effect with the next mount.",
+    },
+    Property {
+        name: "readonly",
+        values: Values::Choice(&["on", "off"]),
+        default: "off",
+        doc: "Whether the pool is mounted read-only. Takes effect with the next mount.",
+    },
+    Property {
+        name: "mountpoint",
+        values: Values::Path,
+        default: "none",
+        doc: "Where `pagefold mount POOL` mounts when no directory is given.",
+    },
+    computed(
+        "used",
+        Shape::Bytes,
+        "Stored bytes in use, everything counted: pages, trees, directories of segments.",
+    ),
+    computed("available", Shape::Bytes, "Stored bytes that can still be accepted."),
+    computed("referenced", Shape::Bytes, "Stored bytes that the file system refers to."),
+    computed("logicalused", Shape::Bytes, "Bytes of all stored pages before compression."),
+    computed(
+        "physicalused",
+        Shape::Bytes,
+        "Bytes of the devices taken by chunks in use, space waiting to be folded included.",
+    ),
+    computed("compressratio", Shape::Ratio, "logicalused / used."),
+    computed(
+        "atomicwrite",
+        Shape::Bytes,
+        "Longest write call that is applied as a whole or not at all over a crash.",
+    ),
+    computed(
+        "waf",
+        Shape::Ratio,
+        "Write amplification since the pool was opened: bytes written to the devices / bytes written by applications.",
+    ),
+    computed("guid", Shape::Text, "The pool's unique number."),
+    computed("version", Shape::Text, "Version of the pool's format."),
+    computed("creation", Shape::Time, "When the pool was created."),
+];
+
+const fn computed(name: &'static str, shape: Shape, doc: &'static str) -> Property {
+    Property { name, values: Values::ReadOnly(shape), default: "", doc }
+}
+
+impl Property {
+    /// Whether `set` accepts it.
+    pub fn settable(&self) -> bool {
+        !matches!(self.values, Values::ReadOnly(_))
+    }
+
+    /// Its values, as the manual writes them.
+    pub fn values_text(&self) -> String {
+        match self.values {
+            Values::Choice(words) => words.join(" | "),
+            Values::Codec => "off | lz4 | zstd[-1..19] | zlib[-1..12] | auto".into(),
+            Values::RecordSize => "auto | 4K | 8K | 16K ... 1M".into(),
+            Values::Path => "an absolute path | none".into(),
+            Values::ReadOnly(_) => "computed".into(),
+        }
+    }
+
+    /// Checks a value and brings it into the form in which it is stored.
+    pub fn parse(&self, value: &str) -> Result<String> {
+        let wrong = |near: Option<&str>| {
+            let near = near.map(|n| format!("; did you mean {n}?")).unwrap_or_default();
+            Failure::usage(format!("\"{value}\" is not a value of {}", self.name)).hint(format!(
+                "{} is one of: {}{near}",
+                self.name,
+                self.values_text()
+            ))
+        };
+        match self.values {
+            Values::Choice(words) => match words.iter().find(|word| **word == value) {
+                Some(word) => Ok((*word).to_owned()),
+                None => Err(wrong(suggest::nearest(value, words.iter().copied()))),
+            },
+            Values::Codec => parse_codec(value)
+                .ok_or_else(|| wrong(suggest::nearest(value, ["off", "lz4", "zstd", "zlib", "auto"]))),
+            Values::RecordSize => parse_record_size(value).ok_or_else(|| wrong(None)),
+            Values::Path if value == "none" || value.starts_with('/') => Ok(value.to_owned()),
+            Values::Path => Err(wrong(None)),
+            Values::ReadOnly(_) => {
+                Err(Failure::usage(format!("{} is computed and cannot be set", self.name))
+                    .hint(format!("properties that can be set: {}", names(true).join(", "))))
+            }
+        }
+    }
+
+    /// A computed value (exact, as the server gives it) in the form that people read.
+    pub fn human(&self, value: &str) -> String {
+        let Values::ReadOnly(shape) = self.values else { return value.to_owned() };
+        match shape {
+            Shape::Bytes => value.parse().map_or_else(|_| value.to_owned(), units::size),
+            Shape::Ratio => value.parse().map_or_else(|_| value.to_owned(), |r| units::ratio_text(Some(r))),
+            Shape::Time => value.parse().map_or_else(|_| value.to_owned(), units::utc),
+            Shape::Text => value.to_owned(),
+        }
+    }
+}
+
+/// A codec as the engine knows it, as it was typed: `zstd-3` stays `zstd-3`.
+fn parse_codec(value: &str) -> Option<String> {
+    let word = value.trim().to_ascii_lowercase();
+    word.parse::<pagefold_engine::record::Compression>().is_ok().then_some(word)
+}
+
+/// `auto`, or a size in bytes that is a power of two in the engine's range.
+fn parse_record_size(value: &str) -> Option<String> {
+    use pagefold_engine::limits::{RECORDSIZE_MAX, RECORDSIZE_MIN};
+    if value == "auto" {
+        return Some(value.to_owned());
+    }
+    let bytes = units::parse_size(value).ok()?;
+    let in_range = (u64::from(RECORDSIZE_MIN)..=u64::from(RECORDSIZE_MAX)).contains(&bytes);
+    (in_range && bytes.is_power_of_two()).then(|| match bytes >> 20 {
+        0 => format!("{}K", bytes >> 10),
+        megabytes => format!("{megabytes}M"),
+    })
+}
+
+/// Names of all properties, or of those that can be set.
+pub fn names(settable_only: bool) -> Vec<&'static str> {
+    PROPERTIES.iter().filter(|p| !settable_only || p.settable()).map(|p| p.name).collect()
+}
+
+/// The property of this name; the error lists the valid ones and the nearest.
+pub fn find(name: &str) -> Result<&'static Property> {
+    PROPERTIES.iter().find(|p| p.name == name).ok_or_else(|| {
+        let near = suggest::nearest(name, names(false)).map(|n| format!("; did you mean {n}?"));
+        Failure::usage(format!("there is no property \"{name}\"")).hint(format!(
+            "properties: {}{}",
+            names(false).join(", "),
+            near.unwrap_or_default()
+        ))
+    })
+}
+
+/// Splits and checks `name=value`.
+pub fn parse_assignment(text: &str) -> Result<(&'static Property, String)> {
+    let (name, value) = text.split_once('=').ok_or_else(|| {
+        Failure::usage(format!("\"{text}\" is not of the form property=value"))
+            .hint(format!("properties that can be set: {}", names(true).join(", ")))
+    })?;
+    let property = find(name)?;
+    Ok((property, property.parse(value)?))
+}
+
+/// The properties as a section of help.
+pub fn help() -> String {
+    let mut text = String::from("Properties:\n");
+    for property in PROPERTIES {
+        let default = if property.default.is_empty() {
+            String::new()
+        } else {
+            format!(" (default {})", property.default)
+        };
+        // Writing to a String cannot fail.
+        let _ = write!(
+            text,
+            "  {} = {}{default}\n          {}\n",
+            property.name,
+            property.values_text(),
+            property.doc
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_is_a_valid_value_in_stored_form() {
+        for property in PROPERTIES.iter().filter(|p| p.settable()) {
+            assert_eq!(property.parse(property.default).unwrap(), property.default, "{}", property.name);
+        }
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut all = names(false);
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), PROPERTIES.len());
+    }
+
+    #[test]
+    fn values_are_brought_into_one_form() {
+        let set = |text: &str| parse_assignment(text).map(|(_, value)| value);
+        assert_eq!(set("recordsize=8192").unwrap(), "8K");
+        assert_eq!(set("recordsize=1048576").unwrap(), "1M");
+        assert_eq!(set("compression=zstd-3").unwrap(), "zstd-3");
+        assert_eq!(set("mountpoint=/var/lib/x").unwrap(), "/var/lib/x");
+    }
+
+    #[test]
+    fn wrong_values_name_the_valid_ones_and_the_nearest() {
+        for text in [
+            "compression=zst",
+            "compression=zstd-99",
+            "compression=lz4-1",
+            "recordsize=5K",
+            "recordsize=2M",
+            "sync=on",
+            "mountpoint=here",
+            "used=1",
+            "compression",
+        ] {
+            assert_eq!(parse_assignment(text).unwrap_err().exit_status(), 2, "{text}");
+        }
+        let failure = parse_assignment("sync=disbled").unwrap_err().to_string();
+        assert!(
+            failure.contains("standard | always | disabled") && failure.contains("did you mean disabled?"),
+            "{failure}"
+        );
+        let failure = parse_assignment("compresion=lz4").unwrap_err().to_string();
+        assert!(failure.contains("did you mean compression?"), "{failure}");
+    }
+}

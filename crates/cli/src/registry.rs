@@ -1,0 +1,223 @@
+//! The pool cache: which pools this system (or user) knows, and on which devices they are.
+//!
+//! Only a convenience: everything in it can be found again by `pagefold import`. It is replaced by writing a
+//! new file and renaming it, under a lock, so that it is always whole.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Context, Failure, Result};
+use crate::{places, suggest, table};
+
+/// Version of the file's form.
+const VERSION: u32 = 1;
+/// Longer files are not ours.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// A pool that is known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Known {
+    /// Its name.
+    pub name: String,
+    /// Its unique number, in hexadecimal.
+    pub guid: String,
+    /// Absolute paths of its devices.
+    pub devices: Vec<PathBuf>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Contents {
+    version: u32,
+    pools: Vec<Known>,
+}
+
+/// The cache's file.
+pub struct Registry {
+    path: PathBuf,
+}
+
+impl Registry {
+    /// That of this user.
+    pub fn open() -> Result<Self> {
+        Ok(Self { path: places::state_dir()?.join("pools.json") })
+    }
+
+    /// All known pools, by name.
+    pub fn all(&self) -> Result<Vec<Known>> {
+        let mut pools = self.read()?.pools;
+        pools.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(pools)
+    }
+
+    /// The pool of this name; the error lists the known ones and the nearest.
+    pub fn find(&self, name: &str) -> Result<Known> {
+        let pools = self.all()?;
+        if let Some(known) = pools.iter().find(|known| known.name == name) {
+            return Ok(known.clone());
+        }
+        let names: Vec<&str> = pools.iter().map(|known| known.name.as_str()).collect();
+        let failure = Failure::new(format!("there is no pool \"{}\"", table::printable(name)));
+        if names.is_empty() {
+            return Err(failure
+                .hint("no pool is known here: `pagefold create` one, or find one with `pagefold import`"));
+        }
+        let near = suggest::nearest(name, names.iter().copied()).map(|n| format!("; did you mean {n}?"));
+        Err(failure.hint(format!(
+            "known pools: {}{} (`pagefold import` finds others)",
+            names.join(", "),
+            near.unwrap_or_default()
+        )))
+    }
+
+    /// Remembers a pool; one of the same GUID is replaced. Errors where another pool has its name.
+    pub fn add(&self, new: Known) -> Result<()> {
+        self.change(|pools| {
+            if let Some(other) = pools.iter().find(|known| known.name == new.name && known.guid != new.guid) {
+                return Err(Failure::new(format!(
+                    "another pool named {} (GUID {}) is known, on {}",
+                    other.name,
+                    other.guid,
+                    paths_text(&other.devices)
+                ))
+                .hint(format!("export it first: pagefold export {}", other.name)));
+            }
+            pools.retain(|known| known.guid != new.guid);
+            pools.push(new);
+            Ok(())
+        })
+    }
+
+    /// Forgets a pool.
+    pub fn remove(&self, guid: &str) -> Result<()> {
+        self.change(|pools| {
+            pools.retain(|known| known.guid != guid);
+            Ok(())
+        })
+    }
+
+    fn read(&self) -> Result<Contents> {
+        let text = match fs::metadata(&self.path) {
+            Ok(metadata) if metadata.len() > FILE_BYTES_MAX => return Err(self.damaged("it is too long")),
+            Ok(_) => fs::read(&self.path).context(|| format!("cannot read {}", self.path.display()))?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Contents::default()),
+            Err(error) => return Err(Failure::new(format!("cannot read {}: {error}", self.path.display()))),
+        };
+        let contents: Contents =
+            serde_json::from_slice(&text).map_err(|error| self.damaged(&error.to_string()))?;
+        if contents.version != VERSION {
+            return Err(self.damaged(&format!("its version is {}, not {VERSION}", contents.version)));
+        }
+        Ok(contents)
+    }
+
+    fn damaged(&self, why: &str) -> Failure {
+        Failure::new(format!("the pool cache {} is damaged: {why}", self.path.display())).hint(
+            "it can be made again: remove it, then `pagefold import -a` (with -d DIR for pools in files)",
+        )
+    }
+
+    /// Changes the list of pools, as a whole or not at all.
+    fn change(&self, change: impl FnOnce(&mut Vec<Known>) -> Result<()>) -> Result<()> {
+        let dir = self.path.parent().unwrap_or(Path::new("/"));
+        places::make_private(dir)?;
+        let lock_path = self.path.with_extension("lock");
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&lock_path)
+            .context(|| format!("cannot open {}", lock_path.display()))?;
+        flock(&lock, FlockOperation::LockExclusive)
+            .context(|| format!("cannot lock {}", lock_path.display()))?;
+        let mut contents = self.read()?;
+        change(&mut contents.pools)?;
+        contents.version = VERSION;
+        self.replace(dir, &contents)
+    }
+
+    fn replace(&self, dir: &Path, contents: &Contents) -> Result<()> {
+        let writing = || format!("cannot write {}", self.path.display());
+        let text = serde_json::to_vec_pretty(contents).context(writing)?;
+        let new_path = self.path.with_extension("new");
+        let mut new = File::options()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .mode(0o600)
+            .open(&new_path)
+            .context(writing)?;
+        new.write_all(&text).and_then(|()| new.sync_all()).context(writing)?;
+        fs::rename(&new_path, &self.path).context(writing)?;
+        File::open(dir).and_then(|dir| dir.sync_all()).context(writing)
+    }
+}
+
+/// Paths for a message.
+pub fn paths_text(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| table::printable(&path.to_string_lossy())).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn registry(dir: &Path) -> Registry {
+        Registry { path: dir.join("state/pools.json") }
+    }
+
+    fn known(name: &str, guid: &str) -> Known {
+        Known { name: name.into(), guid: guid.into(), devices: vec!["/dev/null".into()] }
+    }
+
+    #[test]
+    fn pools_are_remembered_replaced_and_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = registry(dir.path());
+        assert!(registry.all().unwrap().is_empty());
+        registry.add(known("tank", "1")).unwrap();
+        registry.add(known("dozer", "2")).unwrap();
+        registry.add(Known { devices: vec!["/b".into()], ..known("tank", "1") }).unwrap();
+        assert_eq!(registry.find("tank").unwrap().devices, [PathBuf::from("/b")]);
+        assert_eq!(registry.all().unwrap().len(), 2);
+        registry.remove("1").unwrap();
+        assert_eq!(registry.all().unwrap(), [known("dozer", "2")]);
+    }
+
+    #[test]
+    fn a_name_belongs_to_one_pool() {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = registry(dir.path());
+        registry.add(known("tank", "1")).unwrap();
+        assert!(registry.add(known("tank", "2")).is_err());
+        assert_eq!(registry.all().unwrap(), [known("tank", "1")]);
+    }
+
+    #[test]
+    fn unknown_names_get_the_nearest() {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = registry(dir.path());
+        registry.add(known("tank", "1")).unwrap();
+        let text = registry.find("tnak").unwrap_err().to_string();
+        assert!(text.contains("known pools: tank; did you mean tank?"), "{text}");
+    }
+
+    #[test]
+    fn a_damaged_file_is_told_not_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = registry(dir.path());
+        registry.add(known("tank", "1")).unwrap();
+        for damage in ["", "{", "[]", r#"{"version":9,"pools":[]}"#, r#"{"version":1,"pools":[{"name":3}]}"#]
+        {
+            fs::write(&registry.path, damage).unwrap();
+            assert!(registry.all().unwrap_err().to_string().contains("damaged"), "{damage}");
+            assert!(registry.add(known("x", "9")).is_err());
+            assert_eq!(fs::read_to_string(&registry.path).unwrap(), damage);
+        }
+    }
+}

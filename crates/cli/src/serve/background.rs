@@ -1,0 +1,74 @@
+//! What the file system wants done now and then: deleted files freed, access times written.
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use pagefold_fs::Fs;
+use parking_lot::{Condvar, Mutex};
+
+use crate::failure::{Context, Result};
+
+/// Pages of deleted files freed in one step, between which requests get their turn.
+const REAP_PAGES: u64 = 4096;
+/// How often it is looked whether there are deleted files.
+const REAP_INTERVAL: Duration = Duration::from_millis(500);
+/// How often access times are written.
+const TIMES_INTERVAL: Duration = Duration::from_secs(5);
+/// Pause after a failure, so that a broken device does not fill the log.
+const FAILURE_PAUSE: Duration = Duration::from_secs(10);
+
+/// The thread that does it.
+pub struct Background {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Background {
+    /// Starts it.
+    pub fn start(fs: Arc<Fs>) -> Result<Self> {
+        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let stopped = Arc::clone(&stop);
+        let thread = thread::Builder::new().name("reap".into()).spawn(move || work(&fs, &stopped));
+        let thread = thread.context(|| "cannot start a thread".into())?;
+        Ok(Self { stop, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Stops it and waits until it has.
+    pub fn stop(&self) {
+        *self.stop.0.lock() = true;
+        self.stop.1.notify_all();
+        if self.thread.lock().take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the background thread of the file system panicked");
+        }
+    }
+}
+
+fn work(fs: &Fs, stop: &(Mutex<bool>, Condvar)) {
+    let mut times_written = Instant::now();
+    loop {
+        let mut pause = REAP_INTERVAL;
+        match fs.reap(REAP_PAGES) {
+            Ok(true) => pause = Duration::ZERO,
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(%error, "cannot free deleted files");
+                pause = FAILURE_PAUSE;
+            }
+        }
+        if times_written.elapsed() >= TIMES_INTERVAL {
+            times_written = Instant::now();
+            if let Err(error) = fs.flush_times() {
+                tracing::warn!(%error, "cannot write access times");
+                pause = FAILURE_PAUSE;
+            }
+        }
+        let mut stopped = stop.0.lock();
+        if !*stopped && !pause.is_zero() {
+            stop.1.wait_for(&mut stopped, pause);
+        }
+        if *stopped {
+            return;
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Logging of a server: structured lines on standard error, and a ring of what was said last.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::{Condvar, Mutex};
+use tracing::field::{Field, Visit};
+use tracing::{Event as Traced, Subscriber};
+use tracing_subscriber::layer::{Context, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
+
+use crate::control::Event;
+
+/// Events that the ring keeps.
+const RING_EVENTS: usize = 4096;
+/// Longest text of one event that the ring keeps.
+const TEXT_BYTES_MAX: usize = 2048;
+/// Longest wait that a client may ask for.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// The last events, numbered from 1.
+#[derive(Default)]
+pub struct Ring {
+    events: Mutex<VecDeque<Event>>,
+    more: Condvar,
+}
+
+impl Ring {
+    /// Events after number `after`, oldest first, and how many of them were lost; waits up to `wait` for one.
+    pub fn after(&self, after: u64, wait: Duration) -> (Vec<Event>, u64) {
+        let mut events = self.events.lock();
+        if events.back().is_none_or(|last| last.number <= after) && !wait.is_zero() {
+            self.more.wait_for(&mut events, wait.min(WAIT_MAX));
+        }
+        let first = events.front().map_or(0, |event| event.number);
+        let lost = first.saturating_sub(after.saturating_add(1));
+        (events.iter().filter(|event| event.number > after).cloned().collect(), lost)
+    }
+
+    fn push(&self, mut event: Event) {
+        let mut events = self.events.lock();
+        event.number = events.back().map_or(1, |last| last.number + 1);
+        if events.len() == RING_EVENTS {
+            events.pop_front();
+        }
+        events.push_back(event);
+        drop(events);
+        self.more.notify_all();
+    }
+}
+
+/// The layer that fills a ring.
+struct RingLayer(Arc<Ring>);
+
+impl<S: Subscriber> Layer<S> for RingLayer {
+    fn on_event(&self, traced: &Traced<'_>, _: Context<'_, S>) {
+        let mut collector = Collector::default();
+        traced.record(&mut collector);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.0.push(Event {
+            number: 0,
+            time_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+            level: traced.metadata().level().to_string(),
+            target: traced.metadata().target().to_owned(),
+            message: collector.message,
+            fields: collector.fields,
+        });
+    }
+}
+
+#[derive(Default)]
+struct Collector {
+    message: String,
+    fields: Vec<(String, String)>,
+}
+
+impl Visit for Collector {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        let mut text = String::new();
+        // Writing to a String fails only where a Debug implementation does; what it wrote so far is kept.
+        let _ = write!(text, "{value:?}");
+        self.record_str(field, &text);
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        let mut end = value.len().min(TEXT_BYTES_MAX);
+        while !value.is_char_boundary(end) {
+            end -= 1;
+        }
+        let value = value[..end].to_owned();
+        if field.name() == "message" {
+            self.message = value;
+        } else {
+            self.fields.push((field.name().to_owned(), value));
+        }
+    }
+}
+
+/// Starts logging: lines on standard error, without times where the journal adds them, and the ring.
+pub fn start() -> Arc<Ring> {
+    let ring = Arc::new(Ring::default());
+    let filter = EnvFilter::try_from_env("PAGEFOLD_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+    let to_journal = std::env::var_os("JOURNAL_STREAM").is_some();
+    let lines = if to_journal { lines.without_time().boxed() } else { lines.boxed() };
+    let started =
+        tracing_subscriber::registry().with(filter).with(lines).with(RingLayer(Arc::clone(&ring))).try_init();
+    if let Err(error) = started {
+        eprintln!("pagefold: logging does not work: {error}");
+    }
+    ring
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ring_keeps_the_last_and_counts_the_lost() {
+        let ring = Arc::new(Ring::default());
+        let subscriber = tracing_subscriber::registry().with(RingLayer(Arc::clone(&ring)));
+        tracing::subscriber::with_default(subscriber, || {
+            for n in 0..RING_EVENTS + 10 {
+                tracing::warn!(n, path = %"/x", "event {n}");
+            }
+        });
+        let (events, lost) = ring.after(0, Duration::ZERO);
+        assert_eq!((events.len(), lost), (RING_EVENTS, 10));
+        assert_eq!(events[0].number, 11);
+        assert_eq!(events[0].message, "event 10");
+        assert_eq!(events[0].fields, [("n".into(), "10".into()), ("path".into(), "/x".into())]);
+        assert_eq!(events[0].level, "WARN");
+        let (events, lost) = ring.after(RING_EVENTS as u64 + 8, Duration::ZERO);
+        assert_eq!((events.len(), lost), (2, 0));
+        assert!(ring.after(u64::MAX, Duration::from_millis(5)).0.is_empty());
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        let ring = Arc::new(Ring::default());
+        let subscriber = tracing_subscriber::registry().with(RingLayer(Arc::clone(&ring)));
+        let long = "ä".repeat(TEXT_BYTES_MAX);
+        tracing::subscriber::with_default(subscriber, || tracing::info!(x = long.as_str(), "a"));
+        assert!(ring.after(0, Duration::ZERO).0[0].fields[0].1.len() <= TEXT_BYTES_MAX);
+    }
+}

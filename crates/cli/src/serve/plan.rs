@@ -1,0 +1,110 @@
+//! What is to be mounted, where and how: decided before anything is touched.
+
+use std::path::{Path, PathBuf};
+
+use crate::args;
+use crate::control::Client;
+use crate::failure::{Failure, Result};
+use crate::mountopts::{self, MountOptions};
+use crate::registry::{Known, Registry};
+use crate::{places, pools, table, target};
+
+/// A mount to be made.
+#[derive(Debug)]
+pub struct Plan {
+    /// The pool's name.
+    pub pool: String,
+    /// Its unique number and devices.
+    pub known: Known,
+    /// It was named by one of its devices, not by its name.
+    pub by_device: bool,
+    /// Where to mount, absolute.
+    pub dir: PathBuf,
+    /// How.
+    pub options: MountOptions,
+}
+
+/// Finds the pool's devices and the directory.
+pub fn make(args: &args::Mount) -> Result<Plan> {
+    let options = mountopts::parse(&args.options)?;
+    let (known, by_device) = source(&args.source)?;
+    let pool = known.name.clone();
+    if let Some(mut client) = Client::connect(&pool)? {
+        return Err(mounted_already(&mut client));
+    }
+    let dir = match &args.dir {
+        Some(dir) => dir.clone(),
+        None => default_dir(&known)?,
+    };
+    let dir = std::path::absolute(&dir)
+        .map_err(|error| Failure::new(format!("cannot resolve {}: {error}", dir.display())))?;
+    Ok(Plan { pool, known, by_device, dir, options })
+}
+
+/// `POOL`, `POOL/` or the path of a device.
+fn source(word: &str) -> Result<(Known, bool)> {
+    let path = Path::new(word);
+    if word.starts_with('/') || word.starts_with("./") || word.starts_with("../") {
+        return by_device(path);
+    }
+    if let Some((pool, dataset)) = word.split_once('/') {
+        let known = Registry::open()?.all()?.iter().any(|known| known.name == pool);
+        if !known && path.exists() {
+            return by_device(path);
+        }
+        if !dataset.is_empty() {
+            return Err(Failure::new(format!(
+                "pool {} has no dataset \"{}\": it holds one file system",
+                table::printable(pool),
+                table::printable(dataset)
+            ))
+            .hint(format!("mount the pool: pagefold mount {} DIR", table::printable(pool))));
+        }
+        return by_name(pool);
+    }
+    match by_name(word) {
+        Err(_) if path.is_file() => by_device(path),
+        other => other,
+    }
+}
+
+fn by_name(pool: &str) -> Result<(Known, bool)> {
+    let known = Registry::open()?.find(pool)?;
+    places::check_pool_name(&known.name)?;
+    Ok((known, false))
+}
+
+/// All devices of the pool that `path` belongs to: those remembered, or those beside it.
+fn by_device(path: &Path) -> Result<(Known, bool)> {
+    let path = target::absolute(path)?;
+    let found = pools::identify(&path)?;
+    places::check_pool_name(&found.name)?;
+    let remembered = Registry::open()?.all()?.into_iter().find(|known| known.guid == found.guid);
+    let devices = match remembered {
+        // The one named comes first: the pool may have moved.
+        Some(known) if known.devices.contains(&path) => known.devices,
+        _ => found.devices,
+    };
+    Ok((Known { name: found.name, guid: found.guid, devices }, true))
+}
+
+fn default_dir(known: &Known) -> Result<PathBuf> {
+    let pool = &known.name;
+    let mountpoint = pools::property_offline(known, "mountpoint")?;
+    match mountpoint.as_deref() {
+        None | Some("none") => Err(Failure::usage(format!("where is pool {pool} to be mounted?"))
+            .hint(format!("pagefold mount {pool} DIR, or once: pagefold set mountpoint=DIR {pool}"))),
+        Some(dir) => Ok(dir.into()),
+    }
+}
+
+fn mounted_already(client: &mut Client) -> Failure {
+    let pool = client.pool().to_owned();
+    let dir = match client.ask(&crate::control::Request::Status {}) {
+        Ok(crate::control::Reply::Status { figures }) => figures.mount.map(|mount| mount.dir),
+        _ => None,
+    };
+    let at = dir.map(|dir| format!(" at {}", dir.display())).unwrap_or_default();
+    Failure::new(format!("pool {pool} is mounted already{at}"))
+        .hint(format!("unmount it first: pagefold unmount {pool}"))
+}

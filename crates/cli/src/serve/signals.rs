@@ -1,0 +1,88 @@
+//! SIGTERM and SIGINT end a server cleanly; a second one ends it at once.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals as Caught;
+
+use super::server::Server;
+use crate::control::UnmountMode;
+use crate::failure::{Context, Result};
+
+/// How long users of the mount get to leave it before it is detached.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long they get after that before the connection is cut, so that the pool can be closed.
+const LAST_GRACE: Duration = Duration::from_secs(30);
+/// Between two attempts to unmount.
+const RETRY: Duration = Duration::from_millis(200);
+/// Exit status of a server that was told twice: as if the signal had killed it.
+const QUIT_STATUS: i32 = 128 + SIGTERM;
+
+/// Signals that no longer end the process by themselves.
+pub struct Signals(Caught);
+
+impl Signals {
+    /// Catches SIGTERM, SIGINT and SIGHUP from now on.
+    pub fn block() -> Result<Self> {
+        Caught::new([SIGTERM, SIGINT, SIGHUP]).map(Self).context(|| "cannot catch signals".into())
+    }
+
+    /// Handles them for `server`, in the background.
+    pub fn handle(mut self, server: Arc<Server>) -> Result<()> {
+        let spawned = thread::Builder::new().name("signals".into()).spawn(move || {
+            let mut ending = false;
+            for signal in self.0.forever() {
+                if signal == SIGHUP {
+                    continue;
+                }
+                if ending {
+                    tracing::warn!(
+                        signal,
+                        "told to end a second time: ending at once; the pool recovers at the next mount"
+                    );
+                    std::process::exit(QUIT_STATUS);
+                }
+                ending = true;
+                tracing::info!(signal, "told to end");
+                let server = Arc::clone(&server);
+                let spawned = thread::Builder::new().name("ending".into()).spawn(move || end(&server));
+                if let Err(error) = spawned {
+                    tracing::error!(%error, "cannot start a thread to unmount");
+                }
+            }
+        });
+        spawned.context(|| "cannot start a thread".into())?;
+        Ok(())
+    }
+}
+
+/// Unmounts, detaching and at last cutting off whoever does not leave.
+fn end(server: &Server) {
+    let patience = Instant::now() + GRACE;
+    loop {
+        match server.detach(UnmountMode::Normal) {
+            Ok(true) => return,
+            Ok(false) if Instant::now() < patience => thread::sleep(RETRY),
+            Ok(false) => break,
+            Err(error) => {
+                tracing::warn!(error, "cannot unmount");
+                break;
+            }
+        }
+    }
+    tracing::warn!("the mount is in use: detaching it");
+    if let Err(error) = server.detach(UnmountMode::Lazy) {
+        tracing::warn!(error, "cannot detach the mount");
+    }
+    if let Err(error) = server.sync() {
+        tracing::error!(error, "cannot sync");
+    }
+    if !server.wait_until_unmounted(LAST_GRACE) {
+        tracing::warn!("the mount is still in use: cutting its users off");
+        if let Err(error) = server.detach(UnmountMode::Force) {
+            tracing::error!(error, "cannot cut off the users of the mount");
+        }
+    }
+}

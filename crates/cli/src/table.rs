@@ -1,0 +1,119 @@
+//! Tables without borders: numbers to the right, words to the left; or tabs for scripts.
+
+use std::io::IsTerminal;
+
+use comfy_table::{CellAlignment, ContentArrangement, Table as Grid, presets};
+
+/// How a column is aligned.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Align {
+    /// Words.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// A table that is collected first and printed at once.
+pub struct Table {
+    columns: Vec<(&'static str, Align)>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these column headings.
+    pub fn new(columns: &[(&'static str, Align)]) -> Self {
+        Self { columns: columns.to_vec(), rows: Vec::new() }
+    }
+
+    /// Adds a row: one text per column.
+    pub fn row(&mut self, cells: Vec<String>) {
+        debug_assert_eq!(cells.len(), self.columns.len());
+        self.rows.push(cells);
+    }
+
+    /// The table as text. `script` leaves the heading out and separates cells by one tab.
+    pub fn render(&self, script: bool) -> String {
+        if script {
+            return self.rows.iter().map(|row| row.join("\t") + "\n").collect();
+        }
+        let mut grid = Grid::new();
+        grid.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+        grid.set_header(self.columns.iter().map(|(name, _)| *name));
+        for row in &self.rows {
+            grid.add_row(row.iter().map(|cell| printable(cell)));
+        }
+        for (index, (_, align)) in self.columns.iter().enumerate() {
+            if let Some(column) = grid.column_mut(index) {
+                let right = *align == Align::Right;
+                column.set_cell_alignment(if right { CellAlignment::Right } else { CellAlignment::Left });
+                column.set_padding((0, 2));
+            }
+        }
+        grid.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+    }
+
+    /// Prints the table to standard output.
+    pub fn print(&self, script: bool) {
+        print!("{}", self.render(script));
+    }
+}
+
+/// The text with control characters made visible: names of files and devices cannot move the cursor.
+pub fn printable(text: &str) -> String {
+    text.chars()
+        .flat_map(|c| if c.is_control() { c.escape_default().collect::<Vec<_>>() } else { vec![c] })
+        .collect()
+}
+
+/// Colours of a state, where the terminal wants colour.
+pub fn state(state: &str) -> String {
+    let colour = match state {
+        "ONLINE" | "MOUNTED" | "clean" => "32",
+        "DEGRADED" | "CRASHED" | "INUSE" => "33",
+        "FAULTED" | "UNAVAIL" => "31",
+        _ => return state.to_owned(),
+    };
+    paint(state, colour)
+}
+
+/// Wraps `text` in an escape sequence of the terminal, where standard output is one that wants colour.
+fn paint(text: &str, code: &str) -> String {
+    if wants_colour() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+/// Colour is for terminals, and for those who did not say otherwise (<https://no-color.org>).
+fn wants_colour() -> bool {
+    let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    !refused && !dumb && std::io::stdout().is_terminal()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Table {
+        let mut table = Table::new(&[("NAME", Align::Left), ("SIZE", Align::Right)]);
+        table.row(vec!["tank".into(), "1.00G".into()]);
+        table.row(vec!["a-longer-name".into(), "5B".into()]);
+        table
+    }
+
+    #[test]
+    fn numbers_stand_to_the_right() {
+        assert_eq!(
+            sample().render(false),
+            "NAME            SIZE\ntank           1.00G\na-longer-name     5B\n"
+        );
+    }
+
+    #[test]
+    fn scripts_get_tabs_and_no_heading() {
+        assert_eq!(sample().render(true), "tank\t1.00G\na-longer-name\t5B\n");
+    }
+
+    #[test]
+    fn control_characters_are_shown_not_sent() {
+        assert_eq!(printable("a\x1b[2Jb\n"), "a\\u{1b}[2Jb\\n");
+    }
+}

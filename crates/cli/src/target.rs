@@ -1,0 +1,78 @@
+//! What a word on the command line stands for: a pool, or the mount that a path lies on.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::control::Client;
+use crate::failure::{Context, Failure, Result};
+use crate::mounts::{self, MountEntry};
+use crate::registry::Registry;
+use crate::table;
+
+/// The pool that `word` names: a pool's name, or a path on a mounted pool. A name that is both is the pool's.
+pub fn pool_name(word: &str) -> Result<String> {
+    let path = Path::new(word);
+    if word.contains('/') || word == "." || word == ".." {
+        return Ok(mount_of(path)?.source);
+    }
+    let is_pool = connect(word)?.is_some() || Registry::open()?.all()?.iter().any(|known| known.name == word);
+    match mount_of(path) {
+        Ok(mount) if !is_pool => Ok(mount.source),
+        _ => Ok(word.to_owned()),
+    }
+}
+
+/// The mount of ours that `path` lies on. The path of a mount point is found even if its server is dead.
+pub fn mount_of(path: &Path) -> Result<MountEntry> {
+    let absolute = std::path::absolute(path).context(|| format!("cannot resolve {}", path.display()))?;
+    let ours = mounts::ours()?;
+    if let Some(mount) = ours.iter().rev().find(|mount| mount.dir == absolute) {
+        return Ok(mount.clone());
+    }
+    let metadata = std::fs::metadata(path).context(|| format!("cannot look at {}", path.display()))?;
+    let device = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
+    ours.into_iter().rev().find(|mount| mount.device == device).ok_or_else(|| {
+        Failure::new(format!("{} is not on a pagefold pool", table::printable(&path.to_string_lossy())))
+            .hint("see what is mounted: pagefold list")
+    })
+}
+
+/// The server of the mounted pool that `word` names; the error tells an unmounted pool from an unknown one.
+pub fn server(word: &str) -> Result<Client> {
+    let pool = pool_name(word)?;
+    if let Some(client) = connect(&pool)? {
+        return Ok(client);
+    }
+    if let Some(mount) = mounts::ours()?.into_iter().find(|mount| mount.source == pool) {
+        return Err(Failure::new(format!(
+            "the server of pool {pool}, mounted at {}, does not answer",
+            mount.dir.display()
+        ))
+        .hint(format!(
+            "if it has died, mount the pool again: pagefold mount {pool} {}",
+            mount.dir.display()
+        )));
+    }
+    let known = Registry::open()?.find(&pool)?;
+    Err(Failure::new(format!("pool {} is not mounted", known.name))
+        .hint(format!("mount it first: pagefold mount {} DIR", known.name)))
+}
+
+/// The server of a pool, where it runs. Names that cannot be a pool's are nobody's.
+pub fn connect(pool: &str) -> Result<Option<Client>> {
+    if crate::places::check_pool_name(pool).is_err() {
+        return Ok(None);
+    }
+    Client::connect(pool)
+}
+
+/// Servers of the pools that are named, or of all mounted pools.
+pub fn servers(words: &[String]) -> Result<Vec<Client>> {
+    if words.is_empty() { Client::all() } else { words.iter().map(|word| server(word)).collect() }
+}
+
+/// An absolute path, as the pool cache keeps them.
+pub fn absolute(path: &Path) -> Result<PathBuf> {
+    std::fs::canonicalize(path)
+        .context(|| format!("cannot resolve {}", table::printable(&path.to_string_lossy())))
+}

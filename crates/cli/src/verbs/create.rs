@@ -1,0 +1,181 @@
+//! `create`: a new pool, on devices that hold nothing that somebody may miss.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use pagefold_engine::limits::DEVICE_BYTES_MIN;
+use rustix::fs::{OFlags, statvfs};
+
+use crate::args::Create;
+use crate::failure::{Context, Failure, Result};
+use crate::pools::Held;
+use crate::registry::{Known, Registry};
+use crate::{places, pools, props, signature, table, units};
+
+/// Creates a pool and remembers it. Everything that can be refused is refused before anything is changed.
+pub fn run(args: &Create) -> Result<()> {
+    places::check_pool_name(&args.pool)?;
+    let properties: Vec<_> =
+        args.properties.iter().map(|word| props::parse_assignment(word)).collect::<Result<_>>()?;
+    let size = args.size.as_deref().map(units::parse_size).transpose()?;
+    if let Some(size) = size {
+        check_size(size)?;
+    }
+    let registry = Registry::open()?;
+    if let Some(known) = registry.all()?.into_iter().find(|known| known.name == args.pool) {
+        return Err(Failure::new(format!(
+            "a pool named {} is known already, on {}",
+            known.name,
+            crate::registry::paths_text(&known.devices)
+        ))
+        .hint(format!("choose another name, or: pagefold destroy {}", known.name)));
+    }
+    let missing = check_devices(args, size)?;
+    let mut made = Made(Vec::new());
+    for path in &missing {
+        make_file(path, size.unwrap_or(0))?;
+        made.0.push(path.clone());
+    }
+    let devices: Vec<PathBuf> =
+        args.devices.iter().map(|path| crate::target::absolute(path)).collect::<Result<_>>()?;
+    let overwritten: Vec<_> = devices.iter().filter_map(|device| pools::held_by(device)).collect();
+    let guid = pools::create(&args.pool, &devices, &properties, args.force)?;
+    made.0.clear();
+    for held in overwritten {
+        if let Held::Pool { guid, .. } = held {
+            registry.remove(&guid)?;
+        }
+    }
+    registry.add(Known { name: args.pool.clone(), guid, devices })
+}
+
+/// Files that are removed again unless the pool comes into being.
+struct Made(Vec<PathBuf>);
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            if let Err(error) = fs::remove_file(path) {
+                eprintln!("pagefold: cannot remove {} again: {error}", path.display());
+            }
+        }
+    }
+}
+
+fn check_size(size: u64) -> Result<()> {
+    if size < DEVICE_BYTES_MIN {
+        return Err(Failure::usage(format!("a device of {} is too small", units::size(size)))
+            .hint(format!("a pool needs devices of at least {}", units::size(DEVICE_BYTES_MIN))));
+    }
+    Ok(())
+}
+
+/// Looks at every device without touching it; returns those that do not exist and are to be made.
+fn check_devices(args: &Create, size: Option<u64>) -> Result<Vec<PathBuf>> {
+    let mut missing = Vec::new();
+    let mut seen = Vec::new();
+    for path in &args.devices {
+        match fs::metadata(path) {
+            Ok(metadata) => check_existing(path, &metadata, args.force)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                check_missing(path, size)?;
+                missing.push(path.clone());
+            }
+            Err(error) => return Err(Failure::new(format!("cannot look at {}: {error}", shown(path)))),
+        }
+        let absolute = fs::canonicalize(path).or_else(|_| std::path::absolute(path));
+        let absolute = absolute.context(|| format!("cannot resolve {}", shown(path)))?;
+        if seen.contains(&absolute) {
+            return Err(Failure::usage(format!("{} was given twice", shown(path))));
+        }
+        seen.push(absolute);
+    }
+    Ok(missing)
+}
+
+fn check_existing(path: &Path, metadata: &fs::Metadata, force: bool) -> Result<()> {
+    let kind = metadata.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(Failure::new(format!("{} is neither a file nor a block device", shown(path)))
+            .hint("give a block device such as /dev/sdb, or a file with --size"));
+    }
+    // A block device that is mounted, or part of something else, refuses O_EXCL.
+    let exclusive = if kind.is_block_device() { OFlags::EXCL.bits().cast_signed() } else { 0 };
+    let device = File::options().read(true).write(true).custom_flags(exclusive).open(path);
+    let device = device.map_err(|error| match error.raw_os_error() {
+        Some(libc::EBUSY) => Failure::new(format!("{} is in use by the system", shown(path)))
+            .hint("it is mounted, used as swap, or part of a RAID or volume group: see lsblk"),
+        Some(libc::EACCES | libc::EPERM) => Failure::new(format!("no permission to write {}", shown(path)))
+            .hint("run this as root, or give a file of yours with --size"),
+        Some(libc::EROFS) => {
+            Failure::new(format!("{} is read-only", shown(path))).hint("a pool needs devices it can write to")
+        }
+        _ => Failure::new(format!("cannot open {}: {error}", shown(path))),
+    })?;
+    let holds = match pools::held_by(path) {
+        Some(Held::Pool { name, guid }) => Some(format!("pool {name} (GUID {guid})")),
+        Some(Held::Newer) => Some("a pool of a newer version of pagefold".into()),
+        None => signature::of(&device).context(|| format!("cannot read {}", shown(path)))?.map(str::to_owned),
+    };
+    match holds {
+        Some(what) if !force => Err(Failure::new(format!("{} holds {what}", shown(path)))
+            .hint("if that may be lost, use -f; nothing was changed")),
+        _ => Ok(()),
+    }
+}
+
+fn check_missing(path: &Path, size: Option<u64>) -> Result<()> {
+    let Some(size) = size else {
+        return Err(Failure::new(format!("{} does not exist", shown(path)))
+            .hint("to make a file of that name, say how large: --size 10G"));
+    };
+    if path.starts_with("/dev") {
+        return Err(
+            Failure::new(format!("there is no device {}", shown(path))).hint("see which there are: lsblk")
+        );
+    }
+    let dir = match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    };
+    let space = statvfs(dir).map_err(|errno| {
+        Failure::new(format!("cannot make {}: {}: {}", shown(path), shown(dir), io::Error::from(errno)))
+            .hint("the directory has to exist")
+    })?;
+    let whole = space.f_blocks.saturating_mul(space.f_frsize);
+    if size > whole {
+        return Err(Failure::new(format!(
+            "a file of {} cannot fit into the file system of {}, which has {} in all",
+            units::size(size),
+            shown(dir),
+            units::size(whole)
+        ))
+        .hint("give a smaller --size"));
+    }
+    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    if size > free {
+        eprintln!(
+            "pagefold: warning: {} is more than the {} free at {}: writes fail when it is full",
+            units::size(size),
+            units::size(free),
+            shown(dir)
+        );
+    }
+    Ok(())
+}
+
+fn make_file(path: &Path, size: u64) -> Result<()> {
+    let making = || format!("cannot make {}", shown(path));
+    let file = File::options().write(true).create_new(true).mode(0o600).open(path).context(making)?;
+    file.set_len(size).map_err(|error| {
+        // It is ours and empty; the reason is told below.
+        let _ = fs::remove_file(path);
+        Failure::new(format!("{}: {error}", making()))
+    })
+}
+
+fn shown(path: &Path) -> String {
+    table::printable(&path.to_string_lossy())
+}

@@ -1,0 +1,50 @@
+//! `destroy`: the end of a pool.
+
+use std::io::{self, IsTerminal, Write};
+
+use crate::args::Destroy;
+use crate::control::UnmountMode;
+use crate::failure::{Context, Failure, Result};
+use crate::registry::{Known, Registry, paths_text};
+use crate::{pools, target};
+
+/// Destroys, after being sure.
+pub fn run(args: &Destroy) -> Result<()> {
+    let registry = Registry::open()?;
+    let known = registry.find(&args.pool)?;
+    let mounted = target::connect(&known.name)?;
+    if !args.force {
+        if mounted.is_some() {
+            return Err(Failure::new(format!("pool {} is mounted", known.name)).hint(format!(
+                "unmount it first (pagefold unmount {0}), or lose everything at once: pagefold destroy -f {0}",
+                known.name
+            )));
+        }
+        confirm(&known)?;
+    }
+    if let Some(mut client) = mounted {
+        super::unmount::end(&mut client, UnmountMode::Force)?;
+    }
+    pools::destroy(&known)?;
+    registry.remove(&known.guid)
+}
+
+/// Asks for the pool's name once more.
+fn confirm(known: &Known) -> Result<()> {
+    let refused = || {
+        Failure::new(format!("pool {} was not destroyed", known.name))
+            .hint(format!("to destroy it without being asked: pagefold destroy -f {}", known.name))
+    };
+    if !io::stdin().is_terminal() {
+        return Err(refused());
+    }
+    eprint!(
+        "Everything in pool {} on {} will be lost.\nType its name to destroy it: ",
+        known.name,
+        paths_text(&known.devices)
+    );
+    io::stderr().flush().context(|| "cannot ask".into())?;
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).context(|| "cannot read the answer".into())?;
+    if answer.trim() == known.name { Ok(()) } else { Err(refused()) }
+}

@@ -1,0 +1,26 @@
+//! `export`: closes a pool cleanly and forgets it.
+
+use crate::args::Export;
+use crate::control::UnmountMode;
+use crate::failure::{Failure, Result};
+use crate::registry::Registry;
+use crate::{pools, target};
+
+/// Exports.
+pub fn run(args: &Export) -> Result<()> {
+    let registry = Registry::open()?;
+    let pool = target::pool_name(&args.pool)?;
+    if let Some(mut client) = target::connect(&pool)? {
+        let mode = if args.force { UnmountMode::Force } else { UnmountMode::Normal };
+        super::unmount::end(&mut client, mode)?;
+    }
+    let known = registry.find(&pool)?;
+    if let Err(failure) = pools::close_cleanly(&known) {
+        if !args.force {
+            return Err(Failure::new(failure.what())
+                .hint(format!("to forget it without closing it: pagefold export -f {}", known.name)));
+        }
+        eprintln!("pagefold: {}; the pool is forgotten all the same", failure.what());
+    }
+    registry.remove(&known.guid)
+}

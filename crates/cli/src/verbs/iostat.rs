@@ -1,0 +1,170 @@
+//! `iostat`: what mounted pools read and write, and why.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::args::Iostat;
+use crate::control::{Activity, Client, Counter, Reply, Request};
+use crate::failure::{Context, Failure, Result};
+use crate::table::{Align, Table};
+use crate::{target, units};
+
+/// What the words of the command line mean.
+#[derive(Debug, PartialEq)]
+struct Plan {
+    pools: Vec<String>,
+    interval: Option<Duration>,
+    count: Option<u64>,
+}
+
+/// Prints counters once, or again and again.
+pub fn run(args: &Iostat) -> Result<()> {
+    let plan = plan(&args.words)?;
+    let mut clients = target::servers(&plan.pools)?;
+    if clients.is_empty() {
+        if !args.output.json && !args.output.script {
+            eprintln!("no pool is mounted");
+        }
+        return Ok(());
+    }
+    let mut before: Vec<Activity> = clients.iter().map(|_| Activity::default()).collect();
+    let mut round = 0;
+    let mut next = Instant::now();
+    loop {
+        let now: Vec<Activity> = clients.iter_mut().map(ask).collect::<Result<_>>()?;
+        let rates = clients
+            .iter()
+            .zip(before.iter().zip(&now))
+            .map(|(client, (before, now))| (client.pool(), difference(before, now)));
+        print(&rates.collect::<Vec<_>>(), args, round)?;
+        before = now;
+        round += 1;
+        let Some(interval) = plan.interval else { return Ok(()) };
+        if plan.count.is_some_and(|count| round >= count) {
+            return Ok(());
+        }
+        next += interval;
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+}
+
+/// Pools first; then numbers: the interval in seconds, and how often.
+fn plan(words: &[String]) -> Result<Plan> {
+    let split =
+        words.iter().position(|word| word.starts_with(|c: char| c.is_ascii_digit())).unwrap_or(words.len());
+    let (pools, numbers) = words.split_at(split);
+    let wrong = |word: &str, what: &str| {
+        Failure::usage(format!("\"{}\" is not {what}", crate::table::printable(word)))
+            .hint("pagefold iostat [POOL...] [SECONDS [COUNT]]")
+    };
+    let interval = numbers.first().map(|word| {
+        let seconds = word.parse::<f64>().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
+        seconds
+            .map(Duration::from_secs_f64)
+            .ok_or_else(|| wrong(word, "an interval from 0.1 to 86400 seconds"))
+    });
+    let count = numbers.get(1).map(|word| {
+        word.parse::<u64>()
+            .ok()
+            .filter(|count| *count > 0)
+            .ok_or_else(|| wrong(word, "how many lines to print"))
+    });
+    if let Some(extra) = numbers.get(2) {
+        return Err(wrong(extra, "expected after the interval and the count"));
+    }
+    Ok(Plan { pools: pools.to_vec(), interval: interval.transpose()?, count: count.transpose()? })
+}
+
+fn ask(client: &mut Client) -> Result<Activity> {
+    match client.ask(&Request::Counters {})? {
+        Reply::Counters { activity } => Ok(activity),
+        _ => Err(client.misunderstood()),
+    }
+}
+
+/// What happened between two instants; a counter that is new, or was reset by a new server, counts from zero.
+fn difference(before: &Activity, now: &Activity) -> Activity {
+    let restarted = now.age_ms < before.age_ms;
+    let counters = now.counters.iter().map(|counter| {
+        let old = before.counters.iter().find(|old| old.name == counter.name && !restarted);
+        Counter {
+            name: counter.name.clone(),
+            operations: counter.operations.saturating_sub(old.map_or(0, |old| old.operations)),
+            bytes: counter.bytes.saturating_sub(old.map_or(0, |old| old.bytes)),
+        }
+    });
+    let age_ms = if restarted { now.age_ms } else { now.age_ms - before.age_ms };
+    Activity { age_ms, counters: counters.collect() }
+}
+
+fn print(rates: &[(&str, Activity)], args: &Iostat, round: u64) -> Result<()> {
+    if args.output.json {
+        let pools: Vec<_> = rates
+            .iter()
+            .map(|(pool, activity)| json!({ "name": pool, "interval_ms": activity.age_ms, "counters": activity.counters }))
+            .collect();
+        let line = serde_json::to_string(&json!({ "pools": pools })).context(|| "cannot print".into())?;
+        return writeln!(std::io::stdout(), "{line}").context(|| "cannot print".into());
+    }
+    let mut table = Table::new(&[
+        ("POOL", Align::Left),
+        ("CAUSE", Align::Left),
+        ("OPS", Align::Right),
+        ("BYTES", Align::Right),
+        ("OPS/s", Align::Right),
+        ("BYTES/s", Align::Right),
+    ]);
+    for (pool, activity) in rates {
+        let seconds = (activity.age_ms as f64 / 1000.0).max(0.001);
+        for counter in &activity.counters {
+            let (operations, bytes) = (counter.operations as f64 / seconds, counter.bytes as f64 / seconds);
+            let exact = args.output.exact;
+            table.row(vec![
+                (*pool).to_owned(),
+                counter.name.clone(),
+                if exact { counter.operations.to_string() } else { units::count(counter.operations as f64) },
+                if exact { counter.bytes.to_string() } else { units::size(counter.bytes) },
+                if exact { format!("{operations:.1}") } else { units::count(operations) },
+                if exact { format!("{bytes:.0}") } else { units::size(bytes as u64) },
+            ]);
+        }
+    }
+    let text = table.render(args.output.script);
+    let separator = if round > 0 && !args.output.script { "\n" } else { "" };
+    write!(std::io::stdout(), "{separator}{text}").context(|| "cannot print".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn words_are_pools_then_numbers() {
+        let expected =
+            Plan { pools: words("tank dozer"), interval: Some(Duration::from_secs(5)), count: Some(12) };
+        assert_eq!(plan(&words("tank dozer 5 12")).unwrap(), expected);
+        assert_eq!(plan(&words("0.5")).unwrap().interval, Some(Duration::from_millis(500)));
+        assert_eq!(plan(&[]).unwrap(), Plan { pools: vec![], interval: None, count: None });
+        for text in ["0", "1e9", "5 0", "5 x", "5 1 1", "5 tank"] {
+            assert_eq!(plan(&words(text)).unwrap_err().exit_status(), 2, "{text}");
+        }
+    }
+
+    #[test]
+    fn differences_survive_a_new_server() {
+        let at = |age_ms, operations| Activity {
+            age_ms,
+            counters: vec![Counter { name: "a".into(), operations, bytes: operations * 10 }],
+        };
+        let delta = difference(&at(1000, 5), &at(3000, 8));
+        assert_eq!((delta.age_ms, delta.counters[0].operations, delta.counters[0].bytes), (2000, 3, 30));
+        let delta = difference(&at(9000, 50), &at(100, 2));
+        assert_eq!((delta.age_ms, delta.counters[0].operations), (100, 2));
+    }
+}

@@ -1,0 +1,45 @@
+//! `completion` and `man`: both from the definition of the command line.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use clap::{Command, CommandFactory};
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+use crate::args::Cli;
+use crate::failure::{Context, Result};
+
+/// Prints a completion script.
+pub fn completion(shell: Shell) -> Result<()> {
+    // Into memory first: a closed pipe must not become a panic of the generator.
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "pagefold", &mut script);
+    io::Write::write_all(&mut io::stdout(), &script).context(|| "cannot print".into())
+}
+
+/// Writes `pagefold.8` and a page for every verb into `dir`.
+pub fn write(dir: &Path) -> Result<()> {
+    fs::create_dir_all(dir).context(|| format!("cannot create {}", dir.display()))?;
+    let root = Cli::command();
+    for verb in root.get_subcommands().filter(|verb| !verb.is_hide_set()) {
+        let title = format!("pagefold-{}", verb.get_name());
+        // Manual pages have their own name each; clap wants names that live as long as the program.
+        let page = verb.clone().name(title.clone().leak() as &'static str).version(env!("CARGO_PKG_VERSION"));
+        write_page(dir, &title, page)?;
+    }
+    write_page(dir, "pagefold", root)
+}
+
+fn write_page(dir: &Path, title: &str, command: Command) -> Result<()> {
+    let path = dir.join(format!("{title}.8"));
+    let mut page = Vec::new();
+    Man::new(command)
+        .section("8")
+        .manual("Pagefold")
+        .source(concat!("pagefold ", env!("CARGO_PKG_VERSION")))
+        .render(&mut page)
+        .context(|| format!("cannot make {}", path.display()))?;
+    fs::write(&path, page).context(|| format!("cannot write {}", path.display()))
+}

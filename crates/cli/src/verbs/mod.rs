@@ -1,0 +1,52 @@
+//! One module per verb (or pair of verbs).
+
+mod check;
+mod create;
+mod destroy;
+mod du;
+mod events;
+mod export;
+mod import;
+mod iostat;
+mod manual;
+mod mount;
+mod properties;
+mod show;
+mod sync;
+mod unmount;
+
+use std::io::Write;
+
+use crate::args::{Cli, Verb};
+use crate::failure::{Context, Result};
+
+/// Does what the command line asks.
+pub fn run(cli: Cli) -> Result<()> {
+    match cli.verb {
+        Verb::Create(args) => create::run(&args),
+        Verb::Destroy(args) => destroy::run(&args),
+        Verb::Import(args) => import::run(&args),
+        Verb::Export(args) => export::run(&args),
+        Verb::Mount(args) => mount::run(&args),
+        Verb::Unmount(args) => unmount::run(&args),
+        Verb::Sync(args) => sync::run(&args),
+        Verb::List(args) => show::list(&args),
+        Verb::Status(args) => show::status(&args),
+        Verb::Df(args) => show::df(&args),
+        Verb::Iostat(args) => iostat::run(&args),
+        Verb::Events(args) => events::run(&args),
+        Verb::Get(args) => properties::get(&args),
+        Verb::Set(args) => properties::set(&args),
+        Verb::Du(args) => du::run(&args),
+        Verb::Check(args) => check::run(&args),
+        Verb::Completion { shell } => manual::completion(shell),
+        Verb::Man { dir } => manual::write(&dir),
+        Verb::Serve(args) => crate::serve::run(&args),
+    }
+}
+
+/// Prints a value as JSON.
+fn print_json(value: &serde_json::Value) -> Result<()> {
+    let text = serde_json::to_string_pretty(value).context(|| "cannot print".into())?;
+    writeln!(std::io::stdout(), "{text}").context(|| "cannot print".into())
+}

@@ -1,0 +1,286 @@
+//! `list`, `status` and `df`: pools and their figures.
+
+use serde_json::json;
+
+use crate::args::{Output, Pools};
+use crate::control::{Client, PoolFigures, Reply, Request};
+use crate::failure::{Failure, Result};
+use crate::mounts;
+use crate::registry::{Known, Registry};
+use crate::table::{self, Align, Table};
+use crate::{pools, target, units};
+
+/// State of a pool that is known and cannot be opened.
+const UNAVAILABLE: &str = "UNAVAIL";
+
+/// One line per pool.
+pub fn list(args: &Pools) -> Result<()> {
+    let pools = gather(&args.targets)?;
+    if args.output.json {
+        return super::print_json(&json!({ "pools": pools }));
+    }
+    if pools.is_empty() && !args.output.script {
+        eprintln!("no pools are known here: `pagefold create` one, or find one with `pagefold import`");
+        return Ok(());
+    }
+    let show = Numbers(args.output);
+    let mut table = Table::new(&[
+        ("NAME", Align::Left),
+        ("SIZE", Align::Right),
+        ("ALLOC", Align::Right),
+        ("FREE", Align::Right),
+        ("CAP", Align::Right),
+        ("LOGICAL", Align::Right),
+        ("RATIO", Align::Right),
+        ("STATE", Align::Left),
+        ("MOUNTPOINT", Align::Left),
+    ]);
+    for pool in &pools {
+        if pool.state == UNAVAILABLE {
+            let unknown = || "-".to_owned();
+            let name = pool.name.clone();
+            let state = pool.state.clone();
+            table.row(vec![
+                name,
+                unknown(),
+                unknown(),
+                unknown(),
+                unknown(),
+                unknown(),
+                unknown(),
+                state,
+                mountpoint(pool),
+            ]);
+            continue;
+        }
+        table.row(vec![
+            pool.name.clone(),
+            show.size(pool.size_bytes),
+            show.size(pool.used_bytes),
+            show.size(pool.available_bytes),
+            show.percent(pool.used_bytes, pool.capacity_bytes),
+            show.size(pool.logical_bytes),
+            show.ratio(pool.logical_bytes, pool.used_bytes),
+            pool.state.clone(),
+            mountpoint(pool),
+        ]);
+    }
+    table.print(args.output.script);
+    Ok(())
+}
+
+/// Space of mounted pools.
+pub fn df(args: &Pools) -> Result<()> {
+    let pools: Vec<PoolFigures> = target::servers(&args.targets)?
+        .into_iter()
+        .map(|mut client| ask(&mut client))
+        .collect::<Result<_>>()?;
+    if args.output.json {
+        return super::print_json(&json!({ "pools": pools }));
+    }
+    if pools.is_empty() && !args.output.script {
+        eprintln!("no pool is mounted");
+        return Ok(());
+    }
+    let show = Numbers(args.output);
+    let mut table = Table::new(&[
+        ("POOL", Align::Left),
+        ("LOGICAL", Align::Right),
+        ("PHYSICAL", Align::Right),
+        ("RATIO", Align::Right),
+        ("FREE", Align::Right),
+        ("USE%", Align::Right),
+        ("WAF", Align::Right),
+        ("MOUNTED ON", Align::Left),
+    ]);
+    for pool in &pools {
+        table.row(vec![
+            pool.name.clone(),
+            show.size(pool.logical_bytes),
+            show.size(pool.used_bytes),
+            show.ratio(pool.logical_bytes, pool.used_bytes),
+            show.size(pool.available_bytes),
+            show.percent(pool.used_bytes, pool.capacity_bytes),
+            units::ratio_text(pool.write_amplification),
+            mountpoint(pool),
+        ]);
+    }
+    table.print(args.output.script);
+    Ok(())
+}
+
+/// Everything about each pool.
+pub fn status(args: &Pools) -> Result<()> {
+    let pools = gather(&args.targets)?;
+    if args.output.json {
+        return super::print_json(&json!({ "pools": pools }));
+    }
+    if pools.is_empty() {
+        eprintln!("no pools are known here: `pagefold create` one, or find one with `pagefold import`");
+    }
+    for (index, pool) in pools.iter().enumerate() {
+        if index > 0 {
+            println!();
+        }
+        print_status(pool, Numbers(args.output));
+    }
+    Ok(())
+}
+
+fn print_status(pool: &PoolFigures, show: Numbers) {
+    let line = |label: &str, text: &str| println!("{label:>12}: {text}");
+    line("pool", &pool.name);
+    line("state", &table::state(&pool.state));
+    if let Some(problem) = &pool.problem {
+        line("problem", problem);
+    }
+    if let Some(advice) = advice(pool) {
+        line("action", &advice);
+    }
+    line("guid", &pool.guid);
+    if let Some(mount) = &pool.mount {
+        let how = if mount.read_only { "read-only, " } else { "" };
+        let dir = table::printable(&mount.dir.to_string_lossy());
+        line("mounted", &format!("{dir} ({how}server {}, over {})", mount.pid, mount.transport));
+        line("since", &units::utc(mount.since));
+    }
+    if pool.state == UNAVAILABLE {
+        line(
+            "devices",
+            &crate::registry::paths_text(&pool.devices.iter().map(|d| d.path.clone()).collect::<Vec<_>>()),
+        );
+        return;
+    }
+    line(
+        "space",
+        &format!(
+            "{} used of {} ({}), {} available",
+            show.size(pool.used_bytes),
+            show.size(pool.capacity_bytes),
+            units::percent(pool.used_bytes, pool.capacity_bytes),
+            show.size(pool.available_bytes)
+        ),
+    );
+    line(
+        "logical",
+        &format!(
+            "{}, ratio {}",
+            show.size(pool.logical_bytes),
+            show.ratio(pool.logical_bytes, pool.used_bytes)
+        ),
+    );
+    line("txg", &format!("{}, {} of log since the last checkpoint", pool.txg, show.size(pool.log_bytes)));
+    if pool.mount.is_some() {
+        let cache = &pool.cache;
+        line(
+            "cache",
+            &format!(
+                "{} of {}, {} of {} reads hit",
+                show.size(cache.used_bytes),
+                show.size(cache.limit_bytes),
+                units::percent(cache.hits, cache.hits.saturating_add(cache.misses)),
+                units::count(cache.hits.saturating_add(cache.misses) as f64),
+            ),
+        );
+        line("waiting", &format!("{} accepted and not yet durable", show.size(pool.dirty_bytes)));
+    }
+    let mut devices =
+        Table::new(&[("DEVICE", Align::Left), ("SIZE", Align::Right), ("ERRORS", Align::Right)]);
+    for device in &pool.devices {
+        devices.row(vec![
+            device.path.to_string_lossy().into_owned(),
+            show.size(device.size_bytes),
+            device.io_errors.to_string(),
+        ]);
+    }
+    println!();
+    for row in devices.render(false).lines() {
+        println!("    {row}");
+    }
+}
+
+/// What to do about a pool's state.
+fn advice(pool: &PoolFigures) -> Option<String> {
+    match pool.state.as_str() {
+        "CRASHED" => Some(format!("none: it recovers when it is mounted (pagefold mount {} DIR)", pool.name)),
+        "FAULTED" => Some(format!(
+            "unmount it, mend the device, mount it again: pagefold unmount --force {}",
+            pool.name
+        )),
+        UNAVAILABLE => {
+            Some("connect its devices again, or tell where they are: pagefold import -d DIR".into())
+        }
+        _ if pool.devices.iter().any(|device| device.io_errors > 0) => {
+            Some(format!("unmount it and verify everything: pagefold check {}", pool.name))
+        }
+        _ => None,
+    }
+}
+
+/// Figures of the pools that are named, or of all that are known or mounted.
+fn gather(words: &[String]) -> Result<Vec<PoolFigures>> {
+    if !words.is_empty() {
+        return words.iter().map(|word| one(&target::pool_name(word)?)).collect();
+    }
+    let mut names: Vec<String> = Registry::open()?.all()?.into_iter().map(|known| known.name).collect();
+    names.extend(Client::all()?.into_iter().map(|client| client.pool().to_owned()));
+    names.sort();
+    names.dedup();
+    names.iter().map(|name| one(name)).collect()
+}
+
+fn one(pool: &str) -> Result<PoolFigures> {
+    if let Some(mut client) = target::connect(pool)? {
+        return ask(&mut client);
+    }
+    let known = Registry::open()?.find(pool)?;
+    Ok(pools::figures_offline(&known).unwrap_or_else(|failure| unavailable(&known, &failure)))
+}
+
+fn ask(client: &mut Client) -> Result<PoolFigures> {
+    match client.ask(&Request::Status {})? {
+        Reply::Status { figures } => Ok(*figures),
+        _ => Err(client.misunderstood()),
+    }
+}
+
+/// A known pool that cannot be opened now is still listed.
+fn unavailable(known: &Known, failure: &Failure) -> PoolFigures {
+    PoolFigures {
+        name: known.name.clone(),
+        guid: known.guid.clone(),
+        state: UNAVAILABLE.into(),
+        problem: Some(failure.what().to_owned()),
+        devices: known.devices.iter().map(|path| pools::unseen_device(path)).collect(),
+        ..PoolFigures::default()
+    }
+}
+
+fn mountpoint(pool: &PoolFigures) -> String {
+    if let Some(mount) = &pool.mount {
+        return mount.dir.to_string_lossy().into_owned();
+    }
+    let dead = mounts::ours().ok().and_then(|all| all.into_iter().find(|mount| mount.source == pool.name));
+    dead.map_or_else(|| "-".into(), |mount| format!("{} (its server died)", mount.dir.display()))
+}
+
+/// Numbers as asked for: rounded with units, or exact.
+#[derive(Clone, Copy)]
+struct Numbers(Output);
+
+impl Numbers {
+    fn size(self, bytes: u64) -> String {
+        if self.0.exact { bytes.to_string() } else { units::size(bytes) }
+    }
+    fn ratio(self, logical: u64, stored: u64) -> String {
+        let ratio = units::ratio(logical, stored);
+        match ratio {
+            Some(ratio) if self.0.exact => format!("{ratio:.2}"),
+            ratio => units::ratio_text(ratio),
+        }
+    }
+    fn percent(self, part: u64, whole: u64) -> String {
+        let text = units::percent(part, whole);
+        if self.0.exact { text.trim_end_matches('%').to_owned() } else { text }
+    }
+}

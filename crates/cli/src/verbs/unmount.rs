@@ -1,0 +1,89 @@
+//! `unmount`: ends a mount, and returns when its server has closed the pool and ended.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{PidfdFlags, pidfd_open};
+
+use crate::args::Unmount;
+use crate::control::{Client, Reply, Request, UnmountMode};
+use crate::failure::{Failure, Result};
+use crate::mounts::{self, MountEntry};
+use crate::{holders, target};
+
+/// How many processes that keep a mount busy are listed.
+const HOLDERS_SHOWN: usize = 10;
+/// How long a server may take to end after it has closed its pool.
+const END_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Unmounts.
+pub fn run(args: &Unmount) -> Result<()> {
+    let mode = match (args.force, args.lazy) {
+        (true, _) => UnmountMode::Force,
+        (_, true) => UnmountMode::Lazy,
+        _ => UnmountMode::Normal,
+    };
+    let pool = match target::pool_name(&args.target) {
+        Err(_) if Path::new(&args.target).is_dir() => {
+            return Err(Failure::new(format!("no pool is mounted at {}", args.target))
+                .hint("see what is: pagefold list"));
+        }
+        other => other?,
+    };
+    if let Some(mut client) = target::connect(&pool)? {
+        return end(&mut client, mode);
+    }
+    match mounts::ours()?.into_iter().find(|mount| mount.source == pool) {
+        Some(dead) => detach_dead(&dead),
+        None => target::server(&args.target).map(|_| ()),
+    }
+}
+
+/// Has a server unmount and end.
+pub fn end(client: &mut Client, mode: UnmountMode) -> Result<()> {
+    let server = client.server_pid().and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    match client.ask_and_wait(&Request::Unmount { mode })? {
+        Reply::Done {} if mode == UnmountMode::Lazy => Ok(()),
+        Reply::Done {} => {
+            let Some(server) = server else { return Ok(()) };
+            let patience = Timespec { tv_sec: END_PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+            match poll(&mut [PollFd::new(&server, PollFlags::IN)], Some(&patience)) {
+                Ok(0) => Err(Failure::new(format!(
+                    "the server of pool {} closed it but does not end",
+                    client.pool()
+                ))),
+                _ => Ok(()),
+            }
+        }
+        Reply::Busy {} => Err(busy(client.pool())?),
+        _ => Err(client.misunderstood()),
+    }
+}
+
+fn busy(pool: &str) -> Result<Failure> {
+    let mount = mounts::ours()?.into_iter().find(|mount| mount.source == pool);
+    let (dir, holders) = match &mount {
+        Some(mount) => (mount.dir.display().to_string(), holders::of(mount)),
+        None => (pool.to_owned(), Vec::new()),
+    };
+    let who = match holders.as_slice() {
+        [] => "no process of yours holds it: somebody else's does, or another mount namespace".to_owned(),
+        some => format!("it is held by\n{}", holders::text(some, HOLDERS_SHOWN)),
+    };
+    Ok(Failure::new(format!("{dir} is in use")).hint(format!(
+        "{who}\n  end what uses it, or detach it: pagefold unmount --lazy {pool} (--force: users get errors)"
+    )))
+}
+
+/// A mount whose server is gone has nothing to close: it is only taken out of the mount table. The pool
+/// recovers when it is mounted again.
+fn detach_dead(mount: &MountEntry) -> Result<()> {
+    pagefold_fuse::unmount(&mount.dir, true).map_err(|error| Failure::new(error.to_string()))?;
+    eprintln!(
+        "pagefold: the server of pool {0} had died; its mount at {1} is detached, and the pool recovers when it is mounted again",
+        mount.source,
+        mount.dir.display()
+    );
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! What the tests of the program share: a place of its own for each, and the program run in it.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+
+/// What a run of the program gave.
+pub(crate) struct Output {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// A temporary directory with a pool cache, sockets and logs of its own; mounts in it are taken away at the end.
+pub(crate) struct Sandbox {
+    dir: tempfile::TempDir,
+}
+
+impl Sandbox {
+    pub(crate) fn new() -> Self {
+        Self { dir: tempfile::Builder::new().prefix("pagefold-cli-").tempdir().unwrap() }
+    }
+
+    /// A path in the sandbox.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A new directory in the sandbox.
+    pub(crate) fn dir(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    /// Environment of the program.
+    pub(crate) fn environment(&self) -> Vec<(&'static str, PathBuf)> {
+        vec![
+            ("PAGEFOLD_STATE_DIR", self.path("state")),
+            ("PAGEFOLD_RUNTIME_DIR", self.path("run")),
+            ("PAGEFOLD_LOG_DIR", self.path("log")),
+        ]
+    }
+
+    /// The program with these words, not yet started.
+    pub(crate) fn command<S: AsRef<std::ffi::OsStr>>(&self, words: &[S]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pagefold"));
+        command
+            .args(words)
+            .envs(self.environment())
+            .current_dir(self.dir.path())
+            .stdin(std::process::Stdio::null());
+        command
+    }
+
+    /// Runs the program.
+    pub(crate) fn run<S: AsRef<std::ffi::OsStr>>(&self, words: &[S]) -> Output {
+        let output = self.command(words).output().unwrap();
+        Output {
+            status: output.status,
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// Runs the program, which has to succeed, and returns what it printed.
+    pub(crate) fn ok<S: AsRef<std::ffi::OsStr> + std::fmt::Debug>(&self, words: &[S]) -> String {
+        let output = self.run(words);
+        assert!(output.status.success(), "{words:?} failed: {}", output.stderr);
+        output.stdout
+    }
+
+    /// Runs the program with `--json`, which has to succeed.
+    pub(crate) fn json(&self, words: &[&str]) -> serde_json::Value {
+        let mut words = words.to_vec();
+        words.push("--json");
+        serde_json::from_str(&self.ok(&words)).unwrap()
+    }
+}
+
+impl Drop for Sandbox {
+    /// Ends servers that a failed test has left, by asking them, and detaches their mounts.
+    fn drop(&mut self) {
+        let Ok(sockets) = std::fs::read_dir(self.path("run")) else { return };
+        for socket in sockets.flatten().map(|entry| entry.path()) {
+            if socket.extension().is_some_and(|extension| extension == "sock") {
+                let pool = socket.file_stem().unwrap_or_default().to_owned();
+                let _ = self.command(&[std::ffi::OsStr::new("unmount"), "--force".as_ref(), &pool]).output();
+            }
+        }
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let here = self.dir.path().to_string_lossy().into_owned();
+        for dir in mounts
+            .lines()
+            .filter_map(|line| line.split(' ').nth(1))
+            .filter(|dir| Path::new(dir).starts_with(&here))
+        {
+            let _ = Command::new("umount").args(["-l", dir]).output();
+        }
+    }
+}
+
+/// Asserts that the program failed with this status and told all of these texts, as an error of ours.
+#[track_caller]
+pub(crate) fn assert_failure(output: &Output, status: i32, texts: &[&str]) {
+    assert_eq!(output.status.code(), Some(status), "stderr: {}", output.stderr);
+    assert!(output.stderr.starts_with("pagefold: "), "{}", output.stderr);
+    assert!(!output.stderr.contains("panicked") && !output.stderr.contains("backtrace"), "{}", output.stderr);
+    for text in texts {
+        assert!(output.stderr.contains(text), "\"{text}\" is not in: {}", output.stderr);
+    }
+}

@@ -1,0 +1,201 @@
+//! The command line without any pool: help, usage errors, exit statuses, manual pages, completions.
+
+mod common;
+
+use common::{Sandbox, assert_failure};
+
+const VERBS: [&str; 17] = [
+    "create",
+    "destroy",
+    "import",
+    "export",
+    "mount",
+    "unmount",
+    "sync",
+    "list",
+    "status",
+    "iostat",
+    "events",
+    "get",
+    "set",
+    "du",
+    "df",
+    "check",
+    "completion",
+];
+
+#[test]
+fn every_verb_has_help_with_examples() {
+    let sandbox = Sandbox::new();
+    let top = sandbox.run(&["--help"]);
+    assert!(top.status.success());
+    for verb in VERBS {
+        assert!(top.stdout.contains(&format!("  {verb}")), "--help does not list {verb}");
+        let help = sandbox.run(&[verb, "--help"]);
+        assert!(help.status.success(), "{verb} --help: {}", help.stderr);
+        assert!(
+            help.stdout.contains("Examples:\n  pagefold"),
+            "{verb} --help has no example:\n{}",
+            help.stdout
+        );
+    }
+}
+
+#[test]
+fn hidden_verbs_stay_hidden() {
+    let top = Sandbox::new().run(&["--help"]).stdout;
+    assert!(!top.contains("\n  serve") && !top.contains("\n  man"), "{top}");
+}
+
+#[test]
+fn no_verb_is_a_usage_error() {
+    assert_eq!(Sandbox::new().run::<&str>(&[]).status.code(), Some(2));
+}
+
+#[test]
+fn an_unknown_verb_lists_the_valid_ones_and_the_nearest() {
+    let result = Sandbox::new().run(&["mout", "tank"]);
+    assert_failure(&result, 2, &["unrecognized subcommand 'mout'", "mount", "verbs: create, destroy"]);
+}
+
+#[test]
+fn options_that_do_not_exist_and_operands_that_are_missing_are_usage_errors() {
+    let sandbox = Sandbox::new();
+    for words in [
+        &["list", "--colour"][..],
+        &["create"],
+        &["create", "tank"],
+        &["set", "a=b"],
+        &["du"],
+        &["check"],
+        &["events"],
+        &["mount"],
+    ] {
+        let result = sandbox.run(words);
+        assert_failure(&result, 2, &[]);
+    }
+}
+
+#[test]
+fn bad_values_are_told_with_the_valid_ones() {
+    let sandbox = Sandbox::new();
+    let device = sandbox.path("d");
+    let device = device.to_str().unwrap();
+    let cases: [(&[&str], &[&str]); 11] = [
+        (
+            &["create", "1tank", device, "--size", "1G"],
+            &["cannot be the name of a pool", "starts with a letter"],
+        ),
+        (&["create", "../tank", device, "--size", "1G"], &["cannot be the name of a pool"]),
+        (&["create", "tank", device, "--size", "lots"], &["\"lots\" is not a size", "10G"]),
+        (&["create", "tank", device, "--size", "1M"], &["too small", "at least"]),
+        (
+            &["create", "tank", device, "--size", "1G", "-o", "compresion=lz4"],
+            &["no property \"compresion\"", "did you mean compression?"],
+        ),
+        (
+            &["create", "tank", device, "--size", "1G", "-o", "compression=lz5"],
+            &["not a value of compression", "did you mean lz4?"],
+        ),
+        (&["create", "tank", device, "--size", "1G", "-o", "used=1"], &["computed and cannot be set"]),
+        (&["set", "snyc=always", "tank"], &["did you mean sync?"]),
+        (&["get", "al", "tank"], &["there is no property \"al\""]),
+        (&["mount", "-o", "cash=1G", "tank", "/mnt"], &["no mount option \"cash\"", "did you mean cache?"]),
+        (&["iostat", "tank", "0"], &["\"0\" is not an interval"]),
+    ];
+    for (words, texts) in cases {
+        assert_failure(&sandbox.run(words), 2, texts);
+    }
+    assert!(!sandbox.path("d").exists(), "a usage error made a file");
+    assert!(!sandbox.path("state/pools.json").exists(), "a usage error was remembered");
+}
+
+#[test]
+fn unknown_pools_are_told_by_every_verb() {
+    let sandbox = Sandbox::new();
+    let verbs: [&[&str]; 11] = [
+        &["mount", "tank", "/mnt"],
+        &["unmount", "tank"],
+        &["export", "tank"],
+        &["destroy", "-f", "tank"],
+        &["status", "tank"],
+        &["list", "tank"],
+        &["get", "all", "tank"],
+        &["set", "sync=always", "tank"],
+        &["sync", "tank"],
+        &["check", "tank"],
+        &["events", "tank"],
+    ];
+    for words in verbs {
+        assert_failure(&sandbox.run(words), 1, &["there is no pool \"tank\"", "pagefold import"]);
+    }
+}
+
+#[test]
+fn names_cannot_move_the_cursor() {
+    let result = Sandbox::new().run(&["status", "ta\x1b[2Jnk"]);
+    assert_failure(&result, 1, &[]);
+    assert!(!result.stderr.contains('\x1b'), "{:?}", result.stderr);
+}
+
+#[test]
+fn an_empty_system_lists_nothing_in_json() {
+    let sandbox = Sandbox::new();
+    for verb in ["list", "status", "df"] {
+        let result = sandbox.run(&[verb, "--json"]);
+        assert!(result.status.success(), "{}", result.stderr);
+        let json: serde_json::Value = serde_json::from_str(&result.stdout).unwrap();
+        assert_eq!(json["pools"], serde_json::json!([]), "{verb}");
+    }
+}
+
+#[test]
+fn a_path_that_is_on_no_pool_is_told() {
+    let sandbox = Sandbox::new();
+    let here = sandbox.path("");
+    let here = here.to_str().unwrap();
+    assert_failure(&sandbox.run(&["du", here]), 1, &["is not on a pagefold pool"]);
+    assert_failure(&sandbox.run(&["unmount", here]), 1, &["no pool is mounted at"]);
+    assert_failure(&sandbox.run(&["du", "/does/not/exist"]), 1, &["/does/not/exist"]);
+}
+
+#[test]
+fn a_damaged_pool_cache_is_told_and_left_alone() {
+    let sandbox = Sandbox::new();
+    std::fs::create_dir_all(sandbox.path("state")).unwrap();
+    std::fs::write(sandbox.path("state/pools.json"), "{nonsense").unwrap();
+    assert_failure(&sandbox.run(&["list"]), 1, &["pools.json is damaged", "pagefold import"]);
+    assert_eq!(std::fs::read_to_string(sandbox.path("state/pools.json")).unwrap(), "{nonsense");
+}
+
+#[test]
+fn manual_pages_exist_for_every_verb() {
+    let sandbox = Sandbox::new();
+    let dir = sandbox.path("man");
+    assert!(sandbox.run(&["man", dir.to_str().unwrap()]).status.success());
+    for name in VERBS.iter().map(|verb| format!("pagefold-{verb}.8")).chain(["pagefold.8".to_owned()]) {
+        let page = std::fs::read_to_string(dir.join(&name)).unwrap();
+        assert!(page.contains(".TH pagefold") && page.contains("pagefold"), "{name}:\n{page}");
+    }
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), VERBS.len() + 1);
+    let set = std::fs::read_to_string(dir.join("pagefold-set.8")).unwrap();
+    assert!(set.contains("recordsize") && set.contains("relatime"), "{set}");
+}
+
+#[test]
+fn completions_know_the_verbs() {
+    let sandbox = Sandbox::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = sandbox.run(&["completion", shell]);
+        assert!(script.status.success() && script.stdout.contains("iostat"), "{shell}");
+    }
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_ends_us_quietly() {
+    let sandbox = Sandbox::new();
+    let command = format!("{} completion bash | head -1", env!("CARGO_BIN_EXE_pagefold"));
+    let output =
+        std::process::Command::new("sh").args(["-c", &command]).envs(sandbox.environment()).output().unwrap();
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}

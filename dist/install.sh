@@ -1,0 +1,62 @@
+#!/bin/sh
+# Installs the program, its helpers for mount(8), the systemd unit, manual pages and completions.
+#
+#   dist/install.sh PROGRAM            PROGRAM: the pagefold binary that was built
+#   dist/install.sh --uninstall
+#
+# PREFIX (default /usr/local) and DESTDIR are honoured. mount(8) looks for helpers in /sbin only, so these
+# go there whatever the prefix (SBINDIR moves them).
+set -eu
+
+PREFIX=${PREFIX:-/usr/local}
+DESTDIR=${DESTDIR:-}
+SBINDIR=${SBINDIR:-/sbin}
+UNITDIR=${UNITDIR:-/lib/systemd/system}
+here=$(cd "$(dirname "$0")" && pwd)
+
+bindir=$PREFIX/bin
+mandir=$PREFIX/share/man/man8
+helpers="mount.pagefold mount.fuse.pagefold umount.pagefold umount.fuse.pagefold"
+bash_completion=$PREFIX/share/bash-completion/completions/pagefold
+zsh_completion=$PREFIX/share/zsh/site-functions/_pagefold
+fish_completion=$PREFIX/share/fish/vendor_completions.d/pagefold.fish
+
+uninstall() {
+    rm -f "$DESTDIR$bindir/pagefold" "$DESTDIR$UNITDIR/pagefold@.service"
+    rm -f "$DESTDIR$mandir/pagefold.8" "$DESTDIR$mandir"/pagefold-*.8
+    rm -f "$DESTDIR$bash_completion" "$DESTDIR$zsh_completion" "$DESTDIR$fish_completion"
+    for helper in $helpers; do
+        # Only links that are ours.
+        if [ -L "$DESTDIR$SBINDIR/$helper" ]; then
+            rm -f "$DESTDIR$SBINDIR/$helper"
+        fi
+    done
+}
+
+complete_for() {
+    mkdir -p "$(dirname "$DESTDIR$2")"
+    "$program" completion "$1" >"$DESTDIR$2"
+}
+
+if [ "${1:-}" = --uninstall ]; then
+    uninstall
+    exit 0
+fi
+if [ $# -ne 1 ] || [ ! -x "$1" ]; then
+    echo "usage: dist/install.sh PROGRAM | --uninstall" >&2
+    exit 2
+fi
+program=$1
+mkdir -p "$DESTDIR$bindir" "$DESTDIR$mandir" "$DESTDIR$UNITDIR" "$DESTDIR$SBINDIR"
+# Beside, then renamed over: the program may be running.
+install -m 755 "$program" "$DESTDIR$bindir/pagefold.new"
+mv -f "$DESTDIR$bindir/pagefold.new" "$DESTDIR$bindir/pagefold"
+for helper in $helpers; do
+    ln -sf "$bindir/pagefold" "$DESTDIR$SBINDIR/$helper"
+done
+sed "s|@BINDIR@|$bindir|" "$here/systemd/pagefold@.service" >"$DESTDIR$UNITDIR/pagefold@.service"
+chmod 644 "$DESTDIR$UNITDIR/pagefold@.service"
+"$program" man "$DESTDIR$mandir"
+complete_for bash "$bash_completion"
+complete_for zsh "$zsh_completion"
+complete_for fish "$fish_completion"
