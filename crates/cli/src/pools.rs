@@ -75,7 +75,6 @@ pub fn failed(doing: impl Into<String>, error: &Error) -> Failure {
         Error::NotAPool(_) => failure.hint("see what is on this machine: pagefold import [-d DIR]"),
         Error::Unsupported(_) => failure.hint("use the version of pagefold that made it, or a newer one"),
         Error::NoSpace(_) => failure.hint("delete something, or add space"),
-        Error::Io { .. } | Error::Invalid(_) | Error::Failed(_) | Error::ReadOnly(_) => failure,
         _ => failure,
     }
 }

@@ -85,7 +85,7 @@ impl Server {
         let pool_work = pool.run().map_err(|error| pools::failed("cannot start the pool's work", &error))?;
         detach_dead(plan)?;
         let session = Session::mount(Arc::clone(&fs), &plan.dir, &fuse_options(plan, options.read_only))
-            .map_err(mount_failed);
+            .map_err(|error| mount_failed(&error));
         let session = match session {
             Ok(session) => session,
             Err(failure) => {
@@ -139,10 +139,9 @@ impl Server {
             return Ok(true);
         }
         match self.session.unmount(mode != UnmountMode::Normal) {
-            Ok(()) => {}
-            Err(MountError::InUse(_)) => return Ok(false),
             // A lazy unmount may have come before.
-            Err(MountError::NotMounted(_)) => {}
+            Ok(()) | Err(MountError::NotMounted(_)) => {}
+            Err(MountError::InUse(_)) => return Ok(false),
             Err(error) => return Err(error.to_string()),
         }
         if mode == UnmountMode::Force && !self.wait_until_unmounted(Duration::from_millis(100)) {
@@ -211,7 +210,7 @@ fn detach_dead(plan: &Plan) -> Result<()> {
     for mount in mounts::ours()?.into_iter().filter(|mount| mount.dir == plan.dir) {
         if mount.source == plan.pool || Client::connect(&mount.source).is_ok_and(|client| client.is_none()) {
             tracing::warn!(pool = mount.source, dir = %mount.dir.display(), "detaching a mount whose server has died");
-            pagefold_fuse::unmount(&mount.dir, true).map_err(mount_failed)?;
+            pagefold_fuse::unmount(&mount.dir, true).map_err(|error| mount_failed(&error))?;
         }
     }
     Ok(())
@@ -307,7 +306,7 @@ fn fuse_options(plan: &Plan, read_only: bool) -> pagefold_fuse::MountOptions {
 }
 
 /// The front end's errors say what to do after a semicolon; we say it on a line of its own.
-fn mount_failed(error: MountError) -> Failure {
+fn mount_failed(error: &MountError) -> Failure {
     let text = error.to_string();
     match text.split_once("; ") {
         Some((what, hint)) => Failure::new(what).hint(hint),

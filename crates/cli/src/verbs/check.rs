@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::args::Check;
-use crate::failure::{Failure, Result};
+use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
 use crate::registry::Registry;
 use crate::{pools, table, target, units};
@@ -31,34 +31,40 @@ pub fn run(args: &Check) -> Result<()> {
     }
     let progress = Progress::bytes("verifying");
     let checked = pagefold_engine::pool::check(&devices, CACHE_BYTES, &mut |at| {
-        progress.at(at.done_bytes, at.total_bytes)
+        progress.at(at.done_bytes, at.total_bytes);
     });
     progress.finish();
     let (pool, report) =
         checked.map_err(|error| pools::failed(format!("cannot check pool {name}"), &error))?;
+    let files = pagefold_fs::check::check(pool.dataset().as_ref())
+        .context(|| format!("cannot check the file system of pool {name}"))?;
     let (name, guid) = (pool.name().to_owned(), pool.guid().to_string());
+    let errors = report.errors.saturating_add(files.problem_count);
     if args.output.json {
         super::print_json(&json!({
-            "name": name, "guid": guid, "records": report.records, "record_bytes": report.bytes, "nodes": report.nodes,
-            "pages": report.pages, "leaked": report.leaked, "errors": report.errors, "messages": report.messages,
+            "name": name, "guid": guid, "records": report.records, "record_bytes": report.bytes,
+            "nodes": report.nodes, "pages": report.pages, "leaked": report.leaked,
+            "inodes": files.inodes, "directories": files.directories, "orphans": files.orphans,
+            "errors": errors, "messages": report.messages.iter().chain(&files.problems).collect::<Vec<_>>(),
         }))?;
     } else {
-        for message in &report.messages {
+        for message in report.messages.iter().chain(&files.problems) {
             println!("{}", table::printable(message));
         }
-        let (records, bytes) = if args.output.exact {
-            (report.records.to_string(), report.bytes.to_string())
-        } else {
-            (units::count(report.records as f64), units::size(report.bytes))
+        let count = |number: u64| {
+            if args.output.exact { number.to_string() } else { units::count(number as f64) }
         };
+        let size = if args.output.exact { report.bytes.to_string() } else { units::size(report.bytes) };
         println!(
-            "pool {name}: {records} records, {bytes}, {} tree nodes: {} errors",
-            report.nodes, report.errors
+            "pool {name}: {} records ({size}), {} tree nodes, {} inodes: {errors} errors",
+            count(report.records),
+            count(report.nodes),
+            count(files.inodes)
         );
     }
-    if report.errors == 0 {
+    if errors == 0 {
         return Ok(());
     }
-    Err(Failure::new(format!("pool {name} is damaged: {} errors", report.errors))
+    Err(Failure::new(format!("pool {name} is damaged: {errors} errors"))
         .hint("copy what can be read to another pool; nothing was changed here"))
 }

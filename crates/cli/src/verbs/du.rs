@@ -1,5 +1,6 @@
 //! `du`: what files on mounted pools take.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -99,9 +100,8 @@ impl Scan<'_> {
     fn argument(&mut self, path: &Path, emit: &mut dyn FnMut(PathBuf, &FileUsage)) -> Result<()> {
         let metadata = fs::symlink_metadata(path).context(|| format!("cannot look at {}", shown(path)))?;
         let device = metadata.dev();
-        if !self.clients.contains_key(&device) {
-            let mount = target::mount_of(path)?;
-            self.clients.insert(device, target::server(&mount.source)?);
+        if let Entry::Vacant(vacant) = self.clients.entry(device) {
+            vacant.insert(target::server(&target::mount_of(path)?.source)?);
         }
         let mut batch = Vec::new();
         let mut stack = vec![(path.to_owned(), metadata)];

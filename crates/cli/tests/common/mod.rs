@@ -1,6 +1,7 @@
 //! What the tests of the program share: a place of its own for each, and the program run in it.
 
 #![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
