@@ -307,3 +307,37 @@ fn features_unknown_to_this_version_are_respected() {
     let refused = Pool::open_on(devices(&device), &read_only).err().unwrap();
     assert!(matches!(refused, pagefold_engine::Error::Unsupported(_)), "{refused}");
 }
+
+#[test]
+fn a_range_of_metadata_reaches_beyond_pages() {
+    let (_device, pool) = fresh(256 * MIB);
+    let mut keys = Vec::new();
+    for object in 1..20 {
+        for offset in [0, 1, u64::MAX] {
+            keys.push(Key::new(object, 1, offset));
+        }
+        for at in 0..object * 5 {
+            write(&pool, object, at, &page(at));
+        }
+    }
+    for key in &keys {
+        pool.dataset().apply(&[Change::Put(*key, key.object.to_le_bytes().to_vec())]).unwrap();
+    }
+    pool.set_property("compression", Some("lz4")).unwrap();
+    pool.sync().unwrap();
+    let end = Key::new(u64::MAX, Key::ENGINE_KINDS, 0);
+    for limit in [1, 2, 7, 57, 1000] {
+        let mut found = Vec::new();
+        let mut from = Key::new(0, 0, 0);
+        loop {
+            let batch = pool.dataset().range(&from, &end, limit).unwrap();
+            found.extend(batch.iter().map(|(key, _)| *key));
+            let Some((last, _)) = batch.last().filter(|_| batch.len() == limit) else { break };
+            from = match last.offset.checked_add(1) {
+                Some(offset) => Key { offset, ..*last },
+                None => Key::new(last.object, last.kind + 1, 0),
+            };
+        }
+        assert_eq!(found, keys, "limit {limit}");
+    }
+}

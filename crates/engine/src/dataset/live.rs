@@ -462,14 +462,22 @@ impl Dataset for LiveDataset {
     }
 
     fn range(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Vec<u8>)>> {
-        let entries = self.tree.range(from, to, limit)?;
-        Ok(entries
-            .into_iter()
-            .filter_map(|(key, value)| match value {
-                Value::Bytes(bytes) => Some((key, bytes.into_vec())),
-                Value::Page(_) => None,
-            })
-            .collect())
+        let mut found = Vec::new();
+        let mut from = *from;
+        while found.len() < limit && from < *to {
+            let wanted = limit - found.len();
+            let entries = self.tree.range(&from, to, wanted)?;
+            let Some((last, _)) = entries.last().filter(|_| entries.len() == wanted) else {
+                found.extend(entries.into_iter().filter_map(metadata));
+                break;
+            };
+            // A file's pages come after its metadata: on to the next object, not through all of them.
+            let next = if last.kind >= Key::ENGINE_KINDS { object_after(last) } else { key_after(last) };
+            found.extend(entries.into_iter().filter_map(metadata));
+            let Some(next) = next else { break };
+            from = next;
+        }
+        Ok(found)
     }
 
     fn apply(&self, changes: &[Change<'_>]) -> Result<()> {
@@ -597,6 +605,28 @@ fn redo_bytes(change: &Ready) -> u64 {
 
 fn page_end(object: u64, to: u64) -> Key {
     if to == u64::MAX { Key::new(object, Key::PAGE + 1, 0) } else { Key::page(object, to) }
+}
+
+/// The entry, if it is the file system's and not the engine's.
+fn metadata((key, value): (Key, Value)) -> Option<(Key, Vec<u8>)> {
+    match value {
+        Value::Bytes(bytes) if key.kind < Key::ENGINE_KINDS => Some((key, bytes.into_vec())),
+        Value::Bytes(_) | Value::Page(_) => None,
+    }
+}
+
+/// The first key after `key`; `None` after the last of all.
+fn key_after(key: &Key) -> Option<Key> {
+    match (key.offset.checked_add(1), key.kind.checked_add(1)) {
+        (Some(offset), _) => Some(Key { offset, ..*key }),
+        (None, Some(kind)) => Some(Key::new(key.object, kind, 0)),
+        (None, None) => object_after(key),
+    }
+}
+
+/// The first key of the object after that of `key`; `None` after the last.
+fn object_after(key: &Key) -> Option<Key> {
+    key.object.checked_add(1).map(|object| Key::new(object, 0, 0))
 }
 
 fn shared_key(ptr: Ptr) -> Key {
