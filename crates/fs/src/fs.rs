@@ -168,7 +168,8 @@ impl Fs {
     pub(crate) fn attr(&self, ino: u64, inode: &Inode) -> Result<Attr> {
         let blocks = match inode.kind {
             FileKind::Regular if inode.object == 0 => 0,
-            FileKind::Regular => self.dataset.usage(inode.object)?.stored_bytes.div_ceil(512),
+            // What is not committed yet is not counted yet. Archivers take a file without blocks for one hole.
+            FileKind::Regular => self.dataset.usage(inode.object)?.stored_bytes.div_ceil(512).max(1),
             _ => inode.size.div_ceil(512),
         };
         Ok(Attr {
