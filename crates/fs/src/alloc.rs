@@ -214,13 +214,7 @@ impl Fs {
         }
         let edges = self.copy_out_edges(src, from_offset, &plan, record_size, buf)?;
         let (head, tail) = edges.split_at(plan.head as usize);
-        let mut write = |offset: u64, data: &'a [u8]| {
-            if !data.is_empty() {
-                changes.push(Change::Write { object: dst.object, record_size: dst.recordsize, offset, data });
-            }
-        };
-        write(to_offset, head);
-        write(to_offset + plan.head + plan.count * record_size, tail);
+        // Sharing comes first: within one file the head may go into the last record that is shared, behind the end.
         changes.push(Change::Share {
             from_object: src.object,
             from_page: (from_offset + plan.head) / record_size,
@@ -228,6 +222,13 @@ impl Fs {
             to_page: (to_offset + plan.head) / record_size,
             count: plan.count,
         });
+        let mut write = |offset: u64, data: &'a [u8]| {
+            if !data.is_empty() {
+                changes.push(Change::Write { object: dst.object, record_size: dst.recordsize, offset, data });
+            }
+        };
+        write(to_offset, head);
+        write(to_offset + plan.head + plan.count * record_size, tail);
         if plan.last_is_partial {
             dst.set(flag::TAIL, src.has(flag::TAIL));
         }

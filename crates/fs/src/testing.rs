@@ -78,6 +78,12 @@ impl MemDataset {
         self.state.read().values.iter().map(|(k, v)| (*k, v.clone())).collect()
     }
 
+    /// Every object that has pages, with its recordsize and the numbers of its pages.
+    pub fn objects(&self) -> Vec<(u64, u32, Vec<u64>)> {
+        let state = self.state.read();
+        state.objects.iter().map(|(id, o)| (*id, o.record_size, o.pages.keys().copied().collect())).collect()
+    }
+
     fn check_failure(&self) -> Result<()> {
         match &*self.failure.lock() {
             Some(reason) => Err(Error::Failed(reason.clone())),

@@ -99,6 +99,20 @@ fn a_shared_last_page_does_not_leak_what_was_cut() {
     bed.check();
 }
 
+/// The head of the copy goes into the very record whose beginning is shared.
+#[test]
+fn a_file_copied_behind_itself_ends_in_zeros() {
+    let (bed, f, data) = bed_with(3 * P as usize + 1);
+    assert_eq!(bed.fs.copy_file_range(f, 2 * P - 1, f, 4 * P - 1, 99_999).unwrap(), P + 2);
+    bed.fs.setattr(f, &crate::SetAttr { size: Some(6 * P), ..Default::default() }).unwrap();
+    let mut expected = data.clone();
+    expected.resize(4 * P as usize - 1, 0);
+    expected.extend_from_slice(&data[2 * P as usize - 1..]);
+    expected.resize(6 * P as usize, 0);
+    assert!(bed.read(f, 0, 999_999) == expected);
+    bed.check();
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Write(usize, u64, usize),
@@ -214,7 +228,6 @@ fn apply_to(bed: &Bed, ino: [Ino; 2], op: &Op, seed: u64) -> crate::Result<()> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     /// Two files of equal or different recordsize, and what a vector of bytes says of every change of them.
     #[test]

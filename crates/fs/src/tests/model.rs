@@ -281,7 +281,6 @@ fn compare(bed: &Bed, model: &Model) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
     fn calls_match_a_model_of_posix(ops in prop::collection::vec(op(), 1..80), bits in 0..4u32) {
