@@ -2,20 +2,40 @@
 //!
 //!     bench_server null DIR SIZE_BYTES [dev|ring [THREADS]]
 //!     bench_server pass DIR FILE       [dev|ring [THREADS]]
+//!     bench_server memory DIR SIZE_BYTES [dev|ring [THREADS]]   (a whole file system, in memory, without a limit)
 
-use pagefold_fuse::null::{NullServer, PassServer};
-use pagefold_fuse::{Handler, MountOptions, Session, Transport};
+use pagefold_fs::testing::MemDataset;
+use pagefold_fs::{Caller, FormatOptions, Fs, FsOptions, Ino, OpenFlags, SystemClock, WriteFlags};
+use pagefold_fuse::null::{FILE_NAME, NullServer, PassServer};
+use pagefold_fuse::{Dispatch, Handler, MountOptions, Session, Transport};
 use std::{env, error::Error, path::Path, sync::Arc};
+
+/// A file system in memory with one file, as the other servers have it.
+fn memory(size: u64) -> Result<Dispatch, Box<dyn Error>> {
+    let dataset = Arc::new(MemDataset::new(u64::MAX));
+    Fs::format(&*dataset, &SystemClock, &FormatOptions { seed: 1, uid: 0, gid: 0, perm: 0o755 })?;
+    let options = FsOptions { recordsize: Some(8192), ..FsOptions::default() };
+    let fs = Fs::mount(dataset, Arc::new(SystemClock), options)?;
+    let file = fs.create(Ino::ROOT, FILE_NAME.as_bytes(), 0o644, OpenFlags::default(), &Caller::default())?;
+    let data: Vec<u8> = (0..8192u32).map(|i| (i / 8) as u8 | 1).collect();
+    for page in 0..size / 8192 {
+        fs.write(file.ino, page * 8192, &data, WriteFlags::default())?;
+    }
+    Ok(Dispatch::new(Arc::new(fs)))
+}
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [kind, dir, what, rest @ ..] = arguments.as_slice() else {
-        return Err("usage: bench_server null DIR SIZE_BYTES | pass DIR FILE [dev|ring [THREADS]]".into());
+        return Err(
+            "usage: bench_server null|memory DIR SIZE_BYTES | pass DIR FILE [dev|ring [THREADS]]".into()
+        );
     };
     let handler: Arc<dyn Handler> = match kind.as_str() {
         "null" => Arc::new(NullServer::new(what.parse()?)),
+        "memory" => Arc::new(memory(what.parse()?)?),
         "pass" => Arc::new(PassServer::new(Path::new(what))?),
-        other => return Err(format!("{other} is neither null nor pass").into()),
+        other => return Err(format!("{other} is neither null, pass nor memory").into()),
     };
     let transport = match rest.first().map(String::as_str) {
         None => Transport::Auto,

@@ -38,4 +38,4 @@ pub use request::{Handler, Request};
 pub use rustix::io::Errno;
 pub use session::Session;
 pub use stats::{LATENCY_BUCKETS, OpcodeStats, Stats};
-pub use transport::Transport;
+pub use transport::{Transport, enable_ring, ring_enabled};

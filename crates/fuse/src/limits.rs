@@ -42,8 +42,13 @@ pub const WAIT_THREADS_MAX: usize = 64;
 /// A thread of the blocking pool ends after having had nothing to do for this long.
 pub const BLOCKING_IDLE: Duration = Duration::from_secs(10);
 
-/// Requests that a ring's queue holds per CPU.
-pub const RING_DEPTH: u32 = 64;
+/// Entries of all rings together at most, each with room for a request of 1 MiB. Room that was never used takes no memory.
+pub const RING_ENTRIES_MAX: usize = 256;
+/// Entries of the ring of one CPU at most: the requests under way there, more wait in the kernel. 64 requests at depth 16 of 4
+/// jobs on 2 CPUs fit.
+pub const RING_DEPTH_MAX: usize = 32;
+/// And at least, however many CPUs there are.
+pub const RING_DEPTH_MIN: usize = 4;
 
 /// How long the kernel has to say INIT after a mount, and the ring to come up.
 pub const INIT_TIMEOUT: Duration = Duration::from_secs(20);

@@ -305,9 +305,6 @@ pub mod init {
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
-/// Set in `unique` of a request that the kernel sends a second time after a takeover.
-pub const UNIQUE_RESEND: u64 = 1 << 63;
-
 /// `FUSE_WRITE_CACHE`: written back from the page cache (stores of a shared mapping), not by a write call.
 pub const WRITE_CACHE: u32 = 1 << 0;
 /// `FUSE_WRITE_KILL_SUIDGID`: set-user-ID and set-group-ID bits end with this write.

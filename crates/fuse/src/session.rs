@@ -64,7 +64,12 @@ impl Session {
             Transport::Dev => RingWish::Never,
             Transport::Auto if !transport::ring_enabled() => RingWish::Never,
             Transport::Auto => RingWish::IfOffered,
-            Transport::IoUring => RingWish::Always,
+            Transport::IoUring => {
+                if let Err(error) = transport::enable_ring() {
+                    tracing::debug!(%error, "FUSE over io_uring cannot be switched on");
+                }
+                RingWish::Always
+            }
         };
         let pages_max = mount::request_pages_max();
         let Mounted { device, dir } = mount::mount(dir, options)?;

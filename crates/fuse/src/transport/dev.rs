@@ -110,23 +110,35 @@ pub(super) fn start(wiring: Wiring) -> io::Result<Box<dyn Running>> {
 
 /// Starts one more thread, unless the bound is reached.
 fn spawn(workers: &Arc<Workers>) -> io::Result<()> {
-    let mut alive = workers.alive.lock();
-    if *alive >= workers.wiring.threads_max {
-        return Ok(());
-    }
+    let index = {
+        let mut alive = workers.alive.lock();
+        if *alive >= workers.wiring.threads_max {
+            return Ok(());
+        }
+        *alive += 1;
+        *alive - 1
+    };
+    // Counts out a thread that could not be started, too.
+    let mine = Alive(Arc::clone(workers));
     let device =
-        if *alive == 0 { Arc::clone(&workers.wiring.device) } else { clone_device(&workers.wiring.device) };
+        if index == 0 { Arc::clone(&workers.wiring.device) } else { clone_device(&workers.wiring.device) };
     let channel = Arc::new(Channel { device, spare: Mutex::default() });
-    let mine = Arc::clone(workers);
-    thread::Builder::new().name(format!("pf-fuse-{alive}")).spawn(move || {
-        if let Err(error) = work(&mine, &channel) {
+    let spawned = thread::Builder::new().name(format!("pf-fuse-{index}")).spawn(move || {
+        if let Err(error) = work(&mine.0, &channel) {
             tracing::error!(%error, "a thread on /dev/fuse ended");
         }
-        *mine.alive.lock() -= 1;
-        mine.ended.notify_all();
-    })?;
-    *alive += 1;
-    Ok(())
+    });
+    spawned.map(drop)
+}
+
+/// Counts a thread out when it ends, however it does.
+struct Alive(Arc<Workers>);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        *self.0.alive.lock() -= 1;
+        self.0.ended.notify_all();
+    }
 }
 
 /// Another descriptor of the same connection with a list of requests in processing of its own; where that fails, the
@@ -179,7 +191,11 @@ fn work(workers: &Arc<Workers>, channel: &Arc<Channel>) -> io::Result<()> {
         let bytes = &exchange.buffer.as_slice()[REQUEST_START..REQUEST_START + len];
         let header = match InHeader::read_from_prefix(bytes) {
             Ok((header, _)) if header.len as usize == len => header,
-            _ => return Err(io::Error::other(format!("a message of {len} bytes that is no request"))),
+            _ => {
+                tracing::error!(len, "the kernel sent a message that is no request");
+                channel.spare.lock().push(exchange);
+                continue;
+            }
         };
         // A thread stuck in a request must not keep others waiting: there is always one that listens.
         if last_idle && let Err(error) = spawn(workers) {

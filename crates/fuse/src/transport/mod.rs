@@ -11,12 +11,12 @@ use std::{fs, io, os::fd::OwnedFd, sync::Arc};
 /// Which transport a session uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// The ring where the kernel offers it, `/dev/fuse` otherwise.
+    /// The ring where the administrator has switched it on ([`enable_ring`]), `/dev/fuse` otherwise.
     #[default]
     Auto,
     /// Reads and writes of `/dev/fuse`, one thread per request under way.
     Dev,
-    /// FUSE over io_uring; a mount fails where the kernel does not offer it.
+    /// FUSE over io_uring, switched on if need be and possible; a mount fails where it is not to be had.
     IoUring,
 }
 
@@ -66,7 +66,24 @@ pub(crate) fn read_one(device: &Arc<OwnedFd>, stats: &Arc<Stats>) -> io::Result<
     dev::read_one(device, stats)
 }
 
+/// The module's parameter that lets servers speak over rings; the kernel's default is off.
+const ENABLE_URING: &str = "/sys/module/fuse/parameters/enable_uring";
+
 /// Whether the kernel lets a server speak over a ring.
-pub(crate) fn ring_enabled() -> bool {
-    fs::read_to_string("/sys/module/fuse/parameters/enable_uring").is_ok_and(|text| text.trim() == "Y")
+pub fn ring_enabled() -> bool {
+    fs::read_to_string(ENABLE_URING).is_ok_and(|text| text.trim() == "Y")
+}
+
+/// Lets servers speak over rings, until the machine restarts; for all FUSE mounts made from now on. Lasting:
+/// `options fuse enable_uring=1` in `/etc/modprobe.d`.
+///
+/// # Errors
+/// `NotFound` before Linux 6.14, `PermissionDenied` for others than root.
+pub fn enable_ring() -> io::Result<()> {
+    if ring_enabled() {
+        return Ok(());
+    }
+    // Not created where it does not exist.
+    let mut parameter = fs::OpenOptions::new().write(true).open(ENABLE_URING)?;
+    io::Write::write_all(&mut parameter, b"Y")
 }

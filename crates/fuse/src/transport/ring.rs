@@ -10,7 +10,9 @@
 use super::{Running, Wiring};
 use crate::blocking::Blocking;
 use crate::buffer::Buffer;
-use crate::limits::{INIT_TIMEOUT, PAGE_BYTES, PAYLOAD_BYTES, RING_DEPTH};
+use crate::limits::{
+    INIT_TIMEOUT, PAGE_BYTES, PAYLOAD_BYTES, RING_DEPTH_MAX, RING_DEPTH_MIN, RING_ENTRIES_MAX,
+};
 use crate::operation::Arguments;
 use crate::protocol::{
     InHeader, OutHeader, RING_CMD_COMMIT_AND_FETCH, RING_CMD_REGISTER, RING_HEADER_BYTES, RING_OP_BYTES,
@@ -113,11 +115,12 @@ pub(super) fn start(wiring: &Wiring) -> io::Result<Box<dyn Running>> {
     let (report, reports) = mpsc::channel();
     let blocking = Blocking::pool();
     let cpus = possible_cpus()?;
+    let depth = (RING_ENTRIES_MAX / cpus).clamp(RING_DEPTH_MIN, RING_DEPTH_MAX);
     let mut threads = Vec::with_capacity(cpus);
     for cpu in 0..cpus {
         let (wiring, report, blocking) = (wiring.clone(), report.clone(), blocking.clone());
         threads.push(thread::Builder::new().name(format!("pf-ring-{cpu}")).spawn(move || {
-            match Worker::register(&wiring, cpu) {
+            match Worker::register(&wiring, cpu, depth) {
                 Ok(mut worker) => {
                     let _ = report.send(Ok(()));
                     if let Err(error) = worker.run(&wiring, &blocking) {
@@ -161,7 +164,7 @@ struct Worker {
 
 impl Worker {
     /// Binds the calling thread to `cpu`, makes its ring and hands all entries to the kernel.
-    fn register(wiring: &Wiring, cpu: usize) -> io::Result<Self> {
+    fn register(wiring: &Wiring, cpu: usize, depth: usize) -> io::Result<Self> {
         let qid = u16::try_from(cpu).map_err(|_| io::Error::other("more than 65536 CPUs"))?;
         if cpu < CpuSet::MAX_CPU {
             let mut here = CpuSet::new();
@@ -174,8 +177,8 @@ impl Worker {
         let ring = Ring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
-            .setup_cqsize(RING_DEPTH * 2)
-            .build(RING_DEPTH + 2)?;
+            .setup_cqsize(depth as u32 * 2)
+            .build(depth as u32 + 2)?;
         let queue = Arc::new(Queue {
             done: Mutex::default(),
             asleep: AtomicBool::new(false),
@@ -191,27 +194,22 @@ impl Worker {
             alive: 0,
             wake_value: Box::new(0),
         };
-        worker.hand_out_entries()?;
+        worker.hand_out_entries(depth)?;
         Ok(worker)
     }
 
-    fn hand_out_entries(&mut self) -> io::Result<()> {
+    fn hand_out_entries(&mut self, depth: usize) -> io::Result<()> {
         // The kernel reads the vectors while REGISTER is submitted, and the memory they point at as long as the entry lives.
-        let mut vectors = Vec::with_capacity(RING_DEPTH as usize);
-        for index in 0..RING_DEPTH {
+        let mut vectors = Vec::with_capacity(depth);
+        for index in 0..depth as u64 {
             let buffer = Buffer::new(PAGE_BYTES + PAYLOAD_BYTES)?;
             let start = buffer.as_mut_ptr();
             vectors.push([
                 libc::iovec { iov_base: start.cast(), iov_len: HEADER_BYTES },
                 libc::iovec { iov_base: start.wrapping_add(PAGE_BYTES).cast(), iov_len: PAYLOAD_BYTES },
             ]);
-            let exchange = RingExchange {
-                buffer,
-                index: u64::from(index),
-                commit_id: 0,
-                payload_len: 0,
-                queue: Arc::clone(&self.queue),
-            };
+            let exchange =
+                RingExchange { buffer, index, commit_id: 0, payload_len: 0, queue: Arc::clone(&self.queue) };
             self.entries.push(Some(Box::new(exchange)));
         }
         self.alive = vectors.len();
@@ -274,7 +272,7 @@ impl Worker {
 
     /// Answers requests until the connection has ended and every entry came back.
     fn run(&mut self, wiring: &Wiring, blocking: &Blocking) -> io::Result<()> {
-        let mut arrived = Vec::with_capacity(RING_DEPTH as usize * 2);
+        let mut arrived = Vec::with_capacity(self.entries.len() + 1);
         while self.alive > 0 {
             self.commit_done()?;
             self.queue.asleep.store(true, SeqCst);
