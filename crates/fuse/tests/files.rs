@@ -75,7 +75,7 @@ fn a_write_of_one_mebibyte_is_one_request() {
         assert_eq!(file.write_at(&data, offset).unwrap(), 1 << 20);
         assert_eq!(m.requests(Opcode::Write) - before, 1, "buffered write at {offset}");
     }
-    // The exception, which docs/decisions/0002 tells: where a buffered write begins within a page that the kernel has not
+    // The exception, which docs/decisions/0003 tells: where a buffered write begins within a page that the kernel has not
     // cached, the rest of that page is a request of its own.
     let fresh = open(&m.path("fresh"), 0);
     let before = m.requests(Opcode::Write);
