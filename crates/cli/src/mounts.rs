@@ -36,6 +36,17 @@ pub fn ours() -> Result<Vec<MountEntry>> {
     Ok(all()?.into_iter().filter(|mount| mount.fs_type == FS_TYPE).collect())
 }
 
+/// Mounts of `pool` whose server has died.
+pub fn dead(pool: &str) -> Result<Vec<MountEntry>> {
+    Ok(ours()?.into_iter().filter(|mount| mount.source == pool && is_dead(mount)).collect())
+}
+
+/// Whether nobody answers for a mount any more. Only what is asked of the server each time tells: attributes
+/// may come from the kernel's cache.
+pub fn is_dead(mount: &MountEntry) -> bool {
+    matches!(rustix::fs::statvfs(&mount.dir), Err(rustix::io::Errno::NOTCONN))
+}
+
 /// One line: `36 35 98:0 /root /dir options optional... - type source super_options` (proc(5)).
 fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|byte| *byte == b' ');

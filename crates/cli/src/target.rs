@@ -43,15 +43,10 @@ pub fn server(word: &str) -> Result<Client> {
     if let Some(client) = connect(&pool)? {
         return Ok(client);
     }
-    if let Some(mount) = mounts::ours()?.into_iter().find(|mount| mount.source == pool) {
-        return Err(Failure::new(format!(
-            "the server of pool {pool}, mounted at {}, does not answer",
-            mount.dir.display()
-        ))
-        .hint(format!(
-            "if it has died, mount the pool again: pagefold mount {pool} {}",
-            mount.dir.display()
-        )));
+    if let Some(mount) = mounts::dead(&pool)?.first() {
+        let dir = mount.dir.display();
+        return Err(Failure::new(format!("the server of pool {pool}, mounted at {dir}, has died"))
+            .hint(format!("mounting the pool again recovers it: pagefold mount {pool} {dir}")));
     }
     let known = Registry::open()?.find(&pool)?;
     Err(Failure::new(format!("pool {} is not mounted", known.name))

@@ -33,7 +33,7 @@ pub use blocking::{Blocking, Wait};
 pub use dispatch::Dispatch;
 pub use errno::errno;
 pub use init::{Agreement, InitError};
-pub use mount::{MountError, MountOptions, is_mount_point, unmount};
+pub use mount::{MountError, MountOptions, check_mount_point, is_mount_point, unmount};
 pub use request::{Handler, Request};
 pub use rustix::io::Errno;
 pub use session::Session;

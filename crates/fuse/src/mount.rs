@@ -177,8 +177,11 @@ fn denied(what: &str, hint: &str) -> MountError {
     MountError::Denied { what: what.into(), hint: hint.into() }
 }
 
-/// The path without symbolic links, if it can be mounted on.
-fn check_mount_point(dir: &Path, options: &MountOptions) -> Result<PathBuf, MountError> {
+/// The path without symbolic links, if it can be mounted on; a dead mount is detached where `options` say so.
+///
+/// # Errors
+/// Why it cannot, as mounting would tell.
+pub fn check_mount_point(dir: &Path, options: &MountOptions) -> Result<PathBuf, MountError> {
     let resolved = match std::fs::canonicalize(dir) {
         Ok(path) => path,
         Err(error) => match error.raw_os_error() {

@@ -13,6 +13,7 @@ mod server;
 mod signals;
 
 use std::sync::Arc;
+use std::thread;
 
 pub use report::Outcome;
 
@@ -67,6 +68,9 @@ fn start(args: &Mount) -> Result<Running> {
 
 impl Running {
     fn until_the_end(self) -> Result<()> {
+        let server = Arc::clone(&self.server);
+        let followed = thread::Builder::new().name("mount".into()).spawn(move || server.follow_mount());
+        followed.context(|| "cannot start a thread".into())?;
         self.server.wait_for_unmount();
         report::notify("STOPPING=1");
         let closed = self.server.close();

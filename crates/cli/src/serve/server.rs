@@ -15,10 +15,13 @@ use super::background::Background;
 use super::events::Ring;
 use super::plan::Plan;
 use super::policy::{Policed, SyncMode};
-use crate::control::{Client, Source, UnmountMode};
+use crate::control::{Source, UnmountMode};
 use crate::failure::{Context, Failure, Result};
 use crate::mountopts::{IoUring, MountOptions};
-use crate::{mounts, pools, units};
+use crate::{mounts, places, pools, units};
+
+/// How long the connection may take to end by itself after the mount was detached by force.
+const CUT_OFF_GRACE: Duration = Duration::from_millis(200);
 
 /// How far the mount's life has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +62,10 @@ impl Server {
         if let Some(bytes) = plan.options.cache_bytes {
             options.cache_bytes = bytes;
         }
+        // Before the pool is touched: most mistakes are about the directory.
+        detach_dead(plan)?;
+        let fuse_options = fuse_options(plan, options.read_only);
+        pagefold_fuse::check_mount_point(&plan.dir, &fuse_options).map_err(|error| mount_failed(&error))?;
         let pool = pools::open_known(&plan.known, &options)?;
         let replayed = pool.replayed();
         tracing::info!(
@@ -83,9 +90,8 @@ impl Server {
             take_effect(&pool, &policy, &record_size, name, &effective(&pool, &plan.options, name)?)?;
         }
         let pool_work = pool.run().map_err(|error| pools::failed("cannot start the pool's work", &error))?;
-        detach_dead(plan)?;
-        let session = Session::mount(Arc::clone(&fs), &plan.dir, &fuse_options(plan, options.read_only))
-            .map_err(|error| mount_failed(&error));
+        let session =
+            Session::mount(Arc::clone(&fs), &plan.dir, &fuse_options).map_err(|error| mount_failed(&error));
         let session = match session {
             Ok(session) => session,
             Err(failure) => {
@@ -114,11 +120,18 @@ impl Server {
         })
     }
 
-    /// Returns when the mount has ended, by whomever.
-    pub fn wait_for_unmount(&self) {
+    /// Follows the mount to its end, by whomever; for a thread of its own.
+    pub fn follow_mount(&self) {
         self.session.wait();
-        tracing::info!("unmounted");
-        self.advance(Phase::Unmounted);
+        self.unmounted();
+    }
+
+    /// Returns when the mount has ended or its users were cut off.
+    pub fn wait_for_unmount(&self) {
+        let mut phase = self.phase.lock();
+        while *phase == Phase::Serving {
+            self.phase_changed.wait(&mut phase);
+        }
     }
 
     /// Waits at most `patience` for the mount to end; whether it has.
@@ -138,18 +151,42 @@ impl Server {
         if *self.phase.lock() != Phase::Serving {
             return Ok(true);
         }
-        match self.session.unmount(mode != UnmountMode::Normal) {
+        if mode == UnmountMode::Force {
+            return self.cut_off().map(|()| true);
+        }
+        match self.session.unmount(mode == UnmountMode::Lazy) {
             // A lazy unmount may have come before.
-            Ok(()) | Err(MountError::NotMounted(_)) => {}
-            Err(MountError::InUse(_)) => return Ok(false),
-            Err(error) => return Err(error.to_string()),
+            Ok(()) | Err(MountError::NotMounted(_)) => Ok(true),
+            Err(MountError::InUse(_)) => Ok(false),
+            Err(error) => Err(error.to_string()),
         }
-        if mode == UnmountMode::Force && !self.wait_until_unmounted(Duration::from_millis(100)) {
-            self.session
-                .abort()
-                .map_err(|error| format!("cannot cut off the users of the mount: {error}"))?;
+    }
+
+    /// Takes the mount away and ends the connection; whoever still uses it gets errors.
+    fn cut_off(&self) -> Result<(), String> {
+        use rustix::mount::UnmountFlags;
+        let detached = if places::is_root() {
+            // FORCE ends the connection, also where /sys/fs/fuse is not there.
+            let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+            match rustix::mount::unmount(self.session.dir(), flags) {
+                Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
+                Err(errno) => Err(std::io::Error::from(errno).to_string()),
+            }
+        } else {
+            match self.session.unmount(true) {
+                Ok(()) | Err(MountError::NotMounted(_)) => Ok(()),
+                Err(error) => Err(error.to_string()),
+            }
+        };
+        detached.map_err(|error| format!("cannot detach {}: {error}", self.session.dir().display()))?;
+        if !self.wait_until_unmounted(CUT_OFF_GRACE)
+            && let Err(error) = self.session.abort()
+        {
+            // The connection ends with this process at the latest; the pool refuses changes before.
+            tracing::warn!(%error, "cannot end the connection to the kernel");
         }
-        Ok(true)
+        self.unmounted();
+        Ok(())
     }
 
     /// Makes everything written so far durable, whatever the `sync` property says.
@@ -168,7 +205,8 @@ impl Server {
             Ok(()) => tracing::info!("the pool is closed"),
             Err(error) => tracing::error!(error, "the pool could not be closed"),
         }
-        self.advance(Phase::Closed(closed.clone()));
+        *self.phase.lock() = Phase::Closed(closed.clone());
+        self.phase_changed.notify_all();
         closed
     }
 
@@ -183,9 +221,13 @@ impl Server {
         }
     }
 
-    fn advance(&self, to: Phase) {
-        *self.phase.lock() = to;
-        self.phase_changed.notify_all();
+    fn unmounted(&self) {
+        let mut phase = self.phase.lock();
+        if *phase == Phase::Serving {
+            tracing::info!("unmounted");
+            *phase = Phase::Unmounted;
+            self.phase_changed.notify_all();
+        }
     }
 
     /// Stores a property, makes it durable and lets it take effect.
@@ -204,14 +246,11 @@ impl Server {
     }
 }
 
-/// Takes a mount of ours off the directory if its server is dead: that of this pool must be, since its name and
-/// its devices are ours now.
+/// Takes mounts of ours off the directory whose server has died.
 fn detach_dead(plan: &Plan) -> Result<()> {
-    for mount in mounts::ours()?.into_iter().filter(|mount| mount.dir == plan.dir) {
-        if mount.source == plan.pool || Client::connect(&mount.source).is_ok_and(|client| client.is_none()) {
-            tracing::warn!(pool = mount.source, dir = %mount.dir.display(), "detaching a mount whose server has died");
-            pagefold_fuse::unmount(&mount.dir, true).map_err(|error| mount_failed(&error))?;
-        }
+    for mount in mounts::ours()?.iter().filter(|mount| mount.dir == plan.dir && mounts::is_dead(mount)) {
+        tracing::warn!(pool = mount.source, dir = %mount.dir.display(), "detaching a mount whose server has died");
+        pagefold_fuse::unmount(&mount.dir, true).map_err(|error| mount_failed(&error))?;
     }
     Ok(())
 }

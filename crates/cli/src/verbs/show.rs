@@ -260,7 +260,7 @@ fn mountpoint(pool: &PoolFigures) -> String {
     if let Some(mount) = &pool.mount {
         return mount.dir.to_string_lossy().into_owned();
     }
-    let dead = mounts::ours().ok().and_then(|all| all.into_iter().find(|mount| mount.source == pool.name));
+    let dead = mounts::dead(&pool.name).unwrap_or_default().into_iter().next();
     dead.map_or_else(|| "-".into(), |mount| format!("{} (its server died)", mount.dir.display()))
 }
 

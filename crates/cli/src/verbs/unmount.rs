@@ -34,9 +34,9 @@ pub fn run(args: &Unmount) -> Result<()> {
     if let Some(mut client) = target::connect(&pool)? {
         return end(&mut client, mode);
     }
-    match mounts::ours()?.into_iter().find(|mount| mount.source == pool) {
-        Some(dead) => detach_dead(&dead),
-        None => target::server(&args.target).map(|_| ()),
+    match mounts::dead(&pool)?.as_slice() {
+        [] => target::server(&args.target).map(|_| ()),
+        dead => dead.iter().try_for_each(detach_dead),
     }
 }
 
@@ -56,17 +56,19 @@ pub fn end(client: &mut Client, mode: UnmountMode) -> Result<()> {
                 _ => Ok(()),
             }
         }
-        Reply::Busy {} => Err(busy(client.pool())?),
+        Reply::Busy {} => Err(busy(client)?),
         _ => Err(client.misunderstood()),
     }
 }
 
-fn busy(pool: &str) -> Result<Failure> {
-    let mount = mounts::ours()?.into_iter().find(|mount| mount.source == pool);
-    let (dir, holders) = match &mount {
-        Some(mount) => (mount.dir.display().to_string(), holders::of(mount)),
-        None => (pool.to_owned(), Vec::new()),
+fn busy(client: &mut Client) -> Result<Failure> {
+    let Reply::Status { figures } = client.ask(&Request::Status {})? else {
+        return Err(client.misunderstood());
     };
+    let pool = &figures.name;
+    let at = figures.mount.map(|mount| mount.dir).unwrap_or_default();
+    let holders = mounts::ours()?.iter().find(|mount| mount.dir == at).map(holders::of).unwrap_or_default();
+    let dir = at.display();
     let who = match holders.as_slice() {
         [] => "no process of yours holds it: somebody else's does, or another mount namespace".to_owned(),
         some => format!("it is held by\n{}", holders::text(some, HOLDERS_SHOWN)),
