@@ -67,24 +67,12 @@ man: build ## Man pages and shell completions: out/man, out/completions
 	$(PAGEFOLD) man out/man
 	@for shell in bash zsh fish; do $(PAGEFOLD) completion $$shell > out/completions/pagefold.$$shell; done
 
-install: ## Install what build and man have made: program, mount helper, units, man pages, completions
-	@test -x $(PAGEFOLD) -a -d out/man || { echo "run 'make build man' first (not as root, if cargo is yours)"; exit 1; }
-	install -D -m 755 $(PAGEFOLD) $(DESTDIR)$(PREFIX)/bin/pagefold
-	install -d $(DESTDIR)/sbin
-	ln -sf $(PREFIX)/bin/pagefold $(DESTDIR)/sbin/mount.pagefold
-	ln -sf $(PREFIX)/bin/pagefold $(DESTDIR)/sbin/umount.pagefold
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system dist/systemd/*
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man8 out/man/*
-	install -D -m 644 out/completions/pagefold.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/pagefold
-	install -D -m 644 out/completions/pagefold.zsh $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_pagefold
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d out/completions/pagefold.fish
+install: ## Install what build has made: program, mount helpers, unit, man pages, completions
+	@test -x $(PAGEFOLD) || { echo "run 'make build' first (not as root, if cargo is yours)"; exit 1; }
+	PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" dist/install.sh $(PAGEFOLD)
 
 uninstall: ## Remove what install has put there
-	rm -f $(DESTDIR)$(PREFIX)/bin/pagefold $(DESTDIR)/sbin/mount.pagefold $(DESTDIR)/sbin/umount.pagefold
-	rm -f $(DESTDIR)$(PREFIX)/lib/systemd/system/pagefold* $(DESTDIR)$(PREFIX)/share/man/man8/pagefold*
-	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/pagefold
-	rm -f $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_pagefold
-	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/pagefold.fish
+	PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" dist/install.sh --uninstall
 
 clean: ## Undo what killed runs of the laboratory have left
 	@$(LAB) clean
