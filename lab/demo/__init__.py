@@ -16,6 +16,7 @@ from .. import load, proc, ui, verify
 from ..crash import crash_under_load
 from ..ledger import Run
 from ..paths import LAB_DIR
+from ..pool import Pool
 from ..postgres import USER, Postgres
 from ..storage import Place, Usage, place
 from . import compare, documents
@@ -109,6 +110,8 @@ def demo(*, small: bool, on: str, keep_logs: Path) -> int:
         print(f"\n{compare.render(columns)}\n")
         print(f"  {compare.summary(columns)}")
         print(FOOTNOTE)
+        if isinstance(where, Pool):
+            print(f"  {pool_line(where)}\n")
         survived = crash(run, where, server, steps)
         with steps.step("everything stopped, unmounted, verified offline, removed"):
             server.stop()
@@ -117,6 +120,16 @@ def demo(*, small: bool, on: str, keep_logs: Path) -> int:
             where.destroy()
     print(f"\n{survived}\nThe demo took {time.monotonic() - steps.began:.0f} s. Logs: {keep_logs}\n")
     return 0
+
+
+def pool_line(pool: Pool) -> str:
+    """The live pool as a whole: also PostgreSQL's log and other databases, and dead space that folding will reuse."""
+    figures = pool.figures()
+    used, taken = figures["used_bytes"], figures["allocated_bytes"]
+    return (
+        f"The pool as a whole, PostgreSQL's log included: {ui.size(used)} in use, in chunks of {ui.size(taken)} in all;\n"
+        f"  what is dead in them is folded away when space is wanted."
+    )
 
 
 def require_room() -> None:
