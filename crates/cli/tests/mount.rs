@@ -84,7 +84,6 @@ fn a_pool_lives_from_creation_to_destruction() {
     assert_eq!(state(&sandbox), "ONLINE");
     let data = rows(50_000);
     fs::write(sandbox.path("mnt/table"), &data).unwrap();
-    sandbox.ok(&["sync", "tank"]);
 
     let du = sandbox.json(&["du", "-a", "mnt"]);
     let total = &du["total"];
