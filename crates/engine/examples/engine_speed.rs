@@ -55,10 +55,14 @@ fn main() {
     let path = PathBuf::from(args.next().unwrap());
     let compression = args.next().unwrap_or_else(|| "auto".into());
     create_file_device(&path, 4 << 30).unwrap();
-    create("speed", &[path.clone()], &CreateOptions { force: false, created: 0, guid: Guid([7; 16]) })
-        .unwrap();
+    create(
+        "speed",
+        std::slice::from_ref(&path),
+        &CreateOptions { force: false, created: 0, guid: Guid([7; 16]) },
+    )
+    .unwrap();
     let options = OpenOptions { cache_bytes: 2 << 30, log_bytes: Some(1 << 30), ..OpenOptions::default() };
-    let pool = Pool::open(&[path.clone()], &options).unwrap();
+    let pool = Pool::open(std::slice::from_ref(&path), &options).unwrap();
     pool.set_compression(compression.parse().unwrap());
     let background = pool.run().unwrap();
     let dataset = pool.dataset();
@@ -103,7 +107,7 @@ fn main() {
     background.stop();
     drop((dataset, pool));
     let start = Instant::now();
-    let pool = Pool::open(&[path.clone()], &options).unwrap();
+    let pool = Pool::open(std::slice::from_ref(&path), &options).unwrap();
     println!("replay {:?} in {:.2?}", pool.replayed(), start.elapsed());
     pool.set_cache_bytes(0);
     let dataset = pool.dataset();

@@ -120,6 +120,8 @@ impl LiveDataset {
                     if from_page.checked_add(*count).is_none() || to_page.checked_add(*count).is_none() {
                         return Err(Error::Invalid("a shared range of pages is out of range".into()));
                     }
+                    let to = *to_page..to_page + count;
+                    fresh.written.retain(|(of, page), _| of != to_object || !to.contains(page));
                     fresh.shared.push((*to_object, *to_page, to_page + count));
                     ready.push(Ready::Share {
                         from_object: *from_object,
@@ -301,7 +303,9 @@ impl LiveDataset {
             let key = Key::page(run.object, page);
             ptr.map_or(Edit::Delete(key), |ptr| Edit::Put(key, Value::Page(ptr)))
         });
-        self.replace_pages(run.object, Some(run.record_size), &mut edits, pages, stored)
+        // Holes shared from an object without pages say nothing of the target's recordsize.
+        let record_size = (run.record_size > 0).then_some(run.record_size);
+        self.replace_pages(run.object, record_size, &mut edits, pages, stored)
     }
 
     fn replace_pages(

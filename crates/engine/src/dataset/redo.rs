@@ -9,13 +9,11 @@
 //! | 3 | punch | dataset, object, first page, end page |
 //! | 4 | pages | dataset, object, recordsize, first page, count, then per page its pointer |
 //! | 5 | share | as pages; the records are already in use elsewhere |
-//! | 6 | relocate | segment, its parts as in the segment table |
 //!
 //! Numbers are varints. A key is object, kind (1 byte), offset. A pointer is the stored length (0: the page is a
 //! hole) and, if not a hole, the raw address as a zigzag difference to the pointer before.
 
 use crate::limits::{RECORD_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::segment::Part;
 use crate::wire::{Reader, put_bytes, put_signed, put_varint};
 use crate::{Addr, Key, Ptr, Result};
 
@@ -44,13 +42,6 @@ pub enum Redo<'a> {
     },
     /// Points consecutive pages to records.
     Pages(PageRun),
-    /// The segment lies elsewhere.
-    Relocate {
-        /// Segment id.
-        segment: u64,
-        /// Where it lies now.
-        parts: Vec<Part>,
-    },
 }
 
 /// Consecutive pages of an object and their records.
@@ -102,14 +93,6 @@ impl Redo<'_> {
                 }
             }
             Self::Pages(run) => run.encode(out),
-            Self::Relocate { segment, parts } => {
-                out.push(6);
-                put_varint(out, *segment);
-                put_varint(out, parts.len() as u64);
-                for part in parts {
-                    part.encode(out);
-                }
-            }
         }
     }
 }
@@ -172,7 +155,6 @@ pub fn for_each(ops: &[u8], visit: &mut dyn FnMut(Redo<'_>) -> Result<()>) -> Re
                 to: reader.varint()?,
             },
             code @ (4 | 5) => Redo::Pages(PageRun::decode(code == 5, &mut reader)?),
-            6 => Redo::Relocate { segment: reader.varint()?, parts: Part::decode_all(&mut reader)? },
             _ => return Err(reader.bad("an operation has an unknown code")),
         };
         visit(redo)?;

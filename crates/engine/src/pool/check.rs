@@ -59,7 +59,7 @@ pub fn check(
     cache_bytes: u64,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(std::sync::Arc<Pool>, CheckReport)> {
-    let options = OpenOptions { read_only: true, cache_bytes, log_bytes: None };
+    let options = OpenOptions { read_only: true, cache_bytes, ..OpenOptions::default() };
     let pool = Pool::open(paths, &options)?;
     let report = pool.check_open(progress);
     Ok((pool, report))

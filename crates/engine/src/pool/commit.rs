@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::{Log, Pool};
 use crate::dataset::pending::{PageBuf, Pending};
-use crate::dataset::redo::{PageRun, Redo};
+use crate::dataset::redo::PageRun;
 use crate::dataset::{Commit, PrimaryCache, count};
 use crate::record::{Compression, Encoded, Encoder};
 use crate::txg::{Rec, RecordKind};
@@ -150,19 +150,11 @@ impl Pool {
         Ok(appended.ptrs)
     }
 
-    /// Appends operations that refer to no records of their own, and does `then` before any cut can follow.
-    pub(super) fn append_ops(&self, redo: &[Redo<'_>], then: impl FnOnce() -> Result<()>) -> Result<()> {
-        let mut ops = Vec::new();
-        for redo in redo {
-            redo.encode(&mut ops);
-        }
-        let mut log = self.log.lock();
+    /// Changes the segment table at an instant that no cut divides (P2).
+    pub(super) fn with_log(&self, change: impl FnOnce() -> Result<()>) -> Result<()> {
+        let _log = self.log.lock();
         self.check_failed()?;
-        let appended = log.writer.append(0, &[], ops.len(), |_| ops, false);
-        let appended = appended.inspect_err(|error| self.shared.fail(error))?;
-        log.window_bytes += appended.written_bytes;
-        count(&self.shared.counters.framing_bytes, appended.written_bytes);
-        then().inspect_err(|error| self.shared.fail(error))
+        change().inspect_err(|error| self.shared.fail(error))
     }
 }
 

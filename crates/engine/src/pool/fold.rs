@@ -1,13 +1,15 @@
 //! Folding: survivors of sparse chunks are packed together, so that the chunks become free.
 //!
-//! Addresses stay; only the segment table learns where the records lie now. The new place is durable before the
-//! log names it, and the old one is not reused before the next checkpoint (S1).
+//! Addresses stay; only the segment table learns where the records lie now, and the next checkpoint stores it.
+//!
+//! - G4: the log says nothing of a fold. After a crash the segments are where the last checkpoint has them: their old
+//!   chunks were not reused (S1). They must be there, since what a fold leaves behind as dead may be in use by that
+//!   checkpoint's tree, or by changes that were undone because they never reached the log.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Maintenance, Pool};
 use crate::dataset::count;
-use crate::dataset::redo::Redo;
 use crate::device::AlignedBuf;
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::segment::{DirEntry, DirRef, Directory, Part, Segment};
@@ -228,12 +230,14 @@ impl Pool {
             let Some(segment) = self.shared.segments.get(*id) else { continue };
             match self.survivors(&segment) {
                 Ok(survivors) if survivors.is_empty() => {}
-                Ok(survivors) => moved.push((*id, packer.pack(*id, &survivors)?)),
-                // A damaged segment stays where it is: its other records remain readable there.
-                Err(error @ Error::Corrupt { .. }) => {
-                    tracing::error!(%error, segment = id, "a damaged segment is not folded");
-                }
-                Err(error) => return Err(error),
+                Ok(survivors) => match packer.pack(*id, &survivors) {
+                    Ok(parts) => moved.push((*id, parts)),
+                    // How much survives was an estimate: what fits is a gain too.
+                    Err(Error::NoSpace(_)) => break,
+                    Err(error) => return Err(error),
+                },
+                // An unreadable segment stays where it is: its other records remain readable there.
+                Err(error) => tracing::error!(%error, segment = id, "a damaged segment is not folded"),
             }
         }
         packer.close()?;
@@ -271,12 +275,8 @@ impl Pool {
         if moved.is_empty() {
             return Ok(0);
         }
-        let redo: Vec<Redo<'_>> = moved
-            .iter()
-            .map(|(segment, parts)| Redo::Relocate { segment: *segment, parts: parts.clone() })
-            .collect();
         let count = moved.len() as u64;
-        self.append_ops(&redo, || {
+        self.with_log(|| {
             for (id, parts) in moved {
                 for part in &parts {
                     self.chunks.retain(part.extent.chunk);

@@ -32,6 +32,8 @@ pub struct OpenOptions {
     pub cache_bytes: u64,
     /// Log at which a checkpoint is made, in bytes; `None` follows the pool's size.
     pub log_bytes: Option<u64>,
+    /// A number that no other opening of the pool was given; the default draws one at random (T5).
+    pub salt: u64,
 }
 
 /// Default of [`OpenOptions::cache_bytes`].
@@ -39,8 +41,14 @@ pub const CACHE_BYTES_DEFAULT: u64 = 384 << 20;
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { read_only: false, cache_bytes: CACHE_BYTES_DEFAULT, log_bytes: None }
+        Self { read_only: false, cache_bytes: CACHE_BYTES_DEFAULT, log_bytes: None, salt: random_salt() }
     }
+}
+
+/// The standard library keys its hash maps from the operating system's randomness, anew for every one.
+fn random_salt() -> u64 {
+    use std::hash::BuildHasher;
+    std::hash::RandomState::new().hash_one(std::process::id())
 }
 
 /// What replay did.
@@ -205,12 +213,11 @@ impl Opening {
         Ok(Self { labels, devices, superblock, root, chunks, segments, used_before, used })
     }
 
-    /// First pass: verifies the log, rebuilds the directories of its segments, follows folded segments, and
-    /// collects the operations.
+    /// First pass: verifies the log, rebuilds the directories of its segments, and collects the operations.
     fn scan(&mut self, ops: &mut Vec<Vec<u8>>) -> Result<LogEnd> {
         let pool = self.labels.first().map_or(0, |label| label.pool.low());
         let checkpoint = self.root.checkpoint;
-        let (segments, chunks, used) = (&self.segments, &self.chunks, &mut self.used);
+        let (segments, used) = (&self.segments, &mut self.used);
         replay(pool, &self.devices, &self.chunks, self.root.position, &mut |batch: BatchView<'_>| {
             if segments.get(batch.segment).is_none() {
                 segments.insert(Segment::fresh(batch.segment, batch.chunk));
@@ -224,18 +231,6 @@ impl Opening {
                 .collect();
             segments.append(batch.segment, &entries)?;
             used.insert(batch.segment, (batch.chunk, batch.end));
-            for_each(batch.ops, &mut |redo| {
-                if let Redo::Relocate { segment, parts } = redo {
-                    if parts.iter().any(|part| !chunks.exists(part.extent.chunk)) {
-                        return Err(Error::corrupt("log", "a segment was moved beyond the pool's devices"));
-                    }
-                    // A segment that died and was dropped after it had been moved has no entry any more.
-                    if segments.get(segment).is_some() {
-                        segments.relocate(segment, parts)?;
-                    }
-                }
-                Ok(())
-            })?;
             if !batch.ops.is_empty() {
                 ops.push(batch.ops.to_vec());
             }
@@ -265,7 +260,8 @@ impl Opening {
             Arc::clone(&self.segments),
             Arc::clone(&self.chunks),
             self.devices.clone(),
-        );
+        )
+        .with_salt(options.salt);
         let clean = self.superblock.exported && ops.is_empty();
         let pool = Arc::new(Pool {
             labels: self.labels,
@@ -343,7 +339,6 @@ fn redo_all(dataset: &LiveDataset, shared: &Shared, ops: &[Vec<u8>]) -> Result<(
                 }
                 dataset.put_pages(&run)
             }
-            Redo::Relocate { .. } => Ok(()),
         })?;
     }
     Ok(())

@@ -17,7 +17,7 @@
 //! | 64 | length of the batch without padding | 4 |
 //! | 68 | next chunk: index | 4 |
 //! | 72 | next chunk: device | 2 |
-//! | 74 | zero | 6 |
+//! | 74 | salt: what the opening of the pool that wrote it was given (T5) | 6 |
 //! | 80 | directory: per record its length (24 bits) and kind (8 bits), and its checksum | 8 each |
 //! | | operations | |
 //! | | records, one after the other | |
@@ -63,8 +63,8 @@ pub struct Header {
     pub next_index: U32,
     /// Next chunk's device.
     pub next_device: U16,
-    /// Zero.
-    pub reserved: [u8; 6],
+    /// Low bytes of [`super::LogWriter::with_salt`].
+    pub salt: [u8; 6],
 }
 
 /// Length of the header in bytes.

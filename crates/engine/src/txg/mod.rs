@@ -9,6 +9,8 @@
 //! - T3: all batches of a segment name the same next chunk; replay looks there when a segment has no further
 //!   batch. That chunk is allocated before the first batch names it.
 //! - T4: sequence numbers rise by one; the number of a batch is the transaction group (txg) of what it carries.
+//! - T5: batches of different openings differ, by their salt. A crash may lose a batch and keep its successors; were
+//!   the lost one written again, byte for byte, those would continue it and count, though they never happened.
 
 pub mod batch;
 mod replay;

@@ -67,6 +67,7 @@ pub struct LogWriter {
     unflushed: Vec<bool>,
     /// Bytes that `devices` got by the log and have no chunk yet: upper bound of the open segment's directory.
     entries: usize,
+    salt: [u8; 6],
 }
 
 impl LogWriter {
@@ -80,7 +81,15 @@ impl LogWriter {
     ) -> Self {
         let entries = position.slots as usize;
         let unflushed = vec![false; devices.len()];
-        Self { pool, position, segments, chunks, devices, unflushed, entries }
+        Self { pool, position, segments, chunks, devices, unflushed, entries, salt: [0; 6] }
+    }
+
+    /// Marks all batches with the low 48 bits of `salt`, so that none of them equals one of another opening (T5).
+    #[must_use]
+    pub fn with_salt(mut self, salt: u64) -> Self {
+        let [a, b, c, d, e, f, ..] = salt.to_le_bytes();
+        self.salt = [a, b, c, d, e, f];
+        self
     }
 
     /// Where the next batch goes.
@@ -187,7 +196,7 @@ impl LogWriter {
             len_bytes: (len as u32).into(),
             next_index: position.next.index.into(),
             next_device: position.next.device.into(),
-            reserved: [0; 6],
+            salt: self.salt,
         };
         buf[..HEADER_BYTES].copy_from_slice(header.as_bytes());
         buf[fixed - ops.len()..fixed].copy_from_slice(ops);
