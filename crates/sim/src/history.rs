@@ -1,0 +1,307 @@
+//! Random histories: what is done to a pool, and what happens to it.
+
+use pagefold_engine::Key;
+use pagefold_engine::device::SimOp;
+
+use crate::random::Random;
+
+/// Objects that histories write.
+pub const OBJECTS: std::ops::Range<u64> = 2..9;
+
+/// Page size of an object in bytes.
+pub const fn record_size(object: u64) -> u32 {
+    match object {
+        2 | 3 => 4 << 10,
+        4 | 5 => 8 << 10,
+        6 => 16 << 10,
+        7 => 128 << 10,
+        _ => 1 << 20,
+    }
+}
+
+/// What a write stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fill {
+    /// Nothing but zeros.
+    Zeros,
+    /// Incompressible.
+    Noise,
+    /// Compressible.
+    Rows,
+}
+
+/// Part of a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "as in pagefold_engine::dataset::Change")]
+pub enum Act {
+    Put { key: Key, len: u64, seed: u64 },
+    Delete { key: Key },
+    Write { object: u64, offset: u64, len: u64, fill: Fill, seed: u64 },
+    Punch { object: u64, from: u64, to: u64 },
+    Share { from: (u64, u64), to: (u64, u64), count: u64 },
+}
+
+/// One step of a history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A change.
+    Apply(Vec<Act>),
+    /// Makes everything durable.
+    Sync,
+    /// Commits without waiting for the device.
+    Commit,
+    /// A checkpoint.
+    Checkpoint,
+    /// Folds.
+    Fold,
+    /// What the background would do.
+    Maintain,
+    /// Exports and opens again.
+    Export,
+    /// Reads and compares.
+    Read {
+        /// Object.
+        object: u64,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Compares everything and checks the pool.
+    Check,
+    /// The process dies, the power stays.
+    Kill,
+    /// Arms a power cut on one device.
+    Cut {
+        /// Device.
+        device: u64,
+        /// Writes and flushes until then.
+        calls: u64,
+    },
+    /// A power cut now. Each of `again` is a further one after so many calls of the recovery.
+    Crash {
+        /// Decides what survives.
+        seed: u64,
+        /// Cuts during recovery.
+        again: Vec<u64>,
+    },
+    /// Calls to a device fail.
+    Fault {
+        /// Device.
+        device: u64,
+        /// Which calls.
+        op: SimOp,
+        /// So many succeed first.
+        skip: u64,
+        /// So many fail.
+        times: u64,
+    },
+    /// A bit flips.
+    Flip {
+        /// Device.
+        device: u64,
+        /// Byte.
+        offset: u64,
+        /// Bit of it.
+        bit: u8,
+    },
+}
+
+/// What a history is to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Theme {
+    /// Power cuts.
+    Crash,
+    /// Power cuts of a pool that is nearly full.
+    Full,
+    /// Calls that fail.
+    Faults,
+    /// Bits that flip.
+    Flips,
+}
+
+/// A pool and what happens to it.
+#[derive(Clone, Debug)]
+pub struct History {
+    /// What it is to find.
+    pub theme: Theme,
+    /// Devices' sizes in bytes.
+    pub devices: Vec<u64>,
+    /// Cache in bytes.
+    pub cache_bytes: u64,
+    /// Seed of the devices.
+    pub seed: u64,
+    /// What happens.
+    pub steps: Vec<Step>,
+}
+
+const MIB: u64 = 1 << 20;
+
+impl History {
+    /// The history of `seed`.
+    pub fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let theme = match random.below(100) {
+            0..60 => Theme::Crash,
+            60..72 => Theme::Full,
+            72..88 => Theme::Faults,
+            _ => Theme::Flips,
+        };
+        let count = if theme != Theme::Full && random.percent(25) { random.within(2, 3) } else { 1 };
+        let devices: Vec<u64> = (0..count).map(|_| (130 + random.below(5) * 4) * MIB).collect();
+        let cache_bytes = if random.percent(50) { 64 << 10 } else { 32 * MIB };
+        let len = if theme == Theme::Full { random.within(100, 400) } else { random.within(10, 150) };
+        let mut writer = Writer { random, theme, devices: count, span: 0, acts: 0 };
+        writer.span = 1 << writer.random.within(2, 8);
+        writer.acts = writer.random.within(1, 8);
+        let steps = (0..len).map(|_| writer.step()).collect();
+        Self { theme, devices, cache_bytes, seed, steps }
+    }
+}
+
+struct Writer {
+    random: Random,
+    theme: Theme,
+    devices: u64,
+    /// Pages of an object that this history uses.
+    span: u64,
+    /// Most acts of a change.
+    acts: u64,
+}
+
+impl Writer {
+    fn step(&mut self) -> Step {
+        match self.random.below(100) {
+            0..62 => Step::Apply(self.change()),
+            62..70 => Step::Sync,
+            70..74 => Step::Commit,
+            74..77 => Step::Checkpoint,
+            77..79 => Step::Fold,
+            79..82 => Step::Maintain,
+            82 => Step::Export,
+            83..88 => self.read(),
+            88 => Step::Check,
+            89 => Step::Kill,
+            90..95 => self.crash(),
+            _ => self.trouble(),
+        }
+    }
+
+    fn crash(&mut self) -> Step {
+        let seed = self.random.bits();
+        let times = if self.random.percent(30) { self.random.within(1, 2) } else { 0 };
+        Step::Crash { seed, again: (0..times).map(|_| self.random.below(6)).collect() }
+    }
+
+    fn trouble(&mut self) -> Step {
+        let device = self.random.below(self.devices);
+        match self.theme {
+            Theme::Crash | Theme::Full => Step::Cut { device, calls: self.random.skewed(40) },
+            Theme::Faults => {
+                let op = match self.random.below(3) {
+                    0 => SimOp::Read,
+                    1 => SimOp::Write,
+                    _ => SimOp::Flush,
+                };
+                let times = if self.random.percent(70) { 1 } else { self.random.within(1, 8) };
+                Step::Fault { device, op, skip: self.random.skewed(20), times }
+            }
+            Theme::Flips => {
+                // Low chunks are used first; the reserved ends matter too.
+                let offset = match self.random.below(10) {
+                    0 => self.random.below(256 << 10),
+                    1..6 => MIB + self.random.below(256 << 10),
+                    _ => MIB + self.random.below(24 * MIB),
+                };
+                Step::Flip { device, offset, bit: self.random.below(8) as u8 }
+            }
+        }
+    }
+
+    fn change(&mut self) -> Vec<Act> {
+        let mut acts = Vec::new();
+        let mut shared = false;
+        for _ in 0..self.random.within(1, self.acts) {
+            let act = self.act(shared);
+            shared |= matches!(act, Act::Share { .. });
+            acts.push(act);
+        }
+        acts
+    }
+
+    fn object(&mut self) -> u64 {
+        // Large pages are rare, so that histories stay small.
+        let most = if self.theme == Theme::Full { OBJECTS.end - 1 } else { 7 };
+        let object = self.random.within(OBJECTS.start, most);
+        if object > 6 && self.theme != Theme::Full && self.random.percent(70) { 4 } else { object }
+    }
+
+    fn page(&mut self) -> u64 {
+        self.random.below(self.span)
+    }
+
+    fn key(&mut self) -> Key {
+        Key::new(self.random.within(1, 4), 2 + self.random.below(3) as u8, self.random.below(self.span * 4))
+    }
+
+    fn act(&mut self, shared: bool) -> Act {
+        match self.random.below(100) {
+            0..15 => {
+                let len =
+                    if self.random.percent(3) { self.random.below(60_000) } else { self.random.skewed(300) };
+                Act::Put { key: self.key(), len, seed: self.random.bits() }
+            }
+            15..22 => Act::Delete { key: self.key() },
+            22..80 if !shared => self.write(),
+            22..92 => {
+                let object = self.object();
+                let from = self.page();
+                let to = match self.random.below(10) {
+                    0 => u64::MAX,
+                    1..4 => from + self.random.below(self.span),
+                    _ => from + self.random.below(3),
+                };
+                Act::Punch {
+                    object,
+                    from: if to == u64::MAX && self.random.percent(50) { 0 } else { from },
+                    to,
+                }
+            }
+            _ => {
+                let (a, b) = if self.random.percent(50) { (2, 3) } else { (4, 5) };
+                let pick = |random: &mut Random| if random.percent(50) { a } else { b };
+                let from = (pick(&mut self.random), self.page());
+                let to = (pick(&mut self.random), self.page());
+                Act::Share { from, to, count: self.random.within(1, self.span) }
+            }
+        }
+    }
+
+    fn write(&mut self) -> Act {
+        let object = self.object();
+        let size = u64::from(record_size(object));
+        let full = self.theme == Theme::Full && self.random.percent(60);
+        let fill = match self.random.below(if full { 2 } else { 10 }) {
+            0 | 1 => Fill::Noise,
+            2 => Fill::Zeros,
+            _ => Fill::Rows,
+        };
+        let page = if full { self.random.below((96 * MIB / 6 / size).max(1)) } else { self.page() };
+        let (offset, len) = match self.random.below(10) {
+            _ if full => (page * size, (MIB / size).max(1) * size),
+            0..5 => (page * size, size),
+            5..7 => (page * size + self.random.below(size), self.random.within(1, size)),
+            7 => (page * size + self.random.below(size), self.random.within(1, (4 * size).min(MIB))),
+            8 => (page * size, (size * self.random.within(1, 16)).min(MIB)),
+            _ => (page * size + self.random.below(size), self.random.skewed(MIB).max(1)),
+        };
+        Act::Write { object, offset, len, fill, seed: self.random.bits() }
+    }
+
+    fn read(&mut self) -> Step {
+        let object = self.object();
+        let size = u64::from(record_size(object));
+        let offset = self.page() * size + self.random.below(size);
+        Step::Read { object, offset, len: self.random.skewed(MIB).max(1) }
+    }
+}

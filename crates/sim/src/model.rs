@@ -1,0 +1,121 @@
+//! What a dataset should hold: the simplest thing that can be compared with it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pagefold_engine::Key;
+
+use crate::history::{Act, Fill, record_size};
+use crate::random::Random;
+
+/// Key whose value is the number of the last change.
+pub const COUNTER: Key = Key::new(1, 1, 0);
+
+/// A dataset's content after some change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Number of that change; 0 for an empty dataset.
+    pub id: u64,
+    /// Values.
+    pub values: BTreeMap<Key, Vec<u8>>,
+    /// Pages by object and page number, zero or not; absent ones are holes.
+    pub pages: BTreeMap<(u64, u64), Arc<[u8]>>,
+}
+
+/// The bytes that a write with this fill and seed stores.
+pub fn bytes(fill: Fill, seed: u64, len: u64) -> Vec<u8> {
+    let mut random = Random::new(seed);
+    let mut out = Vec::with_capacity(len as usize + 32);
+    while out.len() < len as usize {
+        match fill {
+            Fill::Zeros => out.resize(len as usize, 0),
+            Fill::Noise => out.extend_from_slice(&random.bits().to_le_bytes()),
+            Fill::Rows => {
+                out.extend_from_slice(&random.below(100_000).to_le_bytes());
+                out.extend_from_slice(b"row of a table, and its columns.");
+            }
+        }
+    }
+    out.truncate(len as usize);
+    out
+}
+
+impl State {
+    /// Applies one change made of these acts.
+    pub fn apply(&mut self, id: u64, acts: &[Act]) {
+        for act in acts {
+            self.act(act);
+        }
+        self.values.insert(COUNTER, id.to_le_bytes().to_vec());
+        self.id = id;
+    }
+
+    fn act(&mut self, act: &Act) {
+        match *act {
+            Act::Put { key, len, seed } => {
+                self.values.insert(key, bytes(Fill::Rows, seed, len));
+            }
+            Act::Delete { key } => {
+                self.values.remove(&key);
+            }
+            Act::Write { object, offset, len, fill, seed } => {
+                self.write(object, offset, &bytes(fill, seed, len));
+            }
+            Act::Punch { object, from, to } => {
+                let inside: Vec<_> =
+                    self.pages.range((object, from)..(object, to)).map(|(k, _)| *k).collect();
+                for key in inside {
+                    self.pages.remove(&key);
+                }
+            }
+            Act::Share { from, to, count } => {
+                let source: Vec<_> =
+                    (0..count).map(|at| self.pages.get(&(from.0, from.1 + at)).cloned()).collect();
+                for (at, page) in (to.1..).zip(source) {
+                    match page {
+                        Some(page) => self.pages.insert((to.0, at), page),
+                        None => self.pages.remove(&(to.0, at)),
+                    };
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, object: u64, offset: u64, data: &[u8]) {
+        let size = u64::from(record_size(object));
+        let mut at = offset;
+        let mut rest = data;
+        while !rest.is_empty() {
+            let within = (at % size) as usize;
+            let (part, tail) = rest.split_at(rest.len().min(size as usize - within));
+            let slot = self.pages.entry((object, at / size)).or_insert_with(|| vec![0; size as usize].into());
+            let mut page = slot.to_vec();
+            page[within..within + part.len()].copy_from_slice(part);
+            *slot = page.into();
+            at += part.len() as u64;
+            rest = tail;
+        }
+    }
+
+    /// Bytes of an object; holes are zeros.
+    pub fn read(&self, object: u64, offset: u64, len: u64) -> Vec<u8> {
+        let size = u64::from(record_size(object));
+        let mut out = vec![0; len as usize];
+        for ((_, page), content) in self.pages.range((object, offset / size)..(object, u64::MAX)) {
+            let start = page * size;
+            if start >= offset + len {
+                break;
+            }
+            let (from, to) = (start.max(offset), (start + size).min(offset + len));
+            out[(from - offset) as usize..(to - offset) as usize]
+                .copy_from_slice(&content[(from - start) as usize..(to - start) as usize]);
+        }
+        out
+    }
+
+    /// Pages of an object that hold anything but zeros.
+    pub fn stored(&self, object: u64) -> impl Iterator<Item = u64> + '_ {
+        let all = self.pages.range((object, 0)..(object, u64::MAX));
+        all.filter(|(_, content)| content.iter().any(|byte| *byte != 0)).map(|((_, page), _)| *page)
+    }
+}

@@ -1,0 +1,480 @@
+//! Running a history.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use pagefold_engine::Error;
+use pagefold_engine::dataset::{Change, Commit};
+use pagefold_engine::device::{Device, Fault, SimDevice};
+use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
+use pagefold_engine::segment::Devices;
+
+use crate::history::{Act, Fill, History, Step, Theme, record_size};
+use crate::model::{COUNTER, State, bytes};
+use crate::random::Random;
+use crate::verify::{Terms, check, compare, compare_range};
+
+/// What went wrong, and at which step.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// Position in the history.
+    pub step: usize,
+    /// What did not hold.
+    pub what: String,
+}
+
+/// What a run did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    /// Changes accepted.
+    pub applies: u64,
+    /// Changes refused for lack of space.
+    pub refused: u64,
+    /// Power cuts.
+    pub crashes: u64,
+    /// Times that the pool was opened.
+    pub opens: u64,
+    /// Calls that failed because of a fault.
+    pub failed: u64,
+    /// Damaged pools that could not be opened.
+    pub unopenable: u64,
+    /// Damaged pools whose log ended before what had been acknowledged.
+    pub shortened: u64,
+}
+
+impl Stats {
+    /// Adds another run's.
+    pub const fn add(&mut self, other: &Self) {
+        self.applies += other.applies;
+        self.refused += other.refused;
+        self.crashes += other.crashes;
+        self.opens += other.opens;
+        self.failed += other.failed;
+        self.unopenable += other.unopenable;
+        self.shortened += other.shortened;
+    }
+}
+
+type Outcome<T = ()> = Result<T, String>;
+
+struct Sim<'a> {
+    history: &'a History,
+    devices: Vec<Arc<SimDevice>>,
+    pool: Option<Arc<Pool>>,
+    /// Content after the oldest change that may be found after a crash.
+    base: State,
+    /// Changes since, each with its number.
+    log: Vec<(u64, Vec<Act>)>,
+    /// Content now.
+    now: State,
+    /// So many of `log` must survive the end of the process, and a power cut.
+    committed: usize,
+    durable: usize,
+    /// Nothing was accepted since the last commit.
+    settled: bool,
+    next_id: u64,
+    flipped: bool,
+    /// A fault was injected since the power came.
+    faulted: bool,
+    random: Random,
+    stats: Stats,
+}
+
+/// Runs a history to its end or to the first thing that does not hold.
+pub fn run(history: &History) -> Result<Stats, Failure> {
+    let mut step = 0;
+    let outcome = catch_unwind(AssertUnwindSafe(|| run_steps(history, &mut step)));
+    let outcome = outcome.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("?");
+        Err(format!("panic: {text}"))
+    });
+    outcome.map_err(|what| Failure { step, what })
+}
+
+fn run_steps(history: &History, at: &mut usize) -> Outcome<Stats> {
+    let mut sim = Sim::new(history)?;
+    for (position, step) in history.steps.iter().enumerate() {
+        *at = position;
+        sim.step(step)?;
+        if sim.pool.is_none() {
+            return Ok(sim.stats);
+        }
+    }
+    *at = history.steps.len();
+    sim.finish()?;
+    Ok(sim.stats)
+}
+
+fn options(history: &History, salt: u64) -> OpenOptions {
+    OpenOptions { read_only: false, cache_bytes: history.cache_bytes, log_bytes: Some(16 << 20), salt }
+}
+
+/// The engine's form of acts, whose data `data` holds.
+fn changes<'d>(acts: &[Act], data: &'d [Vec<u8>]) -> Vec<Change<'d>> {
+    let one = |(act, data): (&Act, &'d Vec<u8>)| match *act {
+        Act::Put { key, .. } => Change::Put(key, data.clone()),
+        Act::Delete { key } => Change::Delete(key),
+        Act::Write { object, offset, .. } => {
+            Change::Write { object, record_size: record_size(object), offset, data }
+        }
+        Act::Punch { object, from, to } => Change::Punch { object, from, to },
+        Act::Share { from, to, count } => {
+            Change::Share { from_object: from.0, from_page: from.1, to_object: to.0, to_page: to.1, count }
+        }
+    };
+    acts.iter().zip(data).map(one).collect()
+}
+
+impl<'a> Sim<'a> {
+    fn new(history: &'a History) -> Outcome<Self> {
+        let devices: Vec<Arc<SimDevice>> = (0_u64..)
+            .zip(&history.devices)
+            .map(|(at, size)| Arc::new(SimDevice::new(*size, history.seed.wrapping_add(at))))
+            .collect();
+        let mut sim = Self {
+            history,
+            devices,
+            pool: None,
+            base: State::default(),
+            log: Vec::new(),
+            now: State::default(),
+            committed: 0,
+            durable: 0,
+            settled: true,
+            next_id: 1,
+            flipped: false,
+            faulted: false,
+            random: Random::new(history.seed ^ 0x5EED),
+            stats: Stats::default(),
+        };
+        let create = CreateOptions { force: false, created: 0, guid: Guid(*b"simulated pool 1") };
+        create_on("sim", &sim.handles(), &create).map_err(|error| format!("create: {error}"))?;
+        sim.pool =
+            Some(Pool::open_on(sim.handles(), &options(history, 0)).map_err(|e| format!("first open: {e}"))?);
+        Ok(sim)
+    }
+
+    fn handles(&self) -> Devices {
+        self.devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect()
+    }
+
+    fn pool(&self) -> Outcome<&Arc<Pool>> {
+        self.pool.as_ref().ok_or_else(|| "the pool is closed".into())
+    }
+
+    fn is_off(&self) -> bool {
+        self.devices.iter().any(|device| device.is_off())
+    }
+
+    fn terms(&self) -> Terms {
+        Terms { settled: self.settled, may_fail: self.faulted || self.flipped }
+    }
+
+    fn step(&mut self, step: &Step) -> Outcome {
+        match step {
+            Step::Apply(acts) => self.apply(acts),
+            Step::Sync => self.call(Pool::sync, true),
+            Step::Commit => self.call(|pool| pool.commit(false), false),
+            Step::Checkpoint => self.call(|pool| pool.checkpoint(false), true),
+            Step::Fold => self.call(|pool| pool.fold().map(|_| ()), true),
+            Step::Maintain => {
+                // It commits only where a checkpoint is due.
+                let before = (self.committed, self.settled);
+                let opens = self.stats.opens;
+                self.call(|pool| pool.maintain().map(|_| ()), false)?;
+                if self.stats.opens == opens {
+                    (self.committed, self.settled) = before;
+                }
+                Ok(())
+            }
+            Step::Export => self.export(),
+            Step::Read { object, offset, len } => {
+                let read = compare_range(self.pool()?, &self.now, (*object, *offset, *len), self.terms());
+                self.unless_off(read)
+            }
+            Step::Check => self.check(),
+            Step::Kill => {
+                self.pool = None;
+                if self.is_off() { self.power_cycle(&[]) } else { self.reopen() }
+            }
+            Step::Cut { device, calls } => {
+                if let Some(device) = self.devices.get(*device as usize) {
+                    device.cut_after(*calls);
+                }
+                Ok(())
+            }
+            Step::Crash { seed, again } => {
+                self.random = Random::new(*seed);
+                self.power_cycle(again)
+            }
+            Step::Fault { device, op, skip, times } => {
+                if let Some(device) = self.devices.get(*device as usize) {
+                    self.faulted = true;
+                    device.inject(Fault { op: *op, range: 0..u64::MAX, skip: *skip, times: *times });
+                }
+                Ok(())
+            }
+            Step::Flip { device, offset, bit } => {
+                if let Some(device) = self.devices.get(*device as usize) {
+                    device.flip_bit(*offset, *bit);
+                    self.flipped = true;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// A verdict counts only as long as the power is on.
+    fn unless_off(&mut self, verdict: Outcome) -> Outcome {
+        if verdict.is_err() && self.is_off() { self.power_cycle(&[]) } else { verdict }
+    }
+
+    fn accepted(&mut self, acts: &[Act]) {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.stats.applies += 1;
+        self.now.apply(id, acts);
+        self.log.push((id, acts.to_vec()));
+        self.settled = false;
+    }
+
+    fn apply(&mut self, acts: &[Act]) -> Outcome {
+        let data: Vec<Vec<u8>> = acts
+            .iter()
+            .map(|act| match *act {
+                Act::Put { len, seed, .. } => bytes(Fill::Rows, seed, len),
+                Act::Write { len, fill, seed, .. } => bytes(fill, seed, len),
+                _ => Vec::new(),
+            })
+            .collect();
+        let claim: u64 = data.iter().map(|data| 2 * 4096 + 2 * data.len() as u64).sum::<u64>() + (3 << 20);
+        let mut all = changes(acts, &data);
+        all.push(Change::Put(COUNTER, self.next_id.to_le_bytes().to_vec()));
+        let frees = acts.iter().all(|act| matches!(act, Act::Delete { .. } | Act::Punch { .. }));
+        let pool = Arc::clone(self.pool()?);
+        let error = match pool.dataset().apply(&all) {
+            Ok(()) => {
+                self.accepted(acts);
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        let failed = pool.status().failure.is_some();
+        if let (Error::NoSpace(_), false) = (&error, failed || self.is_off()) {
+            if self.history.theme != Theme::Full {
+                return Err(format!("a pool that is nearly empty refuses a change: {error}"));
+            }
+            if frees && !acts.is_empty() {
+                return Err(format!("a change that frees space is refused: {error}"));
+            }
+            let available = pool.status().available_bytes;
+            if available > claim {
+                return Err(format!("refused with {available} bytes available: {error}"));
+            }
+            self.stats.refused += 1;
+            return Ok(());
+        }
+        drop(pool);
+        self.failed(&error)
+    }
+
+    /// A call has failed: because of the power, or of a fault, or else wrongly.
+    fn failed(&mut self, error: &Error) -> Outcome {
+        if self.is_off() {
+            return self.power_cycle(&[]);
+        }
+        if !self.faulted && !self.flipped {
+            return Err(format!("a call fails for no reason: {error}"));
+        }
+        self.stats.failed += 1;
+        let pool = Arc::clone(self.pool()?);
+        if pool.status().failure.is_none() {
+            return Ok(());
+        }
+        if pool.dataset().apply(&[Change::Delete(COUNTER)]).is_ok() {
+            return Err(format!("the pool failed ({error}) and accepts changes"));
+        }
+        if pool.sync().is_ok() || pool.checkpoint(false).is_ok() {
+            return Err(format!("the pool failed ({error}) and acknowledges"));
+        }
+        drop(pool);
+        // What a failed flush lost shows after a power cut only, and no later flush brings it back.
+        self.power_cycle(&[])
+    }
+
+    fn call(&mut self, call: impl FnOnce(&Pool) -> pagefold_engine::Result<()>, durable: bool) -> Outcome {
+        let pool = Arc::clone(self.pool()?);
+        match call(&pool) {
+            Ok(()) => {
+                self.committed = self.log.len();
+                self.settled = true;
+                if durable {
+                    self.durable = self.log.len();
+                    self.forget();
+                }
+                Ok(())
+            }
+            Err(error) => {
+                drop(pool);
+                self.failed(&error)
+            }
+        }
+    }
+
+    /// What is durable can be forgotten, unless flipped bits may shorten the log.
+    fn forget(&mut self) {
+        if self.history.theme == Theme::Flips {
+            return;
+        }
+        for (id, acts) in self.log.drain(..self.durable) {
+            self.base.apply(id, &acts);
+        }
+        self.committed -= self.durable;
+        self.durable = 0;
+    }
+
+    fn export(&mut self) -> Outcome {
+        let pool = Arc::clone(self.pool()?);
+        if let Err(error) = pool.export() {
+            drop(pool);
+            return self.failed(&error);
+        }
+        let used = pool.status().used_bytes;
+        drop(pool);
+        self.pool = None;
+        self.committed = self.log.len();
+        self.durable = self.log.len();
+        self.forget();
+        self.reopen()?;
+        let found = self.pool.as_ref().map(|pool| pool.status().used_bytes);
+        if self.terms().may_fail || found.is_none_or(|found| found == used) {
+            return Ok(());
+        }
+        Err(format!("{used} bytes were accounted as used before export, {found:?} are after"))
+    }
+
+    fn check(&mut self) -> Outcome {
+        let compared = compare(self.pool()?, &self.now, self.terms());
+        if compared.is_err() || !self.settled || self.terms().may_fail {
+            return self.unless_off(compared);
+        }
+        let checked = check(self.pool()?, &self.now);
+        self.unless_off(checked)
+    }
+
+    /// The power goes and comes back, and again during recovery after so many calls each.
+    fn power_cycle(&mut self, again: &[u64]) -> Outcome {
+        self.pool = None;
+        self.faulted = false;
+        self.committed = self.durable;
+        let mut again = again.iter();
+        loop {
+            self.stats.crashes += 1;
+            self.devices = self
+                .devices
+                .iter()
+                .map(|device| match self.random.below(8) {
+                    0 => Arc::new(device.crash(&mut |_| 0)),
+                    1 => Arc::new(device.crash(&mut |n| n - 1)),
+                    _ => Arc::new(device.crash_seeded(self.random.bits())),
+                })
+                .collect();
+            let cut = again.next();
+            if let Some(calls) = cut {
+                let at = self.random.below(self.devices.len() as u64) as usize;
+                self.devices[at].cut_after(*calls);
+            }
+            let opened = self.reopen();
+            if cut.is_some() && self.is_off() {
+                self.pool = None;
+                continue;
+            }
+            return opened;
+        }
+    }
+
+    fn reopen(&mut self) -> Outcome {
+        self.stats.opens += 1;
+        for device in &self.devices {
+            device.reopen();
+        }
+        let salt = self.stats.opens;
+        let mut opened = Pool::open_on(self.handles(), &options(self.history, salt));
+        if opened.is_err() && self.history.theme == Theme::Faults {
+            // A fault struck the opening itself; the next try meets none.
+            self.stats.failed += 1;
+            for device in &self.devices {
+                device.clear_faults();
+                device.reopen();
+            }
+            opened = Pool::open_on(self.handles(), &options(self.history, salt));
+        }
+        match opened {
+            Ok(pool) => self.pool = Some(pool),
+            Err(_) if self.is_off() => return self.power_cycle(&[]),
+            Err(_) if self.flipped => {
+                self.stats.unopenable += 1;
+                return Ok(());
+            }
+            Err(error) => return Err(format!("open: {error}")),
+        }
+        self.recovered()
+    }
+
+    /// Finds out which changes are there and compares.
+    fn recovered(&mut self) -> Outcome {
+        let found = match self.pool()?.dataset().get(&COUNTER) {
+            Ok(found) => found,
+            Err(_) if self.is_off() => return self.power_cycle(&[]),
+            Err(_) if self.terms().may_fail => {
+                self.stats.unopenable += 1;
+                self.pool = None;
+                return Ok(());
+            }
+            Err(error) => return Err(format!("the counter cannot be read: {error}")),
+        };
+        let id = found.and_then(|raw| raw.try_into().ok()).map_or(0, u64::from_le_bytes);
+        let count = if id == self.base.id {
+            Some(0)
+        } else {
+            self.log.iter().position(|(of, _)| *of == id).map(|at| at + 1)
+        };
+        let Some(count) = count else {
+            return Err(format!(
+                "change {id} is there, which is not one of {} to {} that may be",
+                self.base.id,
+                self.log.last().map_or(self.base.id, |(id, _)| *id)
+            ));
+        };
+        let least = self.committed.max(self.durable);
+        if count < least {
+            if !self.flipped {
+                return Err(format!(
+                    "{count} changes of {} survive, and {least} were acknowledged",
+                    self.log.len()
+                ));
+            }
+            self.stats.shortened += 1;
+        }
+        self.log.truncate(count);
+        let mut now = self.base.clone();
+        for (id, acts) in &self.log {
+            now.apply(*id, acts);
+        }
+        self.now = now;
+        self.durable = self.durable.min(count);
+        self.committed = count;
+        self.settled = true;
+        self.check()
+    }
+
+    fn finish(&mut self) -> Outcome {
+        self.step(&Step::Check)?;
+        self.step(&Step::Crash { seed: self.history.seed, again: Vec::new() })?;
+        if self.pool.is_some() {
+            self.step(&Step::Export)?;
+        }
+        Ok(())
+    }
+}

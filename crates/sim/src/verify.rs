@@ -1,0 +1,188 @@
+//! Comparing a pool with the model.
+
+use std::collections::{BTreeMap, HashSet};
+
+use pagefold_engine::pool::Pool;
+use pagefold_engine::segment::RECORD_OVERHEAD_BYTES;
+use pagefold_engine::tree::{Value, Visit};
+use pagefold_engine::{Addr, Key};
+
+use crate::history::{OBJECTS, record_size};
+use crate::model::State;
+
+/// Bytes compared at a time.
+const STEP_BYTES: u64 = 1 << 20;
+/// What the pages of the segment table may take in pools of this size, in bytes.
+const TABLE_BYTES_MAX: u64 = 1 << 20;
+
+type Verdict = Result<(), String>;
+
+/// What a comparison may assume.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// Nothing is waiting for a commit, so that accounts are exact.
+    pub(crate) settled: bool,
+    /// Reads may fail (but never lie).
+    pub(crate) may_fail: bool,
+}
+
+/// A read that may fail where the terms say so.
+fn allow<T>(terms: Terms, what: &str, read: pagefold_engine::Result<T>) -> Result<Option<T>, String> {
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(_) if terms.may_fail => Ok(None),
+        Err(error) => Err(format!("{what}: {error}")),
+    }
+}
+
+/// Compares one range of bytes.
+pub(crate) fn compare_range(
+    pool: &Pool,
+    state: &State,
+    (object, offset, len): (u64, u64, u64),
+    terms: Terms,
+) -> Verdict {
+    let mut found = vec![0xEE; len as usize];
+    let size = record_size(object);
+    let expected = state.read(object, offset, len);
+    let differs = |found: &[u8]| {
+        let at = found.iter().zip(&expected).position(|(a, b)| a != b)? as u64 + offset;
+        Some(format!("object {object} differs from byte {at} (page {}) on", at / u64::from(size)))
+    };
+    let dataset = pool.dataset();
+    if allow(terms, "try_read", dataset.try_read(object, size, offset, &mut found))? == Some(true)
+        && let Some(why) = differs(&found)
+    {
+        return Err(format!("try_read: {why}"));
+    }
+    let what = format!("read of object {object} at {offset}, {len} bytes");
+    if allow(terms, &what, dataset.read(object, size, offset, &mut found))?.is_some()
+        && let Some(why) = differs(&found)
+    {
+        return Err(why);
+    }
+    Ok(())
+}
+
+fn compare_values(pool: &Pool, state: &State, terms: Terms) -> Verdict {
+    for object in 0..OBJECTS.end {
+        let (from, to) = (Key::new(object, 0, 0), Key::new(object, Key::ENGINE_KINDS, 0));
+        let range = pool.dataset().range(&from, &to, usize::MAX);
+        let Some(found) = allow(terms, "range", range)? else { continue };
+        let expected: Vec<_> = state.values.range(from..to).collect();
+        let differs = expected.iter().zip(&found).find(|((ka, va), (kb, vb))| *ka != kb || *va != vb);
+        if let Some(((expected, _), (found, _))) = differs {
+            return Err(format!("values differ: {expected:?} was expected, {found:?} is there"));
+        }
+        if expected.len() != found.len() {
+            return Err(format!("object {object} has {} values, not {}", found.len(), expected.len()));
+        }
+    }
+    Ok(())
+}
+
+/// Compares all values and pages.
+pub(crate) fn compare(pool: &Pool, state: &State, terms: Terms) -> Verdict {
+    compare_values(pool, state, terms)?;
+    for object in OBJECTS {
+        let size = u64::from(record_size(object));
+        let last = state.pages.range((object, 0)..(object, u64::MAX)).next_back();
+        let end = (last.map_or(0, |((_, page), _)| page + 1) + 2) * size;
+        let mut at = 0;
+        while at < end {
+            let len = STEP_BYTES.min(end - at);
+            compare_range(pool, state, (object, at, len), terms)?;
+            at += len;
+        }
+        if terms.settled {
+            compare_map(pool, state, object, terms)?;
+        }
+    }
+    Ok(())
+}
+
+/// Data and holes of an object, as seeking shows them.
+fn compare_map(pool: &Pool, state: &State, object: u64, terms: Terms) -> Verdict {
+    let dataset = pool.dataset();
+    let mut found = Vec::new();
+    let mut at = 0;
+    loop {
+        match allow(terms, "next_data", dataset.next_data(object, at))? {
+            None => return Ok(()),
+            Some(None) => break,
+            Some(Some(data)) => {
+                let Some(hole) = allow(terms, "next_hole", dataset.next_hole(object, data))? else {
+                    return Ok(());
+                };
+                if data < at || hole <= data {
+                    return Err(format!("object {object}: data at {data}, hole at {hole}, sought from {at}"));
+                }
+                found.extend(data..hole.min(data + (1 << 20)));
+                at = hole;
+            }
+        }
+    }
+    let expected: Vec<u64> = state.stored(object).collect();
+    if found != expected {
+        let extra = found.iter().find(|page| !expected.contains(page));
+        let missing = expected.iter().find(|page| !found.contains(page));
+        return Err(format!(
+            "object {object}: page {extra:?} is stored and should not, {missing:?} should be"
+        ));
+    }
+    Ok(())
+}
+
+/// The pool's own check, and its accounts against what a walk counts. Nothing may be waiting for a commit.
+pub(crate) fn check(pool: &Pool, state: &State) -> Verdict {
+    let report = pool.check_open(&mut |_| {});
+    if let Some(first) = report.messages.first() {
+        return Err(format!("check finds {} errors: {first}", report.errors));
+    }
+    let mut pages: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    let mut unique: HashSet<Addr> = HashSet::new();
+    let mut used = 0;
+    let walked = pool.live().tree.walk(&mut |visit| {
+        match visit {
+            Visit::Node { ptr, .. } => used += u64::from(ptr.len_bytes) + RECORD_OVERHEAD_BYTES,
+            Visit::Entry(key, Value::Page(ptr)) => {
+                let stored = u64::from(ptr.len_bytes) + RECORD_OVERHEAD_BYTES;
+                let object = pages.entry(key.object).or_default();
+                object.0 += 1;
+                object.1 += stored;
+                if unique.insert(ptr.addr) {
+                    used += stored;
+                }
+            }
+            Visit::Entry(..) | Visit::Damaged(..) => {}
+        }
+        Ok(())
+    });
+    walked.map_err(|error| format!("walk: {error}"))?;
+    let (mut logical, mut stored) = (0, 0);
+    for object in OBJECTS {
+        let counted = pages.remove(&object).unwrap_or_default();
+        let usage = pool.dataset().usage(object).map_err(|error| format!("usage: {error}"))?;
+        if (usage.pages, usage.stored_bytes) != counted || counted.0 != state.stored(object).count() as u64 {
+            return Err(format!("usage of object {object} is {usage:?}, counted are {counted:?}"));
+        }
+        logical += counted.0 * u64::from(record_size(object));
+        stored += counted.1;
+    }
+    let status = pool.status();
+    if (status.logical_bytes, status.stored_bytes) != (logical, stored) {
+        let told = (status.logical_bytes, status.stored_bytes);
+        return Err(format!("logical and stored bytes are {told:?}, counted are {:?}", (logical, stored)));
+    }
+    if status.used_bytes < used || status.used_bytes > used + TABLE_BYTES_MAX {
+        return Err(format!("{} bytes are accounted as used, counted are {used}", status.used_bytes));
+    }
+    let free = status.capacity_bytes.saturating_sub(status.used_bytes);
+    if status.dirty_bytes != 0 || status.available_bytes != free {
+        return Err(format!(
+            "nothing is waiting, and {} bytes are dirty, {} of {free} available",
+            status.dirty_bytes, status.available_bytes
+        ));
+    }
+    Ok(())
+}
