@@ -16,7 +16,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 bindir=$PREFIX/bin
 mandir=$PREFIX/share/man/man8
-helpers="mount.pagefold mount.fuse.pagefold umount.pagefold umount.fuse.pagefold"
+helpers="mount.pagefold mount.fuse.pagefold"
 bash_completion=$PREFIX/share/bash-completion/completions/pagefold
 zsh_completion=$PREFIX/share/zsh/site-functions/_pagefold
 fish_completion=$PREFIX/share/fish/vendor_completions.d/pagefold.fish

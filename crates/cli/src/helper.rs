@@ -1,6 +1,7 @@
-//! `mount.pagefold` and `umount.pagefold`: what mount(8) and umount(8) run for our mounts and `/etc/fstab`.
+//! `mount.pagefold`: what mount(8) runs for our mounts and `/etc/fstab`.
 //!
-//! They are names of this program; their command lines become those of `mount` and `unmount`.
+//! It is a name of this program; its command line becomes that of `mount`. For umount(8) there is no such thing: it
+//! looks for one helper of all FUSE file systems. It unmounts, and our server closes the pool when it sees that.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -12,7 +13,6 @@ pub fn translate(words: &[OsString]) -> Option<Result<Vec<OsString>>> {
     let name = Path::new(words.first()?).file_name()?.to_str()?;
     match name {
         "mount.pagefold" | "mount.fuse.pagefold" => Some(mount(&words[1..])),
-        "umount.pagefold" | "umount.fuse.pagefold" => Some(unmount(&words[1..])),
         _ => None,
     }
 }
@@ -33,23 +33,6 @@ fn mount(words: &[OsString]) -> Result<Vec<OsString>> {
         command.extend(["-o".into(), options]);
     }
     command.extend(["--".into(), source.clone(), dir.clone()]);
-    Ok(command)
-}
-
-/// `umount.pagefold DIR [-flnrv] [-N namespace] [-t type]`.
-fn unmount(words: &[OsString]) -> Result<Vec<OsString>> {
-    let parsed = split(words, "", "Nt")?;
-    let [dir] = parsed.operands.as_slice() else {
-        return Err(Failure::usage("umount.pagefold needs a directory").hint("umount DIR"));
-    };
-    let mut command: Vec<OsString> = vec!["pagefold".into(), "unmount".into()];
-    if parsed.flags.contains('l') {
-        command.push("--lazy".into());
-    }
-    if parsed.flags.contains('f') {
-        command.push("--force".into());
-    }
-    command.extend(["--".into(), dir.clone()]);
     Ok(command)
 }
 
@@ -112,8 +95,6 @@ mod tests {
             ("/sbin/mount.pagefold tank /mnt -o rw,nofail", "pagefold mount -o rw,nofail -- tank /mnt"),
             ("mount.pagefold tank /mnt -sn -v -o ro", "pagefold mount -o ro -- tank /mnt"),
             ("mount.fuse.pagefold tank /mnt -oro -t fuse.pagefold", "pagefold mount -o ro -- tank /mnt"),
-            ("umount.pagefold /mnt -l -n", "pagefold unmount --lazy -- /mnt"),
-            ("/sbin/umount.fuse.pagefold /mnt -f", "pagefold unmount --force -- /mnt"),
         ];
         for (line, expected) in cases {
             assert_eq!(translated(line).unwrap(), expected);
@@ -122,13 +103,9 @@ mod tests {
 
     #[test]
     fn mistakes_are_usage_errors() {
-        for line in [
-            "mount.pagefold tank",
-            "mount.pagefold a b c",
-            "mount.pagefold a b -o",
-            "umount.pagefold",
-            "mount.pagefold a b -z",
-        ] {
+        for line in
+            ["mount.pagefold tank", "mount.pagefold a b c", "mount.pagefold a b -o", "mount.pagefold a b -z"]
+        {
             assert_eq!(translated(line).unwrap_err().exit_status(), 2, "{line}");
         }
         assert!(translate(&["/usr/bin/pagefold".into(), "list".into()]).is_none());

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::failure::{Failure, Result};
-use crate::{props, suggest, units};
+use crate::{props, suggest, table, units};
 
 /// When to talk to the kernel over io_uring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -67,17 +67,15 @@ const THREADS_MAX: usize = 256;
 /// Our options with their meaning, for help.
 const OWN: &[(&str, &str)] = &[
     ("ro, rw", "no changes; or as usual"),
-    (
-        "allow_other",
-        "other users may use it (default for root; users need user_allow_other in /etc/fuse.conf)",
-    ),
+    ("allow_other", "other users may use it (default for root; users need user_allow_other in fuse.conf)"),
     ("noallow_other", "only who mounts may use it"),
     ("nonempty", "mount over a directory that is not empty"),
     ("cache=SIZE", "memory for the compressed record cache, e.g. cache=2G (default 384M)"),
     ("threads=N", "threads that serve requests (default: one per core, at least 4)"),
     ("io_uring=auto|on|off", "talk to the kernel over io_uring (default auto: where it is enabled)"),
-    ("PROPERTY=VALUE", "a property for this mount only: compression, recordsize, primarycache, sync, atime"),
-    ("suid, dev, noexec, noatime, sync", "as in mount(8); nosuid and nodev are the default"),
+    ("PROPERTY=VALUE", "for this mount only: compression, recordsize, primarycache, sync, atime"),
+    ("suid, dev, noexec", "as in mount(8); nosuid and nodev are the default"),
+    ("noatime, sync", "short for atime=off, sync=always"),
 ];
 
 /// For mount(8), systemd and people; they mean nothing to a mount itself.
@@ -97,8 +95,6 @@ const IGNORED: &[&str] = &[
     "async",
     "diratime",
     "nodiratime",
-    "strictatime",
-    "remount",
     "loud",
     "silent",
     "norelatime",
@@ -111,8 +107,9 @@ const OVERRIDES: &[&str] = &["compression", "recordsize", "primarycache", "sync"
 pub fn help() -> String {
     let mut text = String::new();
     for (option, doc) in OWN {
+        let doc = table::wrapped(doc, 26);
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "  {option:<24}  {doc}");
+        let _ = writeln!(text, "  {option:<22}  {}", doc.trim());
     }
     text
 }
@@ -137,6 +134,11 @@ fn flag(options: &mut MountOptions, word: &str) -> Result<()> {
         "noallow_other" => options.allow_other = Some(false),
         "nonempty" => options.nonempty = true,
         "noatime" => options.properties.push(("atime", "off".into())),
+        "strictatime" => options.properties.push(("atime", "on".into())),
+        "remount" => {
+            return Err(Failure::usage("a mounted pool cannot be mounted again with other options")
+                .hint("unmount it first, or use `pagefold set`: most properties take effect at once"));
+        }
         "relatime" => options.properties.push(("atime", "relatime".into())),
         "sync" | "dirsync" => options.properties.push(("sync", "always".into())),
         "suid" | "nosuid" => options.suid = word == "suid",
@@ -188,7 +190,7 @@ fn unknown_option(word: &str) -> Failure {
     let usual = ["suid", "dev", "noexec", "noatime"];
     let all: Vec<&str> = own.iter().chain(OVERRIDES).chain(&usual).copied().collect();
     let near = suggest::nearest(word, all.iter().copied()).map(|n| format!("; did you mean {n}?"));
-    Failure::usage(format!("there is no mount option \"{}\"", crate::table::printable(word))).hint(format!(
+    Failure::usage(format!("there is no mount option \"{}\"", table::printable(word))).hint(format!(
         "options: {}{}",
         all.join(", "),
         near.unwrap_or_default()
@@ -234,6 +236,7 @@ mod tests {
             "threads=0",
             "io_uring=maybe",
             "allow_otehr",
+            "remount",
             "quota=1G",
             "sync=maybe",
         ] {

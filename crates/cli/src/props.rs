@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use crate::failure::{Failure, Result};
-use crate::{suggest, units};
+use crate::{suggest, table, units};
 
 /// What values a property takes.
 #[derive(Clone, Copy, Debug)]
@@ -229,21 +229,17 @@ pub fn parse_assignment(text: &str) -> Result<(&'static Property, String)> {
 
 /// The properties as a section of help.
 pub fn help() -> String {
-    let mut text = String::from("Properties:\n");
-    for property in PROPERTIES {
-        let default = if property.default.is_empty() {
-            String::new()
-        } else {
-            format!(" (default {})", property.default)
-        };
+    let mut text = String::from("Properties that can be set:\n");
+    for property in PROPERTIES.iter().filter(|property| property.settable()) {
+        let (name, values) = (property.name, property.values_text());
         // Writing to a String cannot fail.
-        let _ = write!(
-            text,
-            "  {} = {}{default}\n          {}\n",
-            property.name,
-            property.values_text(),
-            property.doc
-        );
+        let _ = writeln!(text, "  {name} = {values} (default {})", property.default);
+        text.push_str(&table::wrapped(property.doc, 6));
+    }
+    text.push_str("\nComputed properties:\n");
+    for property in PROPERTIES.iter().filter(|property| !property.settable()) {
+        let _ = writeln!(text, "  {}", property.name);
+        text.push_str(&table::wrapped(property.doc, 6));
     }
     text
 }

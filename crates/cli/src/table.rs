@@ -65,6 +65,26 @@ pub fn printable(text: &str) -> String {
         .collect()
 }
 
+/// Width of help and manual text.
+const TEXT_COLUMNS: usize = 88;
+
+/// Running text in lines of a readable width, each indented.
+pub fn wrapped(text: &str, indent: usize) -> String {
+    let mut lines = String::new();
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        if !line.is_empty() && indent + line.len() + 1 + word.len() > TEXT_COLUMNS {
+            lines.push_str(&format!("{:indent$}{line}\n", ""));
+            line.clear();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines + &format!("{:indent$}{line}\n", "")
+}
+
 /// Colours of a state, where the terminal wants colour.
 pub fn state(state: &str) -> String {
     let colour = match state {
@@ -110,6 +130,16 @@ mod tests {
     #[test]
     fn scripts_get_tabs_and_no_heading() {
         assert_eq!(sample().render(true), "tank\t1.00G\na-longer-name\t5B\n");
+    }
+
+    #[test]
+    fn text_is_wrapped_between_words() {
+        let text = wrapped(&"word ".repeat(40), 4);
+        assert!(
+            text.lines().all(|line| line.len() <= TEXT_COLUMNS && line.starts_with("    word")),
+            "{text}"
+        );
+        assert_eq!(text.split_whitespace().count(), 40);
     }
 
     #[test]

@@ -1,11 +1,15 @@
 //! The asking side.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::net::sockopt;
+use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::frame::{self, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use super::model::{Reply, Request};
@@ -15,10 +19,15 @@ use crate::places;
 /// How long a server may take over what needs no waiting for devices.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long a server may take to end after it was unmounted: it writes what is only in memory.
+const END_PATIENCE: Duration = Duration::from_secs(60);
+
 /// A connection to the server of a mounted pool.
 pub struct Client {
     pool: String,
     stream: UnixStream,
+    /// The server's process, as long as it lives.
+    process: Option<OwnedFd>,
 }
 
 impl Client {
@@ -26,7 +35,11 @@ impl Client {
     pub fn connect(pool: &str) -> Result<Option<Self>> {
         let path = places::socket_of(pool);
         match UnixStream::connect(&path) {
-            Ok(stream) => Ok(Some(Self { pool: pool.to_owned(), stream })),
+            Ok(stream) => {
+                let peer = sockopt::socket_peercred(&stream).ok();
+                let process = peer.and_then(|peer| pidfd_open(peer.pid, PidfdFlags::empty()).ok());
+                Ok(Some(Self { pool: pool.to_owned(), stream, process }))
+            }
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
             {
@@ -58,9 +71,23 @@ impl Client {
         &self.pool
     }
 
-    /// The server's process, as the kernel tells it.
-    pub fn server_pid(&self) -> Option<rustix::process::Pid> {
-        sockopt::socket_peercred(&self.stream).ok().map(|peer| peer.pid)
+    /// Waits until the server's process has ended.
+    pub fn wait_for_end(&self) -> Result<()> {
+        match &self.process {
+            Some(process) => {
+                let patience = Timespec { tv_sec: END_PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+                match retry_on_intr(|| poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&patience))) {
+                    Ok(0) => Err(Failure::new(format!(
+                        "the server of pool {} closed it but does not end",
+                        self.pool
+                    ))
+                    .hint("its log may say why")),
+                    _ => Ok(()),
+                }
+            }
+            // It had ended before we could ask for it.
+            None => Ok(()),
+        }
     }
 
     /// Asks for something that is answered at once.

@@ -59,11 +59,11 @@ impl Listener {
             .mode(0o600)
             .open(&lock_path)
             .context(|| format!("cannot open {}", lock_path.display()))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        let path = dir.join(format!("{pool}.sock"));
+        take(&lock, &path).map_err(|_| {
             Failure::new(format!("a pool named {pool} is mounted already"))
                 .hint(format!("see where: pagefold list {pool}"))
         })?;
-        let path = dir.join(format!("{pool}.sock"));
         let binding = || format!("cannot listen at {}", path.display());
         // Whoever listened here has died: we hold its lock.
         match fs::remove_file(&path) {
@@ -85,6 +85,19 @@ impl Listener {
             .spawn(move || accept(&listener, &handler, &unanswered));
         spawned.context(|| "cannot start a thread".into())?;
         Ok(())
+    }
+}
+
+/// Takes the lock of a name. One that is held although nobody listens belongs to a server that is just ending
+/// (or starting): that is waited for.
+fn take(lock: &File, socket: &Path) -> rustix::io::Result<()> {
+    let deadline = Instant::now() + LAST_REPLIES + LAST_REPLIES;
+    loop {
+        let taken = flock(lock, FlockOperation::NonBlockingLockExclusive);
+        if taken.is_ok() || UnixStream::connect(socket).is_ok() || Instant::now() > deadline {
+            return taken;
+        }
+        thread::sleep(Duration::from_millis(20));
     }
 }
 

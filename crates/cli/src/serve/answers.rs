@@ -50,7 +50,8 @@ impl Server {
             since: self.since,
             transport: (if self.session.agreement().over_ring() { "io_uring" } else { "/dev/fuse" }).into(),
         };
-        PoolFigures { mount: Some(mount), ..pools::figures(&self.pool.status()) }
+        let mount = self.is_serving().then_some(mount);
+        PoolFigures { mount, ..pools::figures(&self.pool.status()) }
     }
 
     fn age_ms(&self) -> u64 {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::args;
-use crate::control::Client;
+use crate::control::{Client, Reply, Request};
 use crate::failure::{Failure, Result};
 use crate::mountopts::{self, MountOptions};
 use crate::registry::{Known, Registry};
@@ -29,9 +29,7 @@ pub fn make(args: &args::Mount) -> Result<Plan> {
     let options = mountopts::parse(&args.options)?;
     let (known, by_device) = source(&args.source)?;
     let pool = known.name.clone();
-    if let Some(mut client) = Client::connect(&pool)? {
-        return Err(mounted_already(&mut client));
-    }
+    refuse_if_mounted(&pool)?;
     let dir = match &args.dir {
         Some(dir) => dir.clone(),
         None => default_dir(&known)?,
@@ -98,13 +96,18 @@ fn default_dir(known: &Known) -> Result<PathBuf> {
     }
 }
 
-fn mounted_already(client: &mut Client) -> Failure {
-    let pool = client.pool().to_owned();
-    let dir = match client.ask(&crate::control::Request::Status {}) {
-        Ok(crate::control::Reply::Status { figures }) => figures.mount.map(|mount| mount.dir),
-        _ => None,
+/// Errors where the pool is mounted. A server that was unmounted and is about to end is waited for.
+fn refuse_if_mounted(pool: &str) -> Result<()> {
+    let Some(mut client) = Client::connect(pool)? else { return Ok(()) };
+    let dir = match client.ask(&Request::Status {}) {
+        Ok(Reply::Status { figures }) => figures.mount.map(|mount| mount.dir),
+        Ok(_) => return Err(client.misunderstood()),
+        // It ended while we asked.
+        Err(_) => None,
     };
-    let at = dir.map(|dir| format!(" at {}", dir.display())).unwrap_or_default();
-    Failure::new(format!("pool {pool} is mounted already{at}"))
-        .hint(format!("unmount it first: pagefold unmount {pool}"))
+    match dir {
+        None => client.wait_for_end(),
+        Some(dir) => Err(Failure::new(format!("pool {pool} is mounted already at {}", dir.display()))
+            .hint(format!("unmount it first: pagefold unmount {pool}"))),
+    }
 }

@@ -134,6 +134,11 @@ impl Server {
         }
     }
 
+    /// Whether the mount is there, as opposed to a pool that is being closed.
+    pub(super) fn is_serving(&self) -> bool {
+        *self.phase.lock() == Phase::Serving
+    }
+
     /// Waits at most `patience` for the mount to end; whether it has.
     pub fn wait_until_unmounted(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;

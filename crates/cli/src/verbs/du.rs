@@ -101,7 +101,13 @@ impl Scan<'_> {
         let metadata = fs::symlink_metadata(path).context(|| format!("cannot look at {}", shown(path)))?;
         let device = metadata.dev();
         if let Entry::Vacant(vacant) = self.clients.entry(device) {
-            vacant.insert(target::server(&target::mount_of(path)?.source)?);
+            let mut client = target::server(&target::mount_of(path)?.source)?;
+            // What was just written has no stored size yet.
+            match client.ask_and_wait(&Request::Sync {})? {
+                Reply::Done {} => {}
+                _ => return Err(client.misunderstood()),
+            }
+            vacant.insert(client);
         }
         let mut batch = Vec::new();
         let mut stack = vec![(path.to_owned(), metadata)];

@@ -23,10 +23,12 @@ pub fn completion(shell: Shell) -> Result<()> {
 pub fn write(dir: &Path) -> Result<()> {
     fs::create_dir_all(dir).context(|| format!("cannot create {}", dir.display()))?;
     let root = Cli::command();
+    let version = env!("CARGO_PKG_VERSION");
     for verb in root.get_subcommands().filter(|verb| !verb.is_hide_set()) {
         let title = format!("pagefold-{}", verb.get_name());
+        let typed = format!("pagefold {}", verb.get_name());
         // Manual pages have their own name each; clap wants names that live as long as the program.
-        let page = verb.clone().name(title.clone().leak() as &'static str).version(env!("CARGO_PKG_VERSION"));
+        let page = verb.clone().name(title.clone().leak() as &'static str).bin_name(typed).version(version);
         write_page(dir, &title, page)?;
     }
     write_page(dir, "pagefold", root)
@@ -41,5 +43,9 @@ fn write_page(dir: &Path, title: &str, command: Command) -> Result<()> {
         .source(concat!("pagefold ", env!("CARGO_PKG_VERSION")))
         .render(&mut page)
         .context(|| format!("cannot make {}", path.display()))?;
+    // Lines of examples and tables stay as they are.
+    let page = String::from_utf8_lossy(&page)
+        .replace(".SH EXTRA\n", ".SH \"DETAILS AND EXAMPLES\"\n.nf\n")
+        .replace("\n.SH VERSION\n", "\n.fi\n.SH VERSION\n");
     fs::write(&path, page).context(|| format!("cannot write {}", path.display()))
 }

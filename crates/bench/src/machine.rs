@@ -1,0 +1,70 @@
+//! The machine and the programs of a run, for the report.
+
+use std::fs;
+use std::path::Path;
+
+use crate::host::exec::{command, run};
+
+/// "what: value" lines. What cannot be found out is left out.
+pub(crate) fn describe(dir: &Path) -> Vec<(String, String)> {
+    let mut lines = Vec::new();
+    let mut add = |what: &str, value: Option<String>| {
+        if let Some(value) = value.filter(|v| !v.is_empty()) {
+            lines.push((what.to_owned(), value));
+        }
+    };
+    add("Processor", processor());
+    add("Memory", memory());
+    add("Kernel", text("/proc/sys/kernel/osrelease"));
+    add("Disc", disc(dir));
+    add(
+        "FUSE over io_uring",
+        text("/sys/module/fuse/parameters/enable_uring").map(|on| {
+            if on == "Y" {
+                "enabled".to_owned()
+            } else {
+                "not enabled: requests go over /dev/fuse".to_owned()
+            }
+        }),
+    );
+    let first_line = |program: &str, args: &[&str]| {
+        run(&mut command(program, args)).ok().and_then(|done| {
+            let all = format!("{}{}", done.stdout, done.stderr);
+            all.lines().next().map(|line| line.trim().to_owned())
+        })
+    };
+    add("fio", first_line("fio", &["--version"]));
+    add("PostgreSQL", first_line("psql", &["--version"]));
+    add("sysbench", first_line("sysbench", &["--version"]));
+    add("btrfs-progs", first_line("mkfs.btrfs", &["--version"]));
+    lines
+}
+
+fn text(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok().map(|t| t.trim().to_owned())
+}
+
+fn processor() -> Option<String> {
+    let info = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let names: Vec<&str> = info
+        .lines()
+        .filter_map(|l| l.strip_prefix("model name")?.split_once(':').map(|(_, n)| n.trim()))
+        .collect();
+    Some(format!("{} x {}", names.len(), names.first()?))
+}
+
+fn memory() -> Option<String> {
+    let info = fs::read_to_string("/proc/meminfo").ok()?;
+    let kib: u64 = info
+        .lines()
+        .find_map(|l| l.strip_prefix("MemTotal:")?.trim().strip_suffix("kB")?.trim().parse().ok())?;
+    Some(format!("{:.1} GiB", kib as f64 / f64::from(1 << 20)))
+}
+
+/// The file system on which the backing files lie.
+fn disc(dir: &Path) -> Option<String> {
+    let existing = dir.ancestors().find(|p| p.exists())?;
+    let out = run(command("df", ["--output=source,fstype", "-h"]).arg(existing)).ok()?.stdout;
+    let line = out.lines().nth(1)?.split_whitespace().collect::<Vec<_>>().join(", ");
+    Some(format!("{line}; every system on a loop device with direct I/O over a fully written file of it"))
+}

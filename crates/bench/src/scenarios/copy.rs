@@ -1,0 +1,61 @@
+//! COPY of a file into a PostgreSQL table.
+
+use anyhow::Result;
+
+use super::{Field, alternate, volumes};
+use crate::bench::Bench;
+use crate::data::Prepared;
+use crate::results::Target::AtLeast;
+use crate::results::{Metric, Profile, RatioLine, Section};
+use crate::systems::{Options, System};
+use crate::tools::postgres::{Settings, copy_cluster, describe};
+
+const RATE: Metric = Metric { name: "COPY", unit: "MB/s" };
+const WITH_CHECKPOINT: Metric = Metric { name: "COPY and CHECKPOINT", unit: "MB/s" };
+const SETTINGS: Settings = Settings { full_page_writes: true, shared_buffers_mib: 256, max_wal_mib: 1024 };
+
+/// Copies and compares.
+pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
+    let compared = [
+        System::Ext4,
+        System::Btrfs("lzo"),
+        System::Btrfs("zstd"),
+        System::Pagefold("lz4"),
+        System::Pagefold("zstd"),
+    ];
+    let field = Field { compared: &compared, beside: &[System::Zfs] };
+    let file = bench.prepared().copy_file(bench, bench.scale().copy_bytes)?;
+    let megabytes = std::fs::metadata(&file)?.len() as f64 / 1e6;
+    let mut all = volumes(bench, section, &field, bench.scale().disk_bytes, &Options::default())?;
+    let cluster = bench.prepared().empty(bench)?;
+    for volume in &mut all {
+        copy_cluster(&cluster, &volume.path().join("pg"))?;
+        volume.sync()?;
+    }
+    let statement = format!("COPY copied FROM '{}'", file.display());
+    alternate(bench, profile, &mut all, |volume| {
+        let server = bench.postgres()?.start(&volume.path().join("pg"), &SETTINGS, None)?;
+        server.sql("postgres", Prepared::copy_table())?;
+        server.sql("postgres", "CHECKPOINT")?;
+        let copy = server.timed_sql("postgres", &statement)?;
+        let checkpoint = server.timed_sql("postgres", "CHECKPOINT")?;
+        section.add(profile, RATE, &volume.label(), megabytes / copy);
+        section.add(profile, WITH_CHECKPOINT, &volume.label(), megabytes / (copy + checkpoint));
+        server.sql("postgres", "DROP TABLE copied")?;
+        server.stop()?;
+        volume.sync()
+    })?;
+    section.command("psql -c \"COPY copied FROM 'FILE'\"; psql -c CHECKPOINT".to_owned());
+    section
+        .note(format!("{megabytes:.0} MB of rows of price_paid, without indexes. {}", describe(&SETTINGS)));
+    for (id, text, ours, theirs, bound) in [
+        ("copy-lz4", "COPY: lz4 at least 0.7 of ext4", "pagefold-lz4", "ext4", 0.7),
+        ("copy-zstd", "COPY: zstd at least 0.6 of ext4", "pagefold-zstd", "ext4", 0.6),
+        ("copy-lzo", "COPY: lz4 ahead of btrfs-lzo", "pagefold-lz4", "btrfs-lzo", 1.0),
+        ("copy-btrfs-zstd", "COPY: zstd ahead of btrfs-zstd", "pagefold-zstd", "btrfs-zstd", 1.0),
+    ] {
+        let target = AtLeast(bound);
+        section.ratio_line(RatioLine { id, text, profile, metric: RATE, ours, theirs, target });
+    }
+    Ok(())
+}

@@ -1,0 +1,160 @@
+//! The scenarios: each is one or more lines of the project's promises, measured in one run on one machine.
+
+mod copy;
+mod memory;
+mod mount_time;
+mod oltp;
+mod overwrite;
+mod reads;
+mod rrd;
+mod scan;
+
+use std::time::Instant;
+
+use anyhow::Result;
+
+use crate::bench::Bench;
+use crate::results::{Profile, Section};
+use crate::systems::{Options, System, Volume};
+
+/// A scenario of the bench.
+pub(crate) struct Scenario {
+    /// Its name on the command line.
+    pub(crate) name: &'static str,
+    /// What it measures.
+    pub(crate) about: &'static str,
+    /// Profiles it runs under unless one is asked for.
+    pub(crate) profiles: &'static [Profile],
+    run: fn(&Bench, Profile, &mut Section) -> Result<()>,
+}
+
+const FREE: &[Profile] = &[Profile::Free];
+const THROTTLED: &[Profile] = &[Profile::Throttled];
+const BOTH: &[Profile] = &[Profile::Free, Profile::Throttled];
+
+/// All scenarios, in the order in which they run.
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "randread-cached",
+        about: "8 KiB random O_DIRECT reads from the record cache, beside the null server",
+        profiles: FREE,
+        run: reads::cached,
+    },
+    Scenario {
+        name: "randread-miss",
+        about: "8 KiB random O_DIRECT reads that miss the cache, depth 1 and 4 jobs x 16",
+        profiles: BOTH,
+        run: reads::miss,
+    },
+    Scenario {
+        name: "randread-compressed-fit",
+        about: "8 KiB random reads of a working set that fits the cache only because it is compressed",
+        profiles: THROTTLED,
+        run: reads::compressed_fit,
+    },
+    Scenario {
+        name: "scan",
+        about: "five PostgreSQL tables scanned cold by five connections",
+        profiles: BOTH,
+        run: scan::run,
+    },
+    Scenario {
+        name: "overwrite-sync",
+        about: "8 KiB overwrites with fdatasync, 1 and 16 writers; bytes and flushes per operation",
+        profiles: FREE,
+        run: overwrite::run,
+    },
+    Scenario { name: "copy", about: "COPY into PostgreSQL", profiles: FREE, run: copy::run },
+    Scenario {
+        name: "pgbench-tpcb",
+        about: "pgbench TPC-B, database four times the memory",
+        profiles: THROTTLED,
+        run: oltp::tpcb,
+    },
+    Scenario {
+        name: "sysbench-oltp",
+        about: "sysbench oltp_read_write on PostgreSQL, database four times the memory",
+        profiles: THROTTLED,
+        run: oltp::read_write,
+    },
+    Scenario {
+        name: "memory",
+        about: "the server's memory under a sparse 1 TB file with 10 million pages",
+        profiles: FREE,
+        run: memory::run,
+    },
+    Scenario { name: "rrd", about: "RRD files as collectd writes them", profiles: FREE, run: rrd::run },
+    Scenario {
+        name: "mount-time",
+        about: "mount after a clean export, and after a kill with 1 GiB of log",
+        profiles: FREE,
+        run: mount_time::run,
+    },
+];
+
+impl Scenario {
+    /// Runs it under its profiles, or under the one asked for, and keeps what it found, also if it fails half-way.
+    pub(crate) fn execute(&self, bench: &Bench, asked: Option<Profile>) -> Section {
+        let mut section = Section { quick: bench.scale().quick, ..Section::default() };
+        let started = Instant::now();
+        let asked = asked.as_slice();
+        for &profile in if asked.is_empty() { self.profiles } else { asked } {
+            bench.progress(&format!("{} ({})", self.name, profile.name()));
+            if let Err(error) = (self.run)(bench, profile, &mut section) {
+                section.failure = Some(format!("{error:#}"));
+                break;
+            }
+        }
+        section.took_seconds = started.elapsed().as_secs_f64();
+        section
+    }
+}
+
+/// Systems of a scenario: those its lines compare, and those that are shown beside them in a full run.
+struct Field<'a> {
+    compared: &'a [System],
+    beside: &'a [System],
+}
+
+/// Makes a volume of each system. One of those beside that cannot be had is noted and left out.
+fn volumes(
+    bench: &Bench,
+    section: &mut Section,
+    field: &Field,
+    bytes: u64,
+    options: &Options,
+) -> Result<Vec<Volume>> {
+    let mut made = Vec::new();
+    for &system in field.compared.iter().filter(|&&s| !bench.left_out(s)) {
+        made.push(Volume::create(bench, system, bytes, options)?);
+    }
+    let beside = if bench.scale().quick { &[] } else { field.beside };
+    for &system in beside.iter().filter(|&&s| !bench.left_out(s)) {
+        match Volume::create(bench, system, bytes, options) {
+            Ok(volume) => made.push(volume),
+            Err(error) => section.note(format!("{} is left out: {error:#}", system.label())),
+        }
+    }
+    Ok(made)
+}
+
+/// Measures all volumes in turn, as often as the run repeats; every other round goes backwards, so that a machine that
+/// slows down or speeds up favours nobody.
+fn alternate(
+    bench: &Bench,
+    profile: Profile,
+    volumes: &mut [Volume],
+    mut measure: impl FnMut(&mut Volume) -> Result<()>,
+) -> Result<()> {
+    for round in 0..bench.scale().repetitions {
+        for n in 0..volumes.len() {
+            let index = if round.is_multiple_of(2) { n } else { volumes.len() - 1 - n };
+            let Some(volume) = volumes.get_mut(index) else { continue };
+            let throttled = bench.profile(profile, volume)?;
+            let measured = measure(volume);
+            drop(throttled);
+            measured?;
+        }
+    }
+    Ok(())
+}

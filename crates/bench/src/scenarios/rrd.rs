@@ -1,0 +1,84 @@
+//! Bytes that reach the device per flush of an RRD file.
+
+use anyhow::Result;
+
+use super::{Field, alternate, volumes};
+use crate::bench::Bench;
+use crate::results::Target::AtMost;
+use crate::results::{Line, Metric, Profile, Section, figure};
+use crate::systems::{Options, System, Volume};
+use crate::tools::rrd::{SAMPLES, Set};
+
+const FILES: u64 = 48;
+/// Flushes between two syncs.
+const GROUP: u64 = 24;
+/// Syncs of one repetition.
+const GROUPS: u64 = 4;
+
+const WRITTEN: Metric = Metric { name: "bytes to the device per flush", unit: "KB" };
+
+/// Flushes and compares.
+pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
+    let field = Field {
+        compared: &[
+            System::Ext4,
+            System::Btrfs("lzo"),
+            System::Btrfs("zstd"),
+            System::Pagefold("lz4"),
+            System::Pagefold("zstd"),
+        ],
+        beside: &[System::Xfs, System::Zfs],
+    };
+    let mut all = volumes(bench, section, &field, bench.scale().disk_bytes, &Options::default())?;
+    let mut sets = Vec::new();
+    for volume in &mut all {
+        bench.progress(&format!("making RRD files on {}", volume.label()));
+        let mut set = Set::create(volume.path(), FILES)?;
+        // The first update of a file finds nothing in its archives, which later ones do.
+        set.flush(FILES)?;
+        volume.sync()?;
+        sets.push((volume.label(), set));
+    }
+    alternate(bench, profile, &mut all, |volume| {
+        let label = volume.label();
+        let Some((_, set)) = sets.iter_mut().find(|(name, _)| *name == label) else { return Ok(()) };
+        let bytes = written(volume, set)?;
+        section.add(profile, WRITTEN, &label, bytes as f64 / 1000.0 / (GROUP * GROUPS) as f64);
+        Ok(())
+    })?;
+    section.command("rrdtool - (update metric-N.rrd TIME:VALUE... ...: 90 samples a flush)".to_owned());
+    section.note(format!(
+        "{FILES} files as collectd's rrdtool plugin makes them (five time spans, minimum, average and maximum, 1200 rows each; one to three data sources); {SAMPLES} \
+         samples a flush, sync every {GROUP} flushes. Counted up to the end of the last sync."
+    ));
+    let rivals = ["btrfs-lzo", "btrfs-zstd"].map(|r| section.median(profile, WRITTEN, r));
+    let best = rivals.into_iter().flatten().reduce(f64::min);
+    for ours in ["pagefold-lz4", "pagefold-zstd"] {
+        let own = section.median(profile, WRITTEN, ours);
+        let shown = |value: Option<f64>| value.map_or_else(|| "?".to_owned(), figure);
+        section.lines.push(Line {
+            id: format!("rrd-{ours}"),
+            text: format!("RRD flushes ({ours}): bytes to the device at most btrfs's"),
+            profile,
+            target: AtMost(1.0),
+            unit: "x".to_owned(),
+            measured: own.zip(best).map(|(own, best)| own / best),
+            detail: format!(
+                "{} KB / btrfs (its better codec) {} KB; ext4 {} KB",
+                shown(own),
+                shown(best),
+                shown(section.median(profile, WRITTEN, "ext4"))
+            ),
+        });
+    }
+    Ok(())
+}
+
+fn written(volume: &mut Volume, set: &mut Set) -> Result<u64> {
+    let before = volume.disk().counters()?;
+    for _ in 0..GROUPS {
+        set.flush(GROUP)?;
+        volume.sync()?;
+    }
+    Ok(volume.disk().counters()?.since(before).written_bytes)
+}

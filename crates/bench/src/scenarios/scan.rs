@@ -1,0 +1,132 @@
+//! Five tables scanned by five connections, with every cache cold.
+
+use anyhow::Result;
+
+use super::{Field, alternate, volumes};
+use crate::bench::Bench;
+use crate::results::Target::AtLeast;
+use crate::results::{Line, Metric, Profile, RatioLine, Section, figure};
+use crate::systems::{Options, System, Volume, drop_caches};
+use crate::tools::postgres::{Settings, TABLES, copy_cluster, describe};
+
+const RATE: Metric = Metric { name: "heap scanned", unit: "MB/s" };
+const READ: Metric = Metric { name: "bytes read from the device per byte of heap", unit: "B/B" };
+
+const SETTINGS: Settings = Settings { full_page_writes: true, shared_buffers_mib: 64, max_wal_mib: 1024 };
+
+/// Scans and compares.
+pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
+    let compared = [
+        System::Ext4,
+        System::Btrfs("lzo"),
+        System::Btrfs("zstd"),
+        System::Pagefold("lz4"),
+        System::Pagefold("zstd"),
+    ];
+    let field = Field { compared: &compared, beside: &[System::Xfs, System::Btrfs("zlib"), System::Zfs] };
+    let mut all = volumes(bench, section, &field, bench.scale().disk_bytes, &Options::default())?;
+    let cluster = bench.prepared().tables(bench)?;
+    for volume in &mut all {
+        bench.progress(&format!("copying the tables to {}", volume.label()));
+        copy_cluster(&cluster, &volume.path().join("pg"))?;
+        volume.sync()?;
+    }
+    let heap_bytes: u64 = bench
+        .prepared()
+        .heaps(bench)?
+        .iter()
+        .map(|heap| std::fs::metadata(cluster.join(heap)).map(|m| m.len()))
+        .sum::<std::io::Result<u64>>()?;
+    let statements: Vec<String> = TABLES.map(|t| format!("SELECT count(*) FROM {t}")).into();
+    alternate(bench, profile, &mut all, |volume| {
+        let (seconds, read_bytes) = scan(bench, volume, &statements)?;
+        section.add(profile, RATE, &volume.label(), heap_bytes as f64 / 1e6 / seconds);
+        section.add(profile, READ, &volume.label(), read_bytes as f64 / heap_bytes as f64);
+        Ok(())
+    })?;
+    for statement in &statements {
+        section.command(format!("psql -c '{statement}' &"));
+    }
+    section.note(format!(
+        "{} MB of heap in five tables. Before each scan: PostgreSQL stopped, unmounted, kernel caches dropped, mounted, PostgreSQL \
+         started. {}",
+        heap_bytes / 1_000_000,
+        describe(&SETTINGS)
+    ));
+    judge(profile, section, &all)
+}
+
+fn scan(bench: &Bench, volume: &mut Volume, statements: &[String]) -> Result<(f64, u64)> {
+    volume.make_cold()?;
+    let server = bench.postgres()?.start(&volume.path().join("pg"), &SETTINGS, None)?;
+    // Each backend reads some catalogues at its start; that is not to be measured.
+    server.concurrent_sql("postgres", &vec!["SELECT 1".to_owned(); statements.len()])?;
+    drop_caches()?;
+    let before = volume.disk().counters()?;
+    let seconds = server.concurrent_sql("postgres", statements)?;
+    let read_bytes = volume.disk().counters()?.since(before).read_bytes;
+    server.stop()?;
+    Ok((seconds, read_bytes))
+}
+
+fn judge(profile: Profile, section: &mut Section, all: &[Volume]) -> Result<()> {
+    let line = |id, text, ours, theirs, bound| RatioLine {
+        id,
+        text,
+        profile,
+        metric: RATE,
+        ours,
+        theirs,
+        target: AtLeast(bound),
+    };
+    let mut ratios = Vec::new();
+    for volume in all {
+        if let Some(ratio) = volume.ratio()? {
+            section.note(format!("{} reports a compression ratio of {ratio:.2}.", volume.label()));
+            ratios.push((volume.label(), ratio));
+        }
+    }
+    if profile == Profile::Throttled {
+        for ours in ["pagefold-lz4", "pagefold-zstd"] {
+            let ratio = ratios.iter().find(|(label, _)| label == ours).map(|&(_, ratio)| ratio);
+            section.lines.push(against_ext4(profile, section, ours, ratio));
+        }
+        return Ok(());
+    }
+    section.ratio_line(line("scan-lzo", "scan: lz4 faster than btrfs-lzo", "pagefold-lz4", "btrfs-lzo", 1.0));
+    section.ratio_line(line(
+        "scan-btrfs-zstd",
+        "scan: zstd faster than btrfs-zstd",
+        "pagefold-zstd",
+        "btrfs-zstd",
+        1.0,
+    ));
+    section.ratio_line(line("scan-ext4-free", "scan: lz4 at least 0.6 of ext4", "pagefold-lz4", "ext4", 0.6));
+    Ok(())
+}
+
+/// How much faster than ext4, as a share of how much smaller.
+fn against_ext4(profile: Profile, section: &Section, ours: &str, ratio: Option<f64>) -> Line {
+    let (own, ext4) = (section.median(profile, RATE, ours), section.median(profile, RATE, "ext4"));
+    let (speedup, detail) = match (own, ext4, ratio) {
+        (Some(own), Some(ext4), Some(ratio)) => (
+            Some(own / ext4 / ratio),
+            format!(
+                "{} / ext4 {} MB/s = {:.2}; compression ratio {ratio:.2}",
+                figure(own),
+                figure(ext4),
+                own / ext4
+            ),
+        ),
+        _ => (None, String::new()),
+    };
+    Line {
+        id: format!("scan-ext4-{ours}"),
+        text: format!("scan ({ours}): faster than ext4 by 0.9 of the compression ratio"),
+        profile,
+        target: AtLeast(0.9),
+        unit: "x".to_owned(),
+        measured: speedup,
+        detail,
+    }
+}

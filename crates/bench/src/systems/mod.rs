@@ -1,0 +1,262 @@
+//! The systems under test. Each lies on a loop device of the same kind and is used through a folder.
+
+mod kernel;
+mod null;
+mod pagefold;
+mod zfs;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+pub(crate) use null::serve as serve_null;
+pub(crate) use pagefold_fuse::null::FILE_NAME as NULL_FILE;
+
+use crate::bench::Bench;
+use crate::host::disk::Disk;
+use crate::host::exec::{command, run, shielded};
+use crate::host::memory::Limit;
+
+/// A file system, with its compression.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum System {
+    /// ext4.
+    Ext4,
+    /// XFS.
+    Xfs,
+    /// btrfs with `compress=` this.
+    Btrfs(&'static str),
+    /// zfs-fuse with gzip and recordsize=8K.
+    Zfs,
+    /// Pagefold with `compression=` this.
+    Pagefold(&'static str),
+    /// The FUSE server that answers everything from one buffer.
+    Null,
+}
+
+impl System {
+    /// Its name in tables and plots.
+    pub(crate) fn label(self) -> String {
+        match self {
+            Self::Ext4 => "ext4".to_owned(),
+            Self::Xfs => "XFS".to_owned(),
+            Self::Btrfs(codec) => format!("btrfs-{codec}"),
+            Self::Zfs => "zfs-fuse-gzip".to_owned(),
+            Self::Pagefold(codec) => format!("pagefold-{codec}"),
+            Self::Null => "null".to_owned(),
+        }
+    }
+
+    /// Whether it is what is being judged, not a rival.
+    pub(crate) fn is_ours(self) -> bool {
+        matches!(self, Self::Pagefold(_))
+    }
+}
+
+/// What a volume is made for.
+#[derive(Debug, Default)]
+pub(crate) struct Options<'a> {
+    /// Budget of Pagefold's caches, in bytes; its default otherwise.
+    pub(crate) memory: Option<u64>,
+    /// cgroup of the file-system server, if it has one.
+    pub(crate) limit: Option<&'a Limit>,
+}
+
+/// What differs between the systems.
+trait Driver {
+    /// Makes the file system.
+    fn format(&mut self, disk: &Disk) -> Result<()>;
+    /// Makes it usable at `point`; returns the seconds that took.
+    fn mount(&mut self, disk: &Disk, point: &Path) -> Result<f64>;
+    /// Ends its use in an orderly way; everything is on the device afterwards.
+    fn unmount(&mut self, point: &Path) -> Result<()>;
+    /// Makes everything written so far durable.
+    fn sync(&mut self, point: &Path) -> Result<()>;
+    /// The server process, where there is one.
+    fn server_pid(&self) -> Option<u32> {
+        None
+    }
+    /// Ends its use so that another machine could take it over.
+    fn export(&mut self, point: &Path) -> Result<()> {
+        self.unmount(point)
+    }
+    /// Reads answered from the server's own cache, and reads that went to the device.
+    fn hits_and_misses(&self) -> Result<Option<(u64, u64)>> {
+        Ok(None)
+    }
+    /// Kills the server as a crash would, and clears the dead mount away.
+    fn crash(&mut self, _point: &Path) -> Result<()> {
+        bail!("only systems with a server process can be killed")
+    }
+    /// Logical bytes / bytes stored, where the system says so.
+    fn ratio(&self, _point: &Path) -> Result<Option<f64>> {
+        Ok(None)
+    }
+}
+
+/// A mounted system on a device of its own, taken down when dropped.
+pub(crate) struct Volume {
+    system: System,
+    driver: Box<dyn Driver>,
+    point: PathBuf,
+    mounted: bool,
+    disk: Disk,
+}
+
+impl Volume {
+    /// Makes and mounts a system on a device of `bytes` bytes.
+    ///
+    /// # Errors
+    /// When one of its programs fails or is not installed.
+    pub(crate) fn create(bench: &Bench, system: System, bytes: u64, options: &Options) -> Result<Self> {
+        let disk = bench.shelf().take(bytes)?;
+        let point = bench.dir().join("mnt").join(format!("{}-{}", system.label(), bench.serial()));
+        fs::create_dir_all(&point)?;
+        let driver: Box<dyn Driver> = match system {
+            System::Ext4 => Box::new(kernel::Kernel::ext4()),
+            System::Xfs => Box::new(kernel::Kernel::xfs()),
+            System::Btrfs(codec) => Box::new(kernel::Kernel::btrfs(codec)),
+            System::Zfs => Box::new(zfs::Zfs::start(bench, options)?),
+            System::Pagefold(codec) => Box::new(pagefold::Pagefold::new(bench, codec, options)?),
+            System::Null => Box::new(null::Null::new(bench)?),
+        };
+        let mut volume = Self { system, driver, point, mounted: false, disk };
+        volume.driver.format(&volume.disk).with_context(|| format!("make {}", system.label()))?;
+        volume.mount()?;
+        Ok(volume)
+    }
+
+    /// Which system this is.
+    pub(crate) fn system(&self) -> System {
+        self.system
+    }
+
+    /// Its name in tables and plots.
+    pub(crate) fn label(&self) -> String {
+        self.system.label()
+    }
+
+    /// Where it is mounted.
+    pub(crate) fn path(&self) -> &Path {
+        &self.point
+    }
+
+    /// The device below.
+    pub(crate) fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    /// Mounts; returns the seconds until it was usable.
+    ///
+    /// # Errors
+    /// When the mount fails.
+    pub(crate) fn mount(&mut self) -> Result<f64> {
+        let seconds =
+            self.driver.mount(&self.disk, &self.point).with_context(|| format!("mount {}", self.label()))?;
+        self.mounted = true;
+        Ok(seconds)
+    }
+
+    /// Unmounts in an orderly way.
+    ///
+    /// # Errors
+    /// When it is busy.
+    pub(crate) fn unmount(&mut self) -> Result<()> {
+        self.driver.unmount(&self.point).with_context(|| format!("unmount {}", self.label()))?;
+        self.mounted = false;
+        Ok(())
+    }
+
+    /// Unmounts, and lets go of the device altogether where the system knows such a thing.
+    ///
+    /// # Errors
+    /// When it is busy.
+    pub(crate) fn export(&mut self) -> Result<()> {
+        self.driver.export(&self.point).with_context(|| format!("export {}", self.label()))?;
+        self.mounted = false;
+        Ok(())
+    }
+
+    /// Reads answered from the server's own cache, and reads that went to the device, since it was mounted.
+    ///
+    /// # Errors
+    /// When its tool fails.
+    pub(crate) fn hits_and_misses(&self) -> Result<Option<(u64, u64)>> {
+        self.driver.hits_and_misses()
+    }
+
+    /// Nothing of it is in any cache afterwards: unmounted, kernel caches dropped, mounted again.
+    ///
+    /// # Errors
+    /// When it cannot be unmounted or mounted.
+    pub(crate) fn make_cold(&mut self) -> Result<()> {
+        self.unmount()?;
+        drop_caches()?;
+        self.mount().map(drop)
+    }
+
+    /// Makes everything durable.
+    ///
+    /// # Errors
+    /// When a write-back fails.
+    pub(crate) fn sync(&mut self) -> Result<()> {
+        self.driver.sync(&self.point).with_context(|| format!("sync {}", self.label()))
+    }
+
+    /// The server process, where there is one.
+    pub(crate) fn server_pid(&self) -> Option<u32> {
+        self.driver.server_pid()
+    }
+
+    /// Kills the server with SIGKILL; mount again to recover.
+    ///
+    /// # Errors
+    /// For systems without a server.
+    pub(crate) fn crash(&mut self) -> Result<()> {
+        self.driver.crash(&self.point)?;
+        self.mounted = false;
+        Ok(())
+    }
+
+    /// Logical bytes / stored bytes, where the system says so.
+    ///
+    /// # Errors
+    /// When its tool fails.
+    pub(crate) fn ratio(&self) -> Result<Option<f64>> {
+        self.driver.ratio(&self.point)
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        if self.mounted
+            && let Err(error) = shielded(|| self.unmount())
+        {
+            eprintln!("pagefold-bench: {error:#}");
+        }
+        let _empty_or_kept = fs::remove_dir(&self.point);
+    }
+}
+
+/// Drops clean page cache and kernel objects of the whole machine.
+///
+/// # Errors
+/// Without root.
+pub(crate) fn drop_caches() -> Result<()> {
+    rustix::fs::sync();
+    fs::write("/proc/sys/vm/drop_caches", "3").context("drop the kernel's caches (needs root)")
+}
+
+/// `umount`, retried while somebody still looks at the mount.
+fn umount(point: &Path) -> Result<()> {
+    let mut tries = 0;
+    loop {
+        match run(&mut command("umount", [point])) {
+            Ok(_) => return Ok(()),
+            Err(_) if tries < 20 => std::thread::sleep(std::time::Duration::from_millis(100)),
+            Err(error) => return Err(error),
+        }
+        tries += 1;
+    }
+}

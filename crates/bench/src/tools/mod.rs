@@ -1,0 +1,7 @@
+//! The programs that make load, each behind a small typed interface.
+
+pub(crate) mod corpus;
+pub(crate) mod fio;
+pub(crate) mod overwrite;
+pub(crate) mod postgres;
+pub(crate) mod rrd;

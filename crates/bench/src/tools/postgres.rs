@@ -1,0 +1,430 @@
+//! PostgreSQL: prepared clusters, servers on a file system under test, and its load generators.
+//!
+//! A cluster is prepared once on the disc below and copied to every system, so that all systems hold the same
+//! bytes. Files are copied in writes of 8 KiB, as PostgreSQL itself extends its files: a system that looks at the
+//! first writes sees what it would see in production.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::process::Signal;
+
+use super::corpus::PAGE_BYTES;
+use crate::host::cleanup::{Noted, note_server};
+use crate::host::exec::{Server, check_interrupted, command, run, run_with_input};
+use crate::host::memory::Limit;
+
+const USER: &str = "postgres";
+/// Only names the socket: the server listens on no network address.
+const PORT: &str = "54329";
+
+/// Where PostgreSQL's programs and the bench's own folders for it are.
+#[derive(Debug, Clone)]
+pub(crate) struct Postgres {
+    bin: PathBuf,
+    sockets: PathBuf,
+    /// Below it servers are noted for `clean`.
+    dir: PathBuf,
+}
+
+/// How a server is run.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// `full_page_writes`.
+    pub(crate) full_page_writes: bool,
+    /// `shared_buffers`, in MiB.
+    pub(crate) shared_buffers_mib: u64,
+    /// `max_wal_size`, in MiB.
+    pub(crate) max_wal_mib: u64,
+}
+
+impl Settings {
+    /// As options of the server.
+    pub(crate) fn options(&self) -> Vec<String> {
+        let fpw = if self.full_page_writes { "on" } else { "off" };
+        [
+            format!("full_page_writes={fpw}"),
+            format!("shared_buffers={}MB", self.shared_buffers_mib),
+            format!("max_wal_size={}MB", self.max_wal_mib),
+            "wal_init_zero=on".to_owned(),
+            "autovacuum=off".to_owned(),
+            "max_parallel_workers_per_gather=0".to_owned(),
+            "max_parallel_maintenance_workers=0".to_owned(),
+            "jit=off".to_owned(),
+            "huge_pages=off".to_owned(),
+            "listen_addresses=".to_owned(),
+            "checkpoint_timeout=60s".to_owned(),
+            "checkpoint_completion_target=0.9".to_owned(),
+        ]
+        .into()
+    }
+}
+
+impl Postgres {
+    /// Finds the newest installed PostgreSQL.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub(crate) fn find(dir: &Path) -> Result<Self> {
+        let versions = fs::read_dir("/usr/lib/postgresql")
+            .context("PostgreSQL is not installed (apt install postgresql)")?;
+        let newest = versions
+            .flatten()
+            .filter_map(|e| Some((e.file_name().to_str()?.parse::<u32>().ok()?, e.path().join("bin"))))
+            .filter(|(_, bin)| bin.join("postgres").exists())
+            .max()
+            .ok_or_else(|| anyhow!("no server below /usr/lib/postgresql (apt install postgresql)"))?;
+        let sockets = dir.join("sockets");
+        fs::create_dir_all(&sockets)?;
+        own(&sockets)?;
+        Ok(Self { bin: newest.1, sockets, dir: dir.to_owned() })
+    }
+
+    fn program(&self, name: &str) -> String {
+        self.bin.join(name).to_string_lossy().into_owned()
+    }
+
+    /// A command run as the user `postgres`.
+    fn as_user(&self, name: &str) -> Command {
+        let mut outer =
+            command("setpriv", [&format!("--reuid={USER}"), &format!("--regid={USER}"), "--init-groups"]);
+        outer.arg(self.program(name)).env("LC_ALL", "C").current_dir("/");
+        outer
+    }
+
+    /// Makes an empty cluster, with data checksums off as PostgreSQL 15 does by default.
+    ///
+    /// # Errors
+    /// When initdb fails.
+    pub(crate) fn init(&self, data: &Path) -> Result<()> {
+        fs::create_dir_all(data)?;
+        own(data)?;
+        let mut initdb = self.as_user("initdb");
+        initdb.args(["--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C", "-D"]).arg(data);
+        run(&mut initdb)?;
+        Ok(())
+    }
+
+    /// Starts a server on a cluster and waits until it answers.
+    ///
+    /// # Errors
+    /// When it does not come up; the message holds what it printed.
+    pub(crate) fn start(&self, data: &Path, settings: &Settings, limit: Option<&Limit>) -> Result<Running> {
+        let mut server = self.as_user("postgres");
+        server.arg("-D").arg(data).arg("-k").arg(&self.sockets).args(["-p", PORT]);
+        for option in settings.options() {
+            server.arg("-c").arg(option);
+        }
+        let mut server = match limit {
+            Some(limit) => {
+                let mut wrapped = limit.wrap(&server);
+                wrapped.current_dir("/");
+                wrapped
+            }
+            None => server,
+        };
+        // SIGINT is PostgreSQL's fast shutdown: a checkpoint, and no waiting for clients.
+        let mut server = Server::start(&mut server, Signal::INT)?;
+        let noted = note_server(&self.dir, server.pid())?;
+        let ready = self.program("pg_isready");
+        server.wait_ready(|_| {
+            let mut probe = Command::new(&ready);
+            probe.arg("-q").arg("-h").arg(&self.sockets).args(["-p", PORT]);
+            probe.status().is_ok_and(|s| s.success())
+        })?;
+        Ok(Running { server, _noted: noted, postgres: self.clone() })
+    }
+
+    fn client(&self, name: &str) -> Command {
+        let mut client = Command::new(self.program(name));
+        client.arg("-h").arg(&self.sockets).args(["-p", PORT, "-U", USER]);
+        client.env("PGOPTIONS", "-c client_min_messages=warning").env("LC_ALL", "C");
+        client
+    }
+}
+
+fn own(path: &Path) -> Result<()> {
+    let passwd = fs::read_to_string("/etc/passwd")?;
+    let mut fields = passwd
+        .lines()
+        .find(|l| l.split(':').next() == Some(USER))
+        .ok_or_else(|| anyhow!("there is no user {USER}"))?
+        .split(':')
+        .skip(2)
+        .map(str::parse::<u32>);
+    let (Some(Ok(uid)), Some(Ok(gid))) = (fields.next(), fields.next()) else {
+        bail!("/etc/passwd: no ids for {USER}")
+    };
+    chown(path, Some(uid), Some(gid)).with_context(|| format!("give {} to {USER}", path.display()))
+}
+
+/// A running server, stopped when dropped.
+#[derive(Debug)]
+pub(crate) struct Running {
+    server: Server,
+    _noted: Noted,
+    postgres: Postgres,
+}
+
+impl Running {
+    /// Runs SQL in one session and returns what psql printed, unaligned and without headers.
+    ///
+    /// # Errors
+    /// When a statement fails.
+    pub(crate) fn sql(&self, database: &str, sql: &str) -> Result<String> {
+        Ok(run(&mut self.psql(database, sql))?.stdout)
+    }
+
+    /// The same; returns the seconds of wall-clock time it took.
+    ///
+    /// # Errors
+    /// When a statement fails.
+    pub(crate) fn timed_sql(&self, database: &str, sql: &str) -> Result<f64> {
+        Ok(run(&mut self.psql(database, sql))?.seconds)
+    }
+
+    /// Makes [`TABLES`] with about `bytes` bytes of heap each.
+    ///
+    /// # Errors
+    /// When a statement fails.
+    pub(crate) fn make_tables(&self, bytes: u64) -> Result<()> {
+        let mut psql = self.postgres.client("psql");
+        psql.args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", "postgres", "-f", "-"]);
+        for (table, row_bytes) in ROW_BYTES {
+            psql.arg("-v").arg(format!("{table}={}", bytes / row_bytes));
+        }
+        let mut script = tempfile::tempfile()?;
+        script.write_all(TABLES_SQL.as_bytes())?;
+        script.seek(SeekFrom::Start(0))?;
+        run_with_input(&mut psql, Some(script))?;
+        Ok(())
+    }
+
+    fn psql(&self, database: &str, sql: &str) -> Command {
+        let mut psql = self.postgres.client("psql");
+        psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", database, "-c", sql]);
+        psql
+    }
+
+    /// Runs statements at the same time, one connection each; returns the seconds until the last has ended.
+    ///
+    /// # Errors
+    /// When one of them fails.
+    pub(crate) fn concurrent_sql(&self, database: &str, statements: &[String]) -> Result<f64> {
+        let started = std::time::Instant::now();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                statements.iter().map(|sql| scope.spawn(move || self.sql(database, sql).map(drop))).collect();
+            threads
+                .into_iter()
+                .try_for_each(|t| t.join().unwrap_or_else(|_| Err(anyhow!("a connection's thread panicked"))))
+        })?;
+        Ok(started.elapsed().as_secs_f64())
+    }
+
+    /// Fills pgbench's tables.
+    ///
+    /// # Errors
+    /// When pgbench fails.
+    pub(crate) fn pgbench_init(&self, scale: u64) -> Result<()> {
+        let mut init = self.postgres.client("pgbench");
+        init.args(["-i", "-q", "-I", "dtgvp", "-s", &scale.to_string(), "postgres"]);
+        run(&mut init)?;
+        Ok(())
+    }
+
+    /// pgbench's command line for TPC-B.
+    pub(crate) fn pgbench_command(&self, clients: u32, seconds: u64) -> Command {
+        let mut bench = self.postgres.client("pgbench");
+        bench.args([
+            "-n",
+            "-M",
+            "prepared",
+            "-c",
+            &clients.to_string(),
+            "-j",
+            "2",
+            "-T",
+            &seconds.to_string(),
+        ]);
+        bench.arg("postgres");
+        bench
+    }
+
+    /// TPC-B transactions per second.
+    ///
+    /// # Errors
+    /// When pgbench fails or a client was aborted.
+    pub(crate) fn pgbench(&self, clients: u32, seconds: u64) -> Result<f64> {
+        let out = run(&mut self.pgbench_command(clients, seconds))?;
+        if out.stderr.contains("aborted") {
+            bail!("pgbench: {}", out.stderr.trim());
+        }
+        number_after(&out.stdout, "tps = ").context("read pgbench's output")
+    }
+
+    /// sysbench's command line for oltp_read_write: `verb` is `prepare` or `run`.
+    pub(crate) fn sysbench_command(
+        &self,
+        tables: u32,
+        rows: u64,
+        threads: u32,
+        seconds: u64,
+        verb: &str,
+    ) -> Command {
+        let mut bench = command("sysbench", ["oltp_read_write", "--db-driver=pgsql"]);
+        bench
+            .arg(format!("--pgsql-host={}", self.postgres.sockets.display()))
+            .arg(format!("--pgsql-port={PORT}"));
+        bench.args([&format!("--pgsql-user={USER}"), "--pgsql-db=postgres", &format!("--tables={tables}")]);
+        bench.args([
+            &format!("--table-size={rows}"),
+            &format!("--threads={threads}"),
+            &format!("--time={seconds}"),
+        ]);
+        bench.args(["--rand-type=uniform", verb]);
+        bench
+    }
+
+    /// Runs sysbench; for `run`, returns transactions per second.
+    ///
+    /// # Errors
+    /// When sysbench fails.
+    pub(crate) fn sysbench(
+        &self,
+        tables: u32,
+        rows: u64,
+        threads: u32,
+        seconds: u64,
+        verb: &str,
+    ) -> Result<f64> {
+        let out = run(&mut self.sysbench_command(tables, rows, threads, seconds, verb))?;
+        if verb != "run" {
+            return Ok(0.0);
+        }
+        let line = out.stdout.lines().find(|l| l.trim_start().starts_with("transactions:"));
+        number_after(line.unwrap_or_default(), "(").context("read sysbench's output")
+    }
+
+    /// Stops the server with a checkpoint.
+    ///
+    /// # Errors
+    /// When it had to be killed.
+    pub(crate) fn stop(mut self) -> Result<()> {
+        self.server.stop()
+    }
+}
+
+fn number_after(text: &str, mark: &str) -> Result<f64> {
+    let rest = text.split_once(mark).ok_or_else(|| anyhow!("no {mark:?} in {text:?}"))?.1;
+    let digits: String = rest.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+    digits.parse().with_context(|| format!("no number behind {mark:?} in {text:?}"))
+}
+
+/// Copies a stopped cluster, owners and modes included, in writes of 8 KiB, and syncs every file.
+///
+/// # Errors
+/// When a file cannot be read or written.
+pub(crate) fn copy_cluster(from: &Path, to: &Path) -> Result<()> {
+    let attributes = fs::metadata(from).with_context(|| format!("look at {}", from.display()))?;
+    match fs::create_dir(to) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            return Err(error).with_context(|| format!("create {}", to.display()));
+        }
+        Ok(()) | Err(_) => {}
+    }
+    chown(to, Some(attributes.uid()), Some(attributes.gid()))?;
+    fs::set_permissions(to, fs::Permissions::from_mode(attributes.mode() & 0o7777))?;
+    for entry in fs::read_dir(from)? {
+        check_interrupted()?;
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_cluster(&entry.path(), &target)?;
+        } else if entry.file_type()?.is_file() {
+            copy_file(&entry.path(), &target).with_context(|| format!("copy to {}", target.display()))?;
+        }
+    }
+    File::open(to)?.sync_all().with_context(|| format!("fsync {}", to.display()))
+}
+
+fn copy_file(from: &Path, to: &Path) -> Result<()> {
+    let mut source = File::open(from)?;
+    let attributes = source.metadata()?;
+    let mut target = File::create(to)?;
+    let mut page = [0; PAGE_BYTES];
+    loop {
+        let mut filled = 0;
+        while let Some(rest) = page.get_mut(filled..).filter(|r| !r.is_empty()) {
+            match source.read(rest)? {
+                0 => break,
+                n => filled += n,
+            }
+        }
+        target.write_all(page.get(..filled).unwrap_or_default())?;
+        if filled < PAGE_BYTES {
+            break;
+        }
+    }
+    chown(to, Some(attributes.uid()), Some(attributes.gid()))?;
+    target.set_permissions(fs::Permissions::from_mode(attributes.mode() & 0o7777))?;
+    target.sync_all()?;
+    Ok(())
+}
+
+/// The five tables of the scan: what an owner of a database would recognise. Each is about as large as the others.
+pub(crate) const TABLES: [&str; 5] = ["accounts", "price_paid", "lineitem", "events", "articles"];
+
+/// Makes the five tables, with psql's variables for the numbers of rows.
+const TABLES_SQL: &str = include_str!("tables.sql");
+
+/// Each table, and about how many bytes of heap a row of it takes.
+const ROW_BYTES: [(&str, u64); 5] =
+    [("accounts", 136), ("price_paid", 120), ("lineitem", 165), ("events", 185), ("articles", 1050)];
+
+/// Paths of the heap files of the five tables, relative to the cluster.
+///
+/// # Errors
+/// When the server does not answer.
+pub(crate) fn heap_files(server: &Running) -> Result<Vec<PathBuf>> {
+    let list = TABLES.map(|t| format!("('{t}')")).join(",");
+    let out = server.sql("postgres", &format!("SELECT pg_relation_filepath(t) FROM (VALUES {list}) v(t)"))?;
+    Ok(out.lines().map(PathBuf::from).collect())
+}
+
+/// One line of what makes a run comparable, for the report.
+pub(crate) fn describe(settings: &Settings) -> String {
+    settings.options().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_found() {
+        let pgbench = "latency average = 1.2 ms\ntps = 1834.25 (without initial connection time)\n";
+        assert_eq!(number_after(pgbench, "tps = ").unwrap(), 1834.25);
+        assert_eq!(number_after("    transactions:   1234   (123.40 per sec.)", "(").unwrap(), 123.4);
+        assert!(number_after("tps = no", "tps = ").is_err());
+    }
+
+    #[test]
+    fn clusters_are_copied_with_modes_and_contents() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::create_dir(from.path().join("base")).unwrap();
+        let content: Vec<u8> = (0..20_000_u32).map(|n| (n % 251) as u8).collect();
+        fs::write(from.path().join("base/1"), &content).unwrap();
+        fs::write(from.path().join("base/empty"), b"").unwrap();
+        fs::set_permissions(from.path().join("base/1"), fs::Permissions::from_mode(0o600)).unwrap();
+        let target = to.path().join("copy");
+        copy_cluster(from.path(), &target).unwrap();
+        assert_eq!(fs::read(target.join("base/1")).unwrap(), content);
+        assert_eq!(fs::metadata(target.join("base/1")).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(fs::metadata(target.join("base/empty")).unwrap().len(), 0);
+    }
+}
