@@ -26,7 +26,7 @@ class Pool(Place):
         self._server: tuple[int, int | None] | None = None
         self._entries: list[int] = []
         # Of the laboratory alone: the machine's own pools are not seen, and nothing is left in its registry.
-        self._env = {
+        self.environment = {
             "PAGEFOLD_STATE_DIR": str(run.dir / "state"),
             "PAGEFOLD_RUNTIME_DIR": str(run.dir / "run"),
             "PAGEFOLD_LOG_DIR": str(run.logs),
@@ -34,7 +34,7 @@ class Pool(Place):
 
     def pagefold(self, *arguments: str | os.PathLike, timeout_s: float = 120) -> str:
         """Runs the program and returns what it printed; raises CommandFailed if it fails."""
-        return proc.run([pagefold(), *arguments], env=self._env, timeout_s=timeout_s)
+        return proc.run([pagefold(), *arguments], env=self.environment, timeout_s=timeout_s)
 
     def create(self) -> None:
         with open(self.device, "wb") as f:
