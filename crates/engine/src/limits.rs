@@ -41,6 +41,9 @@ pub const TREE_LEVELS_MAX: u8 = 10;
 /// Encoded tree nodes that a checkpoint hands to the log at once: enough for sequential writes, little memory.
 pub const NODE_WRITE_BYTES: usize = 4 << 20;
 
+/// Slots of a segment at most: its directory and 64 bitmaps of live slots each fit a record, however short records are.
+pub const SEGMENT_SLOTS_MAX: u32 = 64 << 10;
+
 /// Redo operations accepted between two commits, in bytes: a commit's operations lie in one batch, which lies in one
 /// segment beside its directory.
 pub const REDO_BYTES_MAX: u64 = CHUNK_BYTES / 2;

@@ -74,6 +74,7 @@ fn constants() {
             "NODE_FANOUT_MAX" => limits::NODE_FANOUT_MAX as u64,
             "TREE_LEVELS_MAX" => limits::TREE_LEVELS_MAX.into(),
             "TABLE_PAGE_SEGMENTS" => segment::TABLE_PAGE_SEGMENTS,
+            "SEGMENT_SLOTS_MAX" => limits::SEGMENT_SLOTS_MAX.into(),
             "PARTS_MAX" => segment::PARTS_MAX as u64,
             other => panic!("{other} is not known here"),
         };
@@ -135,6 +136,17 @@ fn root() {
     assert_eq!(Directory::default().encode(1), bytes[bytes.len() - 22..][..16]);
 }
 
+/// The field that a row describes; of bytes, how many.
+fn number_in(reader: &mut Reader<'_>, row: &tables::Row) -> u64 {
+    match row["size"] {
+        "varint" => reader.varint().unwrap(),
+        "varint + n" => reader.bytes(1 << 20).unwrap().len() as u64,
+        "4" => reader.u32().unwrap().into(),
+        "8" => reader.u64().unwrap(),
+        other => panic!("{other}"),
+    }
+}
+
 /// A root with pages of the segment table, read by the document's tables alone.
 #[test]
 fn root_of_a_pool_with_data() {
@@ -148,30 +160,31 @@ fn root_of_a_pool_with_data() {
     let mut reader = Reader::new(&bytes, "root");
     let mut field = |name: &str, row: &tables::Row| {
         assert!(row["field"].starts_with(name), "{} is not {name}", row["field"]);
-        match row["size"] {
-            "varint" => reader.varint().unwrap(),
-            "varint + n" => reader.bytes(1 << 20).unwrap().len() as u64,
-            "4" => reader.u32().unwrap().into(),
-            "8" => reader.u64().unwrap(),
-            other => panic!("{other}"),
-        }
+        number_in(&mut reader, row)
     };
     let rows = table("root");
     let (before, after) = rows.split_at(rows.iter().position(|row| row["field"] == "datasets").unwrap());
     let values: Vec<u64> = before.iter().map(|row| field("", row)).collect();
     assert_eq!(values[1], 2, "number of the checkpoint");
-    assert_eq!(*values.last().unwrap(), 1, "pages of the segment table");
-    let page: Vec<u64> = table("root-page").iter().map(|row| field("", row)).collect();
-    let [number, address, on, offset, len, checksum] = page[..] else { panic!("{page:?}") };
-    assert_eq!((number, on), (0, 0));
-    let record = read(&device, offset, len as usize);
-    assert_eq!(u64::from(seal(Addr::from_raw(address).unwrap(), &record)), checksum);
+    assert_eq!(*values.last().unwrap(), 1, "lists of the segment table");
+    let list: Vec<u64> = table("root-list").iter().map(|row| field("", row)).collect();
     assert_eq!(field("datasets", &after[0]), 1);
     assert_eq!(field("dataset: id", &after[1]), 1);
     assert_eq!(field("dataset: name", &after[2]), 0);
     assert!(field("dataset: root length", &after[3]) > 0);
     assert!(field("dataset: root address", &after[4]) > 0);
     assert_eq!(reader.remaining(), 0);
+
+    let [address, 0, offset, len, checksum] = list[..] else { panic!("{list:?}") };
+    let bytes = read(&device, offset, len as usize);
+    assert_eq!(u64::from(seal(Addr::from_raw(address).unwrap(), &bytes)), checksum);
+    let mut reader = Reader::new(&bytes, "list");
+    assert_eq!(reader.take(8).unwrap(), unhex(table("list")[0]["example"]));
+    let page: Vec<u64> = table("list")[1..].iter().map(|row| number_in(&mut reader, row)).collect();
+    assert_eq!(reader.remaining(), 0);
+    let [1, 0, address, 0, offset, len, checksum] = page[..] else { panic!("{page:?}") };
+    let record = read(&device, offset, len as usize);
+    assert_eq!(u64::from(seal(Addr::from_raw(address).unwrap(), &record)), checksum);
 
     // Metadata ends with a byte 1, and the page is one of the segment table.
     let mut metadata = vec![0; pagefold_engine::record::logical_len(&record).unwrap()];

@@ -341,3 +341,22 @@ fn a_range_of_metadata_reaches_beyond_pages() {
         assert_eq!(found, keys, "limit {limit}");
     }
 }
+
+#[test]
+fn the_shortest_records_do_not_overflow_a_segment() {
+    let (device, pool) = fresh(256 * MIB);
+    // 3 bytes each: without a bound, 140,000 would share a segment.
+    let mut page = vec![0; 4096];
+    for at in 0..70_000_u64 {
+        page[0] = at as u8 | 1;
+        let change = Change::Write { object: 5, record_size: 4096, offset: at * 4096, data: &page };
+        pool.dataset().apply(&[change]).unwrap();
+    }
+    pool.checkpoint(false).unwrap();
+    let before = pool.status().txg;
+    drop(pool);
+    let pool = Pool::open_on(devices(&device), &OpenOptions::default()).unwrap();
+    assert!(pool.status().txg >= before);
+    assert_eq!(pool.dataset().usage(5).unwrap().pages, 70_000);
+    assert_clean(&pool);
+}

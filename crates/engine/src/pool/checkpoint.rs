@@ -2,7 +2,7 @@
 //!
 //! Order of a checkpoint, each step only after the one before:
 //! 1. cut: everything accepted goes into the log; trees and table are frozen at that instant;
-//! 2. dirty tree nodes, then pages of the segment table, then the root are appended to the log;
+//! 2. dirty tree nodes, then pages of the segment table, then lists of these pages, then the root are appended to the log;
 //! 3. all devices are flushed;
 //! 4. superblocks are written and flushed: **from here on the checkpoint counts**;
 //! 5. chunks that were pending at the cut may be overwritten.
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use super::label::Superblock;
-use super::root::{DatasetRoot, Root, TablePage};
+use super::root::{DatasetRoot, List, Root, TablePage, encode_lists};
 use super::store::encode_metadata;
 use super::{Maintenance, Pool};
 use crate::dataset::count;
@@ -56,7 +56,7 @@ impl Pool {
             checkpoint: number,
             position,
             open_directory,
-            table: self.table_places(&page_ptrs)?,
+            lists: self.store_lists(number, &page_ptrs)?,
             datasets: vec![DatasetRoot { id: self.dataset.id, name: String::new(), root: tree_root }],
         };
         self.publish(number, &root, exported)?;
@@ -124,12 +124,19 @@ impl Pool {
         Ok(page_ptrs)
     }
 
-    fn table_places(&self, page_ptrs: &BTreeMap<u64, Ptr>) -> Result<Vec<TablePage>> {
-        let place = |ptr: Ptr| self.shared.segments.locate(&self.shared.devices, ptr.addr);
-        page_ptrs
+    /// Step 2, the lists of the table's pages. Like the root they are protected by their place in the log alone, and made
+    /// anew by each checkpoint.
+    fn store_lists(&self, number: u64, page_ptrs: &BTreeMap<u64, Ptr>) -> Result<Vec<List>> {
+        let place = |addr| self.shared.segments.locate(&self.shared.devices, addr);
+        let table: Vec<TablePage> = page_ptrs
             .iter()
-            .map(|(page, ptr)| Ok(TablePage { page: *page, ptr: *ptr, place: place(*ptr)? }))
-            .collect()
+            .map(|(page, ptr)| Ok(TablePage { page: *page, ptr: *ptr, place: place(ptr.addr)? }))
+            .collect::<Result<_>>()?;
+        if table.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ptrs = self.append_internal(number, RecordKind::Root, encode_lists(&table))?;
+        ptrs.iter().map(|ptr| Ok(List { addr: ptr.addr, place: place(ptr.addr)? })).collect()
     }
 
     /// Steps 2 (the root) to 4.

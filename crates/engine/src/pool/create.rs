@@ -120,7 +120,7 @@ fn write_first_root(devices: &Devices, labels: &[Label], options: &CreateOptions
             .open_directory(position.segment)
             .unwrap_or_default()
             .encode(position.segment),
-        table: Vec::new(),
+        lists: Vec::new(),
         datasets: vec![DatasetRoot { id: FIRST_DATASET, name: String::new(), root: None }],
     };
     let record = Rec { kind: RecordKind::Root, bytes: root.encode() };

@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::create::FIRST_DATASET;
 use super::label::{Label, Superblock};
-use super::root::Root;
+use super::root::{Root, TablePage, decode_list};
 use super::sizing::Sizing;
 use super::store::{Nodes, decode_metadata};
 use super::{Log, Maintenance, Pool, ReplayReport as Report, Signal};
@@ -68,6 +68,7 @@ struct Opening {
     devices: Devices,
     superblock: Superblock,
     root: Root,
+    table: Vec<TablePage>,
     chunks: Arc<Chunks>,
     segments: Arc<Segments>,
     /// Chunks in use as of the checkpoint.
@@ -186,7 +187,12 @@ impl Opening {
         let segments = Arc::new(Segments::new(options.cache_bytes / 16 * CACHE_SHARES.2));
         let bytes = read_placed(&devices, superblock.addr, &superblock.root, "root of the last checkpoint")?;
         let root = Root::decode(&bytes)?;
-        for page in &root.table {
+        let mut table = Vec::new();
+        for list in &root.lists {
+            let bytes = read_placed(&devices, list.addr, &list.place, "list of pages of the segment table")?;
+            table.extend(decode_list(&bytes)?);
+        }
+        for page in &table {
             let record = read_placed(&devices, page.ptr.addr, &page.place, "page of the segment table")?;
             segments.load_page(page.page, &decode_metadata(&record)?)?;
         }
@@ -210,7 +216,7 @@ impl Opening {
         }
         segments.set_open_directory(position.segment, directory);
         let used = HashMap::from([(position.segment, (position.chunk, position.used))]);
-        Ok(Self { labels, devices, superblock, root, chunks, segments, used_before, used })
+        Ok(Self { labels, devices, superblock, root, table, chunks, segments, used_before, used })
     }
 
     /// First pass: verifies the log, rebuilds the directories of its segments, and collects the operations.
@@ -253,7 +259,7 @@ impl Opening {
         redo_all(&dataset, &shared, ops)?;
         let position = self.settle_space(&end, options.read_only)?;
         shared.read_only.store(options.read_only, Ordering::Relaxed);
-        let page_ptrs = self.root.table.iter().map(|page| (page.page, page.ptr)).collect();
+        let page_ptrs = self.table.iter().map(|page| (page.page, page.ptr)).collect();
         let writer = LogWriter::new(
             self.labels.first().map_or(0, |label| label.pool.low()),
             position,

@@ -9,11 +9,21 @@
 //! | log position: segment, chunk (device, index), bytes used, slots used, next chunk (device, index), txg | 8 varints |
 //! | chain value that the next batch carries | 8 |
 //! | directory of the open segment: length and bytes | varint + n |
+//! | number of lists of pages of the segment table | varint |
+//! | per list: raw address, device, offset, stored length | 4 varints |
+//! | per list: checksum | 4 |
+//! | number of datasets | varint |
+//! | per dataset: id, length and bytes of its name, stored length of its tree's root (0: empty), raw address | varints |
+//!
+//! A list is a record of the same kind, stored before the root. Lists, because a table that grows with all that was ever
+//! written would outgrow one record:
+//!
+//! | field | size |
+//! |---|---|
+//! | magic `PFlist` and version 1 | 8 |
 //! | number of pages of the segment table | varint |
 //! | per page: number, raw address, device, offset, stored length | 5 varints |
 //! | per page: checksum | 4 |
-//! | number of datasets | varint |
-//! | per dataset: id, length and bytes of its name, stored length of its tree's root (0: empty), raw address | varints |
 
 use crate::limits::{CHUNK_BYTES, RECORD_BYTES_MAX};
 use crate::segment::Located;
@@ -22,6 +32,14 @@ use crate::wire::{Reader, put_bytes, put_varint};
 use crate::{Addr, Ptr, Result};
 
 const MAGIC: [u8; 8] = *b"PFroot\x01\0";
+const LIST_MAGIC: [u8; 8] = *b"PFlist\x01\0";
+
+/// Pages in a list at most.
+const LIST_PAGES: usize = 16 << 10;
+/// Longest stored form of a page in a list: varints of 40, 64, 16, 64 and 32 bits, and the checksum.
+const LISTED_BYTES_MAX: usize = 6 + 10 + 3 + 10 + 5 + 4;
+
+const _: () = assert!(LIST_PAGES * LISTED_BYTES_MAX + 16 < RECORD_BYTES_MAX);
 
 /// A stored page of the segment table: its number, pointer and place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +49,15 @@ pub(super) struct TablePage {
     /// The record.
     pub(super) ptr: Ptr,
     /// Its place at the time of the checkpoint.
+    pub(super) place: Located,
+}
+
+/// A stored list of pages of the segment table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct List {
+    /// Its address.
+    pub(super) addr: Addr,
+    /// Its place.
     pub(super) place: Located,
 }
 
@@ -54,8 +81,8 @@ pub(super) struct Root {
     pub(super) position: Position,
     /// Stored directory of the segment that is open there.
     pub(super) open_directory: Vec<u8>,
-    /// The segment table.
-    pub(super) table: Vec<TablePage>,
+    /// Lists of the pages of the segment table.
+    pub(super) lists: Vec<List>,
     /// The datasets.
     pub(super) datasets: Vec<DatasetRoot>,
 }
@@ -67,12 +94,10 @@ impl Root {
         put_varint(&mut out, self.checkpoint);
         self.position.encode(&mut out);
         put_bytes(&mut out, &self.open_directory);
-        put_varint(&mut out, self.table.len() as u64);
-        for TablePage { page, ptr, place } in &self.table {
-            for value in [*page, ptr.addr.raw(), place.device.into(), place.offset, place.len_bytes.into()] {
-                put_varint(&mut out, value);
-            }
-            out.extend_from_slice(&place.checksum.to_le_bytes());
+        put_varint(&mut out, self.lists.len() as u64);
+        for List { addr, place } in &self.lists {
+            put_varint(&mut out, addr.raw());
+            put_place(&mut out, place);
         }
         put_varint(&mut out, self.datasets.len() as u64);
         for dataset in &self.datasets {
@@ -93,10 +118,10 @@ impl Root {
         let checkpoint = reader.varint()?;
         let position = Position::decode(&mut reader)?;
         let open_directory = reader.bytes(CHUNK_BYTES as usize)?.to_vec();
-        let pages = reader.varint()?;
-        let mut table = Vec::new();
-        for _ in 0..pages {
-            table.push(read_table_page(&mut reader)?);
+        let mut lists = Vec::new();
+        for _ in 0..reader.varint()? {
+            let (addr, place) = read_place(&mut reader)?;
+            lists.push(List { addr, place });
         }
         let count = reader.varint()?;
         let mut datasets = Vec::new();
@@ -112,23 +137,63 @@ impl Root {
             datasets.push(DatasetRoot { id, name, root });
         }
         reader.end()?;
-        Ok(Self { checkpoint, position, open_directory, table, datasets })
+        Ok(Self { checkpoint, position, open_directory, lists, datasets })
     }
 }
 
-fn read_table_page(reader: &mut Reader<'_>) -> Result<TablePage> {
-    let page = reader.varint()?;
-    let addr =
-        Addr::from_raw(reader.varint()?).ok_or_else(|| reader.bad("a page of the table has no address"))?;
+/// The stored lists of `table`.
+pub(super) fn encode_lists(table: &[TablePage]) -> Vec<Vec<u8>> {
+    table.chunks(LIST_PAGES).map(encode_list).collect()
+}
+
+fn encode_list(pages: &[TablePage]) -> Vec<u8> {
+    let mut out = LIST_MAGIC.to_vec();
+    put_varint(&mut out, pages.len() as u64);
+    for TablePage { page, ptr, place } in pages {
+        put_varint(&mut out, *page);
+        put_varint(&mut out, ptr.addr.raw());
+        put_place(&mut out, place);
+    }
+    out
+}
+
+/// The pages in a stored list.
+pub(super) fn decode_list(bytes: &[u8]) -> Result<Vec<TablePage>> {
+    let mut reader = Reader::new(bytes, "list of pages of the segment table");
+    if reader.take(8)? != LIST_MAGIC {
+        return Err(reader.bad("it has another magic"));
+    }
+    let mut pages = Vec::new();
+    for _ in 0..reader.varint()? {
+        let page = reader.varint()?;
+        let (addr, place) = read_place(&mut reader)?;
+        if page >= 1 << 40 {
+            return Err(reader.bad("a page is out of range"));
+        }
+        pages.push(TablePage { page, ptr: Ptr { addr, len_bytes: place.len_bytes }, place });
+    }
+    reader.end()?;
+    Ok(pages)
+}
+
+fn put_place(out: &mut Vec<u8>, place: &Located) {
+    for value in [u64::from(place.device), place.offset, place.len_bytes.into()] {
+        put_varint(out, value);
+    }
+    out.extend_from_slice(&place.checksum.to_le_bytes());
+}
+
+/// An address and the place of its record.
+fn read_place(reader: &mut Reader<'_>) -> Result<(Addr, Located)> {
+    let addr = Addr::from_raw(reader.varint()?).ok_or_else(|| reader.bad("a record has no address"))?;
     let device =
         u16::try_from(reader.varint()?).map_err(|_| reader.bad("a device number is out of range"))?;
     let (offset, len_bytes, checksum) = (reader.varint()?, reader.varint_u32()?, reader.u32()?);
-    if len_bytes as usize > RECORD_BYTES_MAX || page >= 1 << 40 {
-        return Err(reader.bad("a page of the table is out of range"));
+    if len_bytes as usize > RECORD_BYTES_MAX {
+        return Err(reader.bad("a record is longer than can be"));
     }
-    Ok(TablePage {
-        page,
-        ptr: Ptr { addr, len_bytes },
-        place: Located { device, offset, len_bytes, checksum },
-    })
+    Ok((addr, Located { device, offset, len_bytes, checksum }))
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 use super::Position;
 use super::batch::{self, ENTRY_BYTES, HEADER_BYTES, Header};
 use crate::device::AlignedBuf;
-use crate::limits::{BLOCK_BYTES, CHUNK_BYTES, RECORD_BYTES_MAX};
+use crate::limits::{BLOCK_BYTES, CHUNK_BYTES, RECORD_BYTES_MAX, SEGMENT_SLOTS_MAX};
 use crate::segment::{Devices, DirEntry, DirEntryState, DirRef, Directory, Segment, Segments, seal};
 use crate::space::Chunks;
 use crate::{Addr, Error, Ptr, Result};
@@ -158,6 +158,9 @@ impl LogWriter {
         let mut bytes = 0;
         let mut count = 0;
         for record in records {
+            if self.position.slots as usize + count >= SEGMENT_SLOTS_MAX as usize {
+                break;
+            }
             let more = record.bytes.len() + ENTRY_BYTES + Directory::stored_bytes_max(1);
             if bytes + more > room || (bytes > 0 && bytes + more > BATCH_BYTES) {
                 break;
