@@ -76,6 +76,20 @@ impl Fs {
         Ok(Some(len))
     }
 
+    /// Whether [`Fs::write`] of `len` bytes at `offset` would be done now without waiting for a device: whole records of
+    /// a file that has data, which nobody else is changing. A hint: false is always right.
+    pub fn writes_at_once(&self, ino: Ino, offset: u64, len: usize) -> bool {
+        let Ok(node) = self.node(ino) else { return false };
+        let inode = node.snapshot();
+        let recordsize = u64::from(inode.recordsize.max(1));
+        inode.object != 0
+            && offset.is_multiple_of(recordsize)
+            && (len as u64).is_multiple_of(recordsize)
+            && offset <= inode.size
+            && !node.changing.is_locked()
+            && self.dataset.accepts_at_once()
+    }
+
     /// Writes at most the first MiB of `data`, as a whole or not at all.
     ///
     /// Errors: `TooBig` beyond 2^63 - 1 bytes; `NoSpace`, and then nothing is written.

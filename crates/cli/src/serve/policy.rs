@@ -66,6 +66,10 @@ impl Dataset for Policed {
         if self.is(SyncMode::Always) { self.inner.sync() } else { Ok(()) }
     }
 
+    fn accepts_at_once(&self) -> bool {
+        !self.is(SyncMode::Always) && self.inner.accepts_at_once()
+    }
+
     fn read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.inner.read(object, record_size, offset, buf)
     }

@@ -525,6 +525,10 @@ impl Dataset for LiveDataset {
         Ok(())
     }
 
+    fn accepts_at_once(&self) -> bool {
+        self.shared.accepts_at_once() && !self.tree.is_changing()
+    }
+
     fn read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.read_pages(object, record_size, offset, buf)
     }

@@ -94,6 +94,12 @@ pub trait Dataset: Send + Sync {
     /// that nothing was changed. Changes that only free space are always admitted.
     fn apply(&self, changes: &[Change<'_>]) -> Result<()>;
 
+    /// Whether [`Dataset::apply`] of whole pages to existing objects would be done now without waiting for a commit or
+    /// a device. A hint for callers that have somewhere to wait: false is always right.
+    fn accepts_at_once(&self) -> bool {
+        false
+    }
+
     /// Fills `buf` with the bytes of `object` from `offset` on; holes and what was never written read as zeros.
     fn read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()>;
 

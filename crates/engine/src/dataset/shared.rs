@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::Space;
-use crate::limits::REDO_BYTES_MAX;
+use crate::limits::{ATOMIC_WRITE_MAX, REDO_BYTES_MAX};
 use crate::record::{Compression, RecordCache};
 use crate::segment::{Devices, Segments};
 use crate::{Error, Result};
@@ -167,6 +167,18 @@ impl Shared {
             return Err(Error::ReadOnly("the pool was opened read-only".into()));
         }
         Ok(())
+    }
+
+    /// Whether a change of at most [`crate::limits::ATOMIC_WRITE_MAX`] bytes finds the gate open and room in memory, log and pool.
+    pub fn accepts_at_once(&self) -> bool {
+        let dirty = self.dirty_bytes.load(Ordering::Relaxed);
+        let redo = self.redo_bytes.load(Ordering::Relaxed);
+        let claimed = self.claimed_bytes.load(Ordering::Relaxed);
+        let taken = self.segments.used_bytes().saturating_add(claimed).saturating_add(2 * ATOMIC_WRITE_MAX as u64);
+        dirty < self.bounds.dirty_hard_bytes / 2
+            && redo < REDO_BYTES_MAX / 2
+            && taken < self.bounds.capacity_bytes
+            && !self.gate.is_locked_exclusive()
     }
 
     /// Reserves space for a change (contract W5). False: there is not enough.

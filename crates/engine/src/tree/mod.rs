@@ -129,6 +129,11 @@ impl Tree {
         }
     }
 
+    /// Whether somebody is changing the tree just now, and may be reading nodes for it.
+    pub fn is_changing(&self) -> bool {
+        self.writer.is_locked()
+    }
+
     /// Memory that the nodes changed since the last [`Tree::freeze`] take, in bytes: about an upper bound of
     /// what the next checkpoint writes. Frozen nodes are counted by [`Frozen::footprint_bytes`].
     pub fn dirty_bytes(&self) -> u64 {

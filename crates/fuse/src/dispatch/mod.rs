@@ -70,8 +70,12 @@ impl Handler for Dispatch {
                     });
                 }
             }
-            Operation::Write { .. } => {
+            Operation::Write { offset, data, flags, .. } => {
                 let kernel_syncs = self.kernel_syncs.load(Relaxed);
+                let durable = flags & libc::O_DSYNC.cast_unsigned() != 0;
+                if !blocking.is_inline() && !durable && self.fs.writes_at_once(ino, offset, data.len()) {
+                    return write(&self.fs, request, kernel_syncs);
+                }
                 self.later(blocking, Wait::Flush, request, move |fs, request| {
                     write(fs, request, kernel_syncs);
                 });
