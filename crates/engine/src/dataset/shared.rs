@@ -174,7 +174,8 @@ impl Shared {
         let dirty = self.dirty_bytes.load(Ordering::Relaxed);
         let redo = self.redo_bytes.load(Ordering::Relaxed);
         let claimed = self.claimed_bytes.load(Ordering::Relaxed);
-        let taken = self.segments.used_bytes().saturating_add(claimed).saturating_add(2 * ATOMIC_WRITE_MAX as u64);
+        let taken =
+            self.segments.used_bytes().saturating_add(claimed).saturating_add(2 * ATOMIC_WRITE_MAX as u64);
         dirty < self.bounds.dirty_hard_bytes / 2
             && redo < REDO_BYTES_MAX / 2
             && taken < self.bounds.capacity_bytes
