@@ -89,7 +89,7 @@ pub struct Status {
     pub dirty_bytes: u64,
     /// Log since the last checkpoint.
     pub log_bytes: u64,
-    /// Number of the last checkpoint.
+    /// Checkpoints since the pool was opened.
     pub checkpoint: u64,
     /// Number of the next transaction group.
     pub txg: u64,

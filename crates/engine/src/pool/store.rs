@@ -47,12 +47,26 @@ impl NodeStore for Nodes {
     }
 }
 
-/// One record, verified.
+/// How often a record is looked up anew that is damaged where it was found.
+const ATTEMPTS: u32 = 4;
+
+/// One record, verified. Between look-up and read it may be folded, and its old place used anew: then the next look-up
+/// finds it elsewhere.
 pub(super) fn read_record(shared: &Shared, addr: Addr) -> Result<Vec<u8>> {
-    let mut record = Vec::new();
-    shared.segments.read(&shared.devices, &[addr], &mut |_, bytes| {
-        record = bytes.to_vec();
-        Ok(())
-    })?;
-    Ok(record)
+    let mut attempts = 1..ATTEMPTS;
+    loop {
+        let mut record = Vec::new();
+        let read = shared.segments.read(&shared.devices, &[addr], &mut |_, bytes| {
+            record = bytes.to_vec();
+            Ok(())
+        });
+        match read {
+            Ok(()) => return Ok(record),
+            Err(Error::Corrupt { .. }) if attempts.next().is_some() => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,68 @@
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::*;
+use crate::dataset::Bounds;
+use crate::device::{AlignedBuf, Device, DeviceStats, SimDevice};
+use crate::record::RecordCache;
+use crate::segment::{Devices, Segment, Segments};
+use crate::space::Chunks;
+use crate::txg::{LogWriter, Position, Rec, RecordKind};
+
+const DEVICE_BYTES: u64 = 256 << 20;
+
+/// A device whose next reads find that the place is used by something else.
+struct Reused {
+    inner: SimDevice,
+    stale_reads: AtomicU32,
+}
+
+impl Device for Reused {
+    fn path(&self) -> &Path {
+        self.inner.path()
+    }
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+    fn read(&self, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
+        self.inner.read(offset, buf)?;
+        let less = |left: u32| left.checked_sub(1);
+        if self.stale_reads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
+            buf.fill(7);
+        }
+        Ok(())
+    }
+    fn write(&self, offset: u64, buf: &AlignedBuf, durable: bool) -> Result<()> {
+        self.inner.write(offset, buf, durable)
+    }
+    fn flush(&self) -> Result<()> {
+        self.inner.flush()
+    }
+    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.inner.discard(offset, len_bytes)
+    }
+    fn stats(&self) -> &DeviceStats {
+        self.inner.stats()
+    }
+}
+
+#[test]
+fn a_record_whose_place_was_reused_is_looked_up_again() {
+    let device = Arc::new(Reused { inner: SimDevice::new(DEVICE_BYTES, 1), stale_reads: AtomicU32::new(0) });
+    let devices: Devices = vec![Arc::clone(&device) as Arc<dyn Device>];
+    let segments = Arc::new(Segments::new(1 << 20));
+    let chunks = Arc::new(Chunks::new(&[DEVICE_BYTES]));
+    let (chunk, next) = (chunks.allocate().unwrap(), chunks.allocate().unwrap());
+    segments.insert(Segment::fresh(1, chunk));
+    let position = Position { segment: 1, chunk, used: 0, slots: 0, next, txg: 1, chain: 0 };
+    let mut writer = LogWriter::new(1, position, Arc::clone(&segments), chunks, devices.clone());
+    let record = Rec { kind: RecordKind::Node, bytes: encode_metadata(b"node".to_vec()) };
+    let ptr = writer.append(1, &[record], 0, |_| Vec::new(), true).unwrap().ptrs[0];
+    let bounds = Bounds { capacity_bytes: 1 << 20, dirty_soft_bytes: 1, dirty_hard_bytes: 2 };
+    let shared = Arc::new(Shared::new(devices, segments, RecordCache::new(0), bounds));
+    let nodes = Nodes(shared);
+    device.stale_reads.store(ATTEMPTS - 1, Ordering::Relaxed);
+    assert_eq!(nodes.load(ptr).unwrap(), b"node");
+    device.stale_reads.store(ATTEMPTS, Ordering::Relaxed);
+    assert!(matches!(nodes.load(ptr), Err(Error::Corrupt { .. })), "what stays damaged is reported");
+}
