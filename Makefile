@@ -12,11 +12,12 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 ROUNDS ?= 200
 SEED ?=
+SEEDS ?= 1000
 BENCH ?=
 
 PAGEFOLD := target/release/pagefold
 
-.PHONY: help setup build demo test lint soak fill bench man install uninstall clean
+.PHONY: help setup build demo test lint sim soak fill bench man install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -46,6 +47,10 @@ lint: ## rustfmt, clippy, licences of what is linked
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	@scripts/cargo-deny
+
+sim: ## Crashes, faults and flipped bits on simulated devices: SEEDS=1000 histories from SEED=1 on
+	@scripts/setup build
+	cargo run --profile sim --locked --quiet -p pagefold-sim -- --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
 
 soak: ## kill -9 the server under load, recover, verify, ROUNDS times
 	@scripts/setup build test

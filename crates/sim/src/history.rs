@@ -143,8 +143,8 @@ impl History {
         let mut random = Random::new(seed);
         let theme = match random.below(100) {
             0..60 => Theme::Crash,
-            60..72 => Theme::Full,
-            72..88 => Theme::Faults,
+            60..64 => Theme::Full,
+            64..84 => Theme::Faults,
             _ => Theme::Flips,
         };
         let count = if theme != Theme::Full && random.percent(25) { random.within(2, 3) } else { 1 };
@@ -171,6 +171,10 @@ struct Writer {
 
 impl Writer {
     fn step(&mut self) -> Step {
+        // A large pool takes long to compare: fewer crashes, more changes.
+        if self.theme == Theme::Full && self.random.percent(85) {
+            return if self.random.percent(94) { Step::Apply(self.change()) } else { Step::Maintain };
+        }
         match self.random.below(100) {
             0..62 => Step::Apply(self.change()),
             62..70 => Step::Sync,
@@ -257,7 +261,8 @@ impl Writer {
                 let object = self.object();
                 let from = self.page();
                 let to = match self.random.below(10) {
-                    0 => u64::MAX,
+                    // Or else the pool is emptied as fast as it is filled.
+                    0 if self.theme != Theme::Full || self.random.percent(10) => u64::MAX,
                     1..4 => from + self.random.below(self.span),
                     _ => from + self.random.below(3),
                 };
@@ -280,8 +285,8 @@ impl Writer {
     fn write(&mut self) -> Act {
         let object = self.object();
         let size = u64::from(record_size(object));
-        let full = self.theme == Theme::Full && self.random.percent(60);
-        let fill = match self.random.below(if full { 2 } else { 10 }) {
+        let full = self.theme == Theme::Full && self.random.percent(70);
+        let fill = match self.random.below(if full { 3 } else { 10 }) {
             0 | 1 => Fill::Noise,
             2 => Fill::Zeros,
             _ => Fill::Rows,

@@ -457,7 +457,7 @@ impl<'a> Sim<'a> {
             }
             self.stats.shortened += 1;
         }
-        self.log.truncate(count);
+        let lost = self.log.split_off(count);
         let mut now = self.base.clone();
         for (id, acts) in &self.log {
             now.apply(*id, acts);
@@ -466,7 +466,20 @@ impl<'a> Sim<'a> {
         self.durable = self.durable.min(count);
         self.committed = count;
         self.settled = true;
-        self.check()
+        self.check()?;
+        self.repeat(&lost)
+    }
+
+    /// Databases make what a crash took from them again, byte for byte.
+    fn repeat(&mut self, lost: &[(u64, Vec<Act>)]) -> Outcome {
+        let Some((id, acts)) = lost.first() else { return Ok(()) };
+        if self.pool.is_none() || self.flipped || !self.random.percent(30) {
+            return Ok(());
+        }
+        let next_id = std::mem::replace(&mut self.next_id, *id);
+        let repeated = self.apply(acts);
+        self.next_id = self.next_id.max(next_id);
+        repeated
     }
 
     fn finish(&mut self) -> Outcome {
