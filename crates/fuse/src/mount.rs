@@ -173,6 +173,17 @@ pub fn unmount(dir: &Path, lazy: bool) -> Result<(), MountError> {
     })
 }
 
+/// Ends the connection of the mount at `dir` by force; what was under way fails (root only).
+pub(crate) fn abort(dir: &Path) -> Result<(), MountError> {
+    // A forced unmount aborts the connection first, and that is done whether or not the mount can go.
+    match rustix::mount::unmount(dir, UnmountFlags::NOFOLLOW | UnmountFlags::FORCE) {
+        Ok(()) | Err(Errno::BUSY) => Ok(()),
+        Err(Errno::INVAL | Errno::NOENT) => Err(MountError::NotMounted(dir.into())),
+        Err(Errno::PERM) => Err(denied("abort the connection", "run it as root")),
+        Err(errno) => Err(MountError::os("abort the connection of", dir, errno)),
+    }
+}
+
 fn denied(what: &str, hint: &str) -> MountError {
     MountError::Denied { what: what.into(), hint: hint.into() }
 }
@@ -377,11 +388,24 @@ fn receive_descriptor(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
 /// Whether something is mounted at `dir`, answering or not. Asks the kernel's list, so that a dead or slow server does not
 /// matter.
 pub fn is_mount_point(dir: &Path) -> bool {
-    let Ok(list) = std::fs::read("/proc/self/mountinfo") else { return false };
     let wanted = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.into());
-    list.split(|&b| b == b'\n').any(|line| {
-        line.split(|&b| b == b' ').nth(4).is_some_and(|path| unescape(path) == wanted.as_os_str().as_bytes())
-    })
+    mounts_at(&wanted).next().is_some()
+}
+
+/// Whether the mount of the device `0:minor` is at `dir` (without symbolic links), and no other above it.
+pub(crate) fn is_mount_of(dir: &Path, device_minor: u32) -> bool {
+    mounts_at(dir).last().is_some_and(|device| device == format!("0:{device_minor}"))
+}
+
+/// The devices mounted at `dir`, the topmost last.
+fn mounts_at(dir: &Path) -> impl Iterator<Item = String> {
+    let list = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let of = |line: &[u8]| {
+        let mut fields = line.split(|&b| b == b' ').skip(2);
+        let (device, path) = (fields.next()?, fields.nth(1)?);
+        (unescape(path) == dir.as_os_str().as_bytes()).then(|| String::from_utf8_lossy(device).into_owned())
+    };
+    list.split(|&b| b == b'\n').filter_map(of).collect::<Vec<_>>().into_iter()
 }
 
 /// A path of mountinfo: blanks and the like are written as a backslash and three octal digits.
@@ -440,6 +464,7 @@ mod tests {
         assert_eq!(unescape(br"/a\040b\134c\0"), br"/a b\c\0");
         assert!(is_mount_point(Path::new("/proc")));
         assert!(!is_mount_point(Path::new("/proc/self")));
+        assert!(!is_mount_of(Path::new("/proc"), u32::MAX));
     }
 
     #[test]

@@ -13,11 +13,10 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::{fs as files, io};
 
 /// A mount that is being served. Dropping it detaches the mount.
 pub struct Session {
@@ -26,7 +25,6 @@ pub struct Session {
     agreement: Agreement,
     stats: Arc<Stats>,
     running: Mutex<Option<Box<dyn Running>>>,
-    unmounted: AtomicBool,
 }
 
 /// Detaches a mount that did not get to be served.
@@ -83,20 +81,14 @@ impl Session {
             handler,
             stats: Arc::clone(&stats),
             threads_max: options.threads_max.unwrap_or(DEVICE_THREADS_MAX).max(1),
+            dir: dir.clone(),
         };
         let running = transport::start(wiring, agreement, ring == RingWish::Always)
             .map_err(|error| MountError::os("start answering requests at", &dir, error))?;
         guard.0 = None;
         let device_minor = device_minor(&dir);
         mount::raise_read_ahead(device_minor);
-        Ok(Self {
-            dir,
-            device_minor,
-            agreement,
-            stats,
-            running: Mutex::new(Some(running)),
-            unmounted: AtomicBool::new(false),
-        })
+        Ok(Self { dir, device_minor, agreement, stats, running: Mutex::new(Some(running)) })
     }
 
     /// The mount point, without symbolic links.
@@ -124,9 +116,7 @@ impl Session {
     /// # Errors
     /// [`MountError::InUse`] while files are open and `lazy` is false.
     pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
-        mount::unmount(&self.dir, lazy)?;
-        self.unmounted.store(true, SeqCst);
-        Ok(())
+        mount::unmount(&self.dir, lazy)
     }
 
     /// Returns when the file system has been unmounted, by whomever, and the last request was answered.
@@ -135,24 +125,24 @@ impl Session {
         if let Some(running) = running {
             running.join();
         }
-        self.unmounted.store(true, SeqCst);
     }
 
     /// Ends the connection by force: requests under way fail with ECONNABORTED, later ones with ENOTCONN (root only).
     ///
     /// # Errors
-    /// Those of writing to the connection's control file.
-    pub fn abort(&self) -> io::Result<()> {
-        files::write(format!("/sys/fs/fuse/connections/{}/abort", self.device_minor), "1")
+    /// [`MountError::NotMounted`] where it has ended already, [`MountError::Denied`] for others than root.
+    pub fn abort(&self) -> Result<(), MountError> {
+        mount::abort(&self.dir)
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if !self.unmounted.load(SeqCst)
+        // Somebody may have unmounted it, and mounted something else there.
+        if mount::is_mount_of(&self.dir, self.device_minor)
             && let Err(error) = mount::unmount(&self.dir, true)
         {
-            tracing::debug!(%error, "the mount was gone already");
+            tracing::warn!(%error, "a mount without a server stays");
         }
     }
 }

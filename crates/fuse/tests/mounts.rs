@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Mount, memory, options, pattern, temp_dir};
+use common::{Mount, RingOn, memory, options, pattern, temp_dir};
 use pagefold_fs::FsOptions;
 use pagefold_fuse::null::{FILE_NAME, NullServer};
 use pagefold_fuse::protocol::Opcode;
@@ -78,6 +78,19 @@ fn a_mount_ends_by_unmount_wait_and_drop() {
     session.wait();
     let _session = Session::mount(fs, &dir, &options(Transport::Dev)).unwrap();
     assert_eq!(fs::read(dir.join("kept")).unwrap(), b"x");
+}
+
+#[test]
+fn an_aborted_connection_fails_its_files_and_ends() {
+    let m = Mount::new();
+    let file = File::create(m.path("file")).unwrap();
+    m.session.abort().unwrap();
+    assert!(file.sync_all().is_err());
+    drop(file);
+    m.session.wait();
+    let dir = m.dir().to_path_buf();
+    drop(m);
+    assert!(!is_mount_point(&dir), "what is left of the mount goes with its session");
 }
 
 #[test]
@@ -288,30 +301,15 @@ fn a_user_mounts_through_fusermount3() {
     soon("the server to end", || server.0.try_wait().unwrap().is_some());
 }
 
-const ENABLE_URING: &str = "/sys/module/fuse/parameters/enable_uring";
-
-/// Puts the parameter back.
-struct Restore(String);
-
-impl Drop for Restore {
-    fn drop(&mut self) {
-        let _ = fs::write(ENABLE_URING, self.0.trim());
-    }
-}
-
 /// Runs `test` with the kernel's FUSE over io_uring switched on. On a kernel without it, a mount that insists must say so.
 fn with_ring(test: impl FnOnce()) {
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let Ok(before) = fs::read_to_string(ENABLE_URING) else {
+    let Some(_on) = RingOn::new() else {
         let parent = temp_dir();
         let refused = mount_null(parent.path(), &options(Transport::IoUring));
         assert!(matches!(refused, Err(MountError::Init { source: InitError::NoRing, .. })));
         assert!(!is_mount_point(parent.path()), "nothing stays mounted");
         return;
     };
-    let _restore = Restore(before);
-    fs::write(ENABLE_URING, "Y").unwrap();
     test();
 }
 
@@ -359,9 +357,7 @@ fn everything_travels_over_the_ring() {
 #[test]
 fn a_killed_server_over_the_ring() {
     with_ring(|| {
-        if Path::new(ENABLE_URING).exists() {
-            a_killed_server_leaves_a_mount_that_can_be_replaced("ring");
-        }
+        a_killed_server_leaves_a_mount_that_can_be_replaced("ring");
     });
 }
 
@@ -371,7 +367,7 @@ fn auto_takes_the_ring_where_it_is_and_dev_where_not() {
         let m = Mount::with(&options(Transport::Auto), FsOptions::default(), u64::MAX);
         assert!(m.session.agreement().over_ring());
         drop(m);
-        fs::write(ENABLE_URING, "N").unwrap();
+        fs::write(RingOn::PARAMETER, "N").unwrap();
         let m = Mount::with(&options(Transport::Auto), FsOptions::default(), u64::MAX);
         assert!(!m.session.agreement().over_ring());
         fs::write(m.path("file"), "x").unwrap();

@@ -125,7 +125,8 @@ fn spawn(workers: &Arc<Workers>) -> io::Result<()> {
     let channel = Arc::new(Channel { device, spare: Mutex::default() });
     let spawned = thread::Builder::new().name(format!("pf-fuse-{index}")).spawn(move || {
         if let Err(error) = work(&mine.0, &channel) {
-            tracing::error!(%error, "a thread on /dev/fuse ended");
+            tracing::error!(%error, "a thread on /dev/fuse failed; aborting the connection");
+            mine.0.wiring.abort();
         }
     });
     spawned.map(drop)

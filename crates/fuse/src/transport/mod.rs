@@ -6,7 +6,7 @@ mod ring;
 use crate::init::Agreement;
 use crate::request::{Handler, Request};
 use crate::stats::Stats;
-use std::{fs, io, os::fd::OwnedFd, sync::Arc};
+use std::{fs, io, os::fd::OwnedFd, path::PathBuf, sync::Arc};
 
 /// Which transport a session uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +28,17 @@ pub(crate) struct Wiring {
     pub(crate) stats: Arc<Stats>,
     /// Threads on /dev/fuse at most.
     pub(crate) threads_max: usize,
+    /// The mount point.
+    pub(crate) dir: PathBuf,
+}
+
+impl Wiring {
+    /// Ends the connection: where requests can no longer be answered, errors are better than programs that hang.
+    fn abort(&self) {
+        if let Err(error) = crate::mount::abort(&self.dir) {
+            tracing::error!(%error, dir = %self.dir.display(), "cannot abort the connection; `umount -f` does");
+        }
+    }
 }
 
 /// The threads of a running transport.

@@ -124,7 +124,8 @@ pub(super) fn start(wiring: &Wiring) -> io::Result<Box<dyn Running>> {
                 Ok(mut worker) => {
                     let _ = report.send(Ok(()));
                     if let Err(error) = worker.run(&wiring, &blocking) {
-                        tracing::error!(%error, cpu, "a ring failed; aborting its requests");
+                        tracing::error!(%error, cpu, "a ring failed; aborting the connection");
+                        wiring.abort();
                     }
                 }
                 Err(error) => {

@@ -121,3 +121,28 @@ impl std::ops::DerefMut for Aligned {
         &mut self.bytes[self.start..self.start + self.len]
     }
 }
+
+/// FUSE over io_uring, switched on; afterwards as it was. One at a time.
+pub struct RingOn {
+    before: String,
+    _one: std::sync::MutexGuard<'static, ()>,
+}
+
+impl RingOn {
+    pub const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+
+    /// `None` on a kernel that does not have it.
+    pub fn new() -> Option<Self> {
+        static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+        let one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let before = std::fs::read_to_string(Self::PARAMETER).ok()?;
+        std::fs::write(Self::PARAMETER, "Y").unwrap();
+        Some(Self { before, _one: one })
+    }
+}
+
+impl Drop for RingOn {
+    fn drop(&mut self) {
+        let _ = std::fs::write(Self::PARAMETER, self.before.trim());
+    }
+}
