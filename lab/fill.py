@@ -17,6 +17,7 @@ from pathlib import Path
 
 from . import ui
 from .ledger import Run
+from .paths import require_room
 from .storage import Place, place
 
 PAGE = 8192
@@ -133,6 +134,7 @@ def fill(pool_bytes: int, write_bytes: int, *, seed: int, on: str) -> int:
     compressed_page_share = (1 + COMPRESSIBLE_TO) / 2
     pages = int(pool_bytes * LIVE / compressed_page_share / FILES / PAGE)
     print(f"fill: pool of {ui.size(pool_bytes)}, {FILES} files of {ui.size(pages * PAGE)}, seed {seed}")
+    require_room(pool_bytes + (256 << 20))
     steps = ui.Steps()
     failures = 0
     with Run("fill") as run, place(run, on, pool_bytes) as where:

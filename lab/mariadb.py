@@ -35,20 +35,28 @@ class MariaDB:
         proc.run(["chown", f"{USER}:", self.socket_dir])
         self.run.command("rm", "-rf", str(self.socket_dir))
         self.socket = self.socket_dir / "s"
+        # A folder of its own: a server that starts deletes every #sql file in its tmpdir, other servers' too.
+        self.tmpdir = self.socket_dir / "tmp"
+        proc.run(["install", "-d", "-o", USER, self.tmpdir])
         self.log = run.logs / f"{name}.log"
         self.server: subprocess.Popen | None = None
         self._entry: int | None = None
 
     def install(self) -> None:
         """Makes the system tables."""
-        options = [f"--datadir={self.data}", "--auth-root-authentication-method=normal", "--skip-test-db"]
+        options = [
+            f"--datadir={self.data}",
+            f"--tmpdir={self.tmpdir}",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+        ]
         proc.run([tool("mariadb-install-db"), "--no-defaults", *options], user=USER)
 
     def start(self, *, timeout_s: float = 120) -> None:
         """Starts the server and waits until it answers, recovery included."""
         settings = [f"--{key.replace('_', '-')}={value}" for key, value in self.settings.items()]
         fixed = [f"--datadir={self.data}", f"--socket={self.socket}", "--skip-networking", "--skip-grant-tables"]
-        fixed.append(f"--pid-file={self.socket_dir}/pid")
+        fixed += [f"--pid-file={self.socket_dir}/pid", f"--tmpdir={self.tmpdir}"]
         self.server = proc.spawn([tool("mariadbd"), "--no-defaults", *fixed, *settings], log=self.log, user=USER)
         self._entry = self.run.process(self.server.pid, "mariadbd")
         deadline = time.monotonic() + timeout_s

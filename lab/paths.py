@@ -14,8 +14,20 @@ LAB_DIR = Path(os.environ.get("PAGEFOLD_LAB_DIR", "/var/tmp/pagefold-lab"))
 opened for direct I/O, which tmpfs refuses on older kernels."""
 
 
+def require_room(wanted_bytes: int) -> None:
+    """Raises before anything is done if the disc has no room: pools are sparse files, and a write that the disc below
+    cannot take is an I/O error to them."""
+    LAB_DIR.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(LAB_DIR).free
+    if free < wanted_bytes:
+        raise Missing(
+            f"{LAB_DIR} has {free >> 20} MiB free, {wanted_bytes >> 20} MiB are needed: make room, or name a folder on "
+            "another disc with PAGEFOLD_LAB_DIR"
+        )
+
+
 class Missing(RuntimeError):
-    """A program that the laboratory needs is not installed; the message says how to get it."""
+    """Something that the laboratory needs is missing, a program or room; the message says how to get it."""
 
 
 def tool(name: str, *, profile: str = "test") -> str:

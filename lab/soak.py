@@ -16,6 +16,7 @@ from .crash import crash_under_load
 from .ledger import Run
 from .mariadb import USER as MYSQL
 from .mariadb import MariaDB
+from .paths import require_room
 from .postgres import USER as POSTGRES
 from .postgres import Postgres
 from .storage import Place, place
@@ -112,6 +113,7 @@ def soak(rounds: int, *, seed: int | None, on: str, keep_logs: Path) -> int:
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     moments = random.Random(seed)
     print(f"soak: {rounds} rounds on {on}, seed {seed} (repeat with SEED={seed}); logs in {keep_logs}", flush=True)
+    require_room(2 << 30)
     began = time.monotonic()
     passed = 0
     with Run("soak", keep_logs=keep_logs) as run, place(run, on, POOL_BYTES) as where:

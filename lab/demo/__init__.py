@@ -6,7 +6,6 @@ system's server in mid-load, and shows that nothing committed was lost.
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,7 @@ from pathlib import Path
 from .. import load, proc, ui, verify
 from ..crash import crash_under_load
 from ..ledger import Run
-from ..paths import LAB_DIR
+from ..paths import require_room
 from ..pool import Pool
 from ..postgres import USER, Postgres
 from ..storage import Place, Usage, place
@@ -24,6 +23,8 @@ from . import compare, documents
 HERE = Path(__file__).parent
 POOL_BYTES = 6 << 30
 IMAGE_BYTES = 5 << 30
+ROOM_BYTES = 3 << 30
+"""What the demo takes of the disc at its peak: the pool, and a copy of the database on ext4."""
 DATABASE = "demo"
 
 HASH_FUNCTIONS = """
@@ -82,7 +83,7 @@ class Scale:
 
 def demo(*, small: bool, on: str, keep_logs: Path) -> int:
     """The whole demonstration; returns an exit status."""
-    require_room()
+    require_room(ROOM_BYTES)
     steps = ui.Steps()
     scale = Scale(small)
     print("\nPagefold: a PostgreSQL on a compressed, copy-on-write pool\n")
@@ -130,16 +131,6 @@ def pool_line(pool: Pool) -> str:
         f"The pool as a whole, PostgreSQL's log included: {ui.size(used)} in use, in chunks of {ui.size(taken)} in all;\n"
         f"  what is dead in them is folded away when space is wanted."
     )
-
-
-def require_room() -> None:
-    """Stops before anything is done if the disc has no room for the demo."""
-    LAB_DIR.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(LAB_DIR).free
-    if free < 6 << 30:
-        raise SystemExit(
-            f"demo: {LAB_DIR} has {ui.size(free)} free; 6 GiB are needed (PAGEFOLD_LAB_DIR names another folder)"
-        )
 
 
 def settings(where: Place) -> dict[str, str]:

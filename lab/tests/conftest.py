@@ -7,7 +7,7 @@ import os
 import pytest
 
 from lab.ledger import Run
-from lab.paths import ROOT
+from lab.paths import ROOT, require_room
 from lab.storage import Place, place
 
 POOL_BYTES = 3 << 30
@@ -20,6 +20,7 @@ def pytest_addoption(parser) -> None:
 @pytest.fixture(scope="module")
 def run(request):
     """A run of the laboratory; its logs are kept in out/test-logs."""
+    require_room(2 << 30)
     name = request.module.__name__.rpartition(".")[2]
     with Run(name, keep_logs=ROOT / "out" / "test-logs" / name) as run:
         yield run

@@ -78,7 +78,7 @@ def test_mount_helper_serves_mount_8(run):
         helper = run.fresh("helper")
         helper.mkdir()
         (helper / "mount.pagefold").symlink_to(pagefold())
-        proc.run([helper / "mount.pagefold", pool.pool, pool.mountpoint, "-o", "rw,nofail"], env=pool._env)
+        proc.run([helper / "mount.pagefold", pool.pool, pool.mountpoint, "-o", "rw,nofail"], env=pool.environment)
         run.process(pool.server_pid(), "pagefold")
         assert (pool.mountpoint / "file").read_text() == "through the helper"
         with open("/proc/self/mountinfo") as table:

@@ -66,7 +66,9 @@ def shell(pool: Pool, command: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize(("line", "steps"), EXAMPLES, ids=lambda value: f"line{value}" if isinstance(value, int) else "")
+@pytest.mark.parametrize(
+    ("line", "steps"), EXAMPLES, ids=lambda value: f"line{value}" if isinstance(value, int) else ""
+)
 def test_example(pool, line, steps):
     for step in steps:
         if step.command == "crash":
