@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use pagefold_engine::Key;
 use pagefold_engine::dataset::{Change, Commit};
 use pagefold_engine::device::{Device, SimDevice};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
@@ -126,4 +127,40 @@ fn a_fold_that_no_checkpoint_followed_is_undone() {
         }
     }
     panic!("the fold never ends");
+}
+
+/// What frees space is admitted on a full pool, from what the pool keeps back. That must not be a way to fill it.
+#[test]
+fn changes_that_free_little_and_store_more_are_refused_in_the_end() {
+    let (_device, pool) = fresh();
+    let mut state = 1_u64;
+    let mut noise = |len: usize| -> Vec<u8> {
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        };
+        (0..len).map(|_| next()).collect()
+    };
+    for at in 0.. {
+        if pool.dataset().apply(&[write(4, at * 128, &noise(MIB as usize))]).is_err() {
+            break;
+        }
+    }
+    for at in 0..200_u64 {
+        let gone = Change::Delete(Key::new(1, 1, at));
+        let data = noise(512 << 10);
+        let changed = pool.dataset().apply(&[gone, write(5, at * 64, &data)]);
+        assert_eq!(pool.status().failure, None, "after {at} changes");
+        if changed.is_err() {
+            pool.dataset().apply(&[Change::Punch { object: 4, from: 0, to: u64::MAX }]).unwrap();
+            pool.sync().unwrap();
+            pool.dataset().apply(&[write(4, 0, &data)]).unwrap();
+            pool.sync().unwrap();
+            return;
+        }
+        pool.sync().unwrap();
+    }
+    panic!("the pool takes more than it can hold");
 }

@@ -182,7 +182,7 @@ impl LiveDataset {
         &self,
         claim: u64,
         redo_bytes: u64,
-        freeing: bool,
+        beyond: u64,
     ) -> Result<parking_lot::RwLockReadGuard<'_, ()>> {
         if self.shared.dirty_bytes.load(Ordering::Relaxed) >= self.shared.bounds.dirty_hard_bytes {
             self.shared.committer()?.commit(false)?;
@@ -196,11 +196,7 @@ impl LiveDataset {
                 self.shared.committer()?.commit(false)?;
                 continue;
             }
-            if freeing {
-                self.shared.reserve_freeing(claim);
-                return Ok(gate);
-            }
-            if self.shared.reserve(claim) {
+            if self.shared.reserve(claim, beyond) {
                 return Ok(gate);
             }
             self.shared.release_redo(redo_bytes);
@@ -488,7 +484,7 @@ impl Dataset for LiveDataset {
         self.shared.check_writable()?;
         let ready = self.prepare(changes)?;
         let mut claim = 0;
-        let mut freeing = false;
+        let (mut freeing, mut storing) = (false, false);
         for change in &ready {
             claim += match change {
                 Ready::Value(_, value) => {
@@ -498,17 +494,24 @@ impl Dataset for LiveDataset {
                 Ready::Punch { .. } => VALUE_CLAIM_BYTES,
                 Ready::Share { count, .. } => VALUE_CLAIM_BYTES + count * PAGE_CLAIM_BYTES,
             };
-            freeing |= matches!(change, Ready::Punch { .. } | Ready::Value(_, None));
+            let frees = matches!(change, Ready::Punch { .. } | Ready::Value(_, None));
+            freeing |= frees;
+            storing |= !frees;
         }
         let written: u64 = changes
             .iter()
             .map(|change| if let Change::Write { data, .. } = change { data.len() as u64 } else { 0 })
             .sum();
         // A truncation rewrites the last page that stays: at most one recordsize.
-        let freeing =
-            freeing && claim <= u64::from(RECORDSIZE_MAX) + 16 * VALUE_CLAIM_BYTES + VALUE_BYTES_MAX as u64;
+        let small = claim <= u64::from(RECORDSIZE_MAX) + 16 * VALUE_CLAIM_BYTES + VALUE_BYTES_MAX as u64;
+        // Whether it frees more than it stores is not known: what the pool keeps back bounds how far that goes.
+        let beyond = match (freeing && small, storing) {
+            (true, false) => u64::MAX,
+            (true, true) => self.shared.bounds.dirty_hard_bytes,
+            (false, _) => 0,
+        };
         let redo_bytes = ready.iter().map(redo_bytes).sum();
-        let gate = self.admit(claim, redo_bytes, freeing)?;
+        let gate = self.admit(claim, redo_bytes, beyond)?;
         let accepted = self.accept(ready, claim);
         drop(gate);
         if let Err(error) = accepted {

@@ -183,20 +183,16 @@ impl Shared {
     }
 
     /// Reserves space for a change (contract W5). False: there is not enough.
-    pub fn reserve(&self, bytes: u64) -> bool {
+    /// A change that frees space may go `beyond` the capacity by so many bytes: the pool's reserve pays.
+    pub fn reserve(&self, bytes: u64, beyond: u64) -> bool {
         let used = self.segments.used_bytes();
-        let limit = self.bounds.capacity_bytes.saturating_sub(used);
+        let limit = self.bounds.capacity_bytes.saturating_add(beyond).saturating_sub(used);
         let claimed = self.claimed_bytes.fetch_add(bytes, Ordering::Relaxed);
         let fits = claimed.saturating_add(bytes) <= limit;
         if !fits {
             self.release(bytes);
         }
         fits
-    }
-
-    /// Reserves space for a change that frees space, whatever is left: the pool's reserve pays.
-    pub fn reserve_freeing(&self, bytes: u64) {
-        self.claimed_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Returns reserved space.
