@@ -23,14 +23,23 @@ impl Commit for Pool {
         if reached.load(Ordering::Acquire) >= target {
             return self.check_failed();
         }
-        self.make_room()?;
-        let mut log = self.log.lock();
-        // Whoever had the lock before may have committed for this caller too.
-        if reached.load(Ordering::Acquire) >= target {
-            return self.check_failed();
+        loop {
+            let mut leading = self.leading.lock();
+            if reached.load(Ordering::Acquire) >= target {
+                return self.check_failed();
+            }
+            if !*leading {
+                *leading = true;
+                break;
+            }
+            // Whoever leads may commit for this caller too. All who wait are woken at once: a chain of hand-overs of a
+            // lock would cost each of them the wake-ups of those before it.
+            self.led.wait(&mut leading);
         }
-        self.check_failed()?;
-        self.commit_locked(&mut log, durable)
+        let led = self.lead(durable, target);
+        *self.leading.lock() = false;
+        self.led.notify_all();
+        led
     }
 
     fn nudge(&self) {
@@ -47,12 +56,20 @@ impl Pool {
         self.shared.failure().map_or(Ok(()), |why| Err(Error::Failed(why.into())))
     }
 
-    fn commit_locked(&self, log: &mut Log, durable: bool) -> Result<()> {
+    /// Commits what is accepted, unless a checkpoint has done so meanwhile.
+    fn lead(&self, durable: bool, target: u64) -> Result<()> {
+        self.make_room()?;
+        let mut log = self.log.lock();
+        self.check_failed()?;
+        let reached = if durable { &self.durable } else { &self.committed };
+        if reached.load(Ordering::Acquire) >= target {
+            return Ok(());
+        }
         let gate = self.shared.gate.write();
         let accepted = self.shared.accepted.load(Ordering::Acquire);
         let pending = self.cut();
         drop(gate);
-        self.finish(log, pending.as_deref(), accepted, durable)
+        self.finish(&mut log, pending.as_deref(), accepted, durable)
     }
 
     /// Cuts what was accepted. The caller holds the gate's write side and must call [`Pool::finish`].

@@ -75,6 +75,9 @@ pub struct Pool {
     sizing: Sizing,
     log: Mutex<Log>,
     maintenance: Mutex<Maintenance>,
+    /// Whether somebody commits just now, for all who wait for `led`.
+    leading: Mutex<bool>,
+    led: Condvar,
     /// Accepted changes that are in the log, and that are durable.
     committed: AtomicU64,
     durable: AtomicU64,

@@ -282,6 +282,8 @@ impl Opening {
                 page_ptrs,
                 window_start: self.root.position,
             }),
+            leading: Mutex::new(false),
+            led: Condvar::new(),
             committed: 0.into(),
             durable: 0.into(),
             signal: Mutex::new(Signal::default()),
