@@ -14,6 +14,9 @@ use crate::results::{Profile, Results};
 use crate::systems::{Options, System, Volume};
 use crate::tools::postgres::Postgres;
 
+/// Lines of a server's log that are shown when a scenario fails.
+const LOG_LINES: usize = 8;
+
 /// Sizes and times, for a full run or a quick one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scale {
@@ -49,7 +52,7 @@ impl Scale {
                 table_bytes: 64 << 20,
                 copy_bytes: 128 << 20,
                 random_file_bytes: 512 << 20,
-                oltp_memory_bytes: 128 << 20,
+                oltp_memory_bytes: 192 << 20,
                 oltp_seconds: 10,
             }
         } else {
@@ -194,6 +197,19 @@ impl Bench {
         found.check()?;
         self.results.borrow_mut().throttle = Some(found);
         Ok(self.throttler.get_or_init(|| throttler))
+    }
+
+    /// The last lines of the log that a Pagefold server wrote last; empty where none did.
+    pub(crate) fn server_log(&self) -> String {
+        let folder = self.dir.join("pagefold").join("log");
+        let newest =
+            fs::read_dir(folder).ok().into_iter().flatten().flatten().max_by_key(|entry| {
+                entry.metadata().and_then(|m| m.modified()).unwrap_or(std::time::UNIX_EPOCH)
+            });
+        let text = newest.and_then(|entry| fs::read_to_string(entry.path()).ok()).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        let start = lines.len().saturating_sub(LOG_LINES);
+        lines.get(start..).unwrap_or_default().join("\n")
     }
 
     /// Tells whoever waits what is being done.

@@ -102,6 +102,10 @@ impl Scenario {
             bench.progress(&format!("{} ({})", self.name, profile.name()));
             if let Err(error) = (self.run)(bench, profile, &mut section) {
                 section.failure = Some(format!("{error:#}"));
+                let log = bench.server_log();
+                if !log.is_empty() {
+                    bench.progress(&format!("the last lines of the newest log of a pagefold server:\n{log}"));
+                }
                 break;
             }
         }

@@ -15,7 +15,7 @@ use crate::host::exec::shown;
 use crate::host::memory::Limit;
 use crate::results::Target::AtLeast;
 use crate::results::{Metric, Profile, RatioLine, Section};
-use crate::systems::{Options, System, Volume};
+use crate::systems::{Options, System, Volume, drop_caches};
 use crate::tools::postgres::{Running, Settings, copy_cluster, describe};
 
 const CLIENTS: u32 = 8;
@@ -72,7 +72,7 @@ fn compare(
 ) -> Result<()> {
     let memory = bench.scale().oltp_memory_bytes;
     let limit = Limit::new("oltp", memory)?;
-    let options = Options { memory: Some(memory * 3 / 8), limit: Some(&limit) };
+    let options = Options { memory: Some(memory / 4), limit: Some(&limit) };
     let field = Field {
         compared: &[System::Ext4, System::Pagefold("lz4"), System::Pagefold("zstd")],
         beside: &[System::Btrfs("zstd")],
@@ -82,6 +82,8 @@ fn compare(
         bench.progress(&format!("copying the database to {}", volume.label()));
         copy_cluster(cluster, &volume.path().join("pg"))?;
         volume.sync()?;
+        // A server that is not being measured would hold memory of the cgroup.
+        volume.unmount()?;
     }
     alternate(bench, profile, &mut all, |volume| {
         let Once { rate, written_bytes, command } = once(bench, volume, &limit, load)?;
@@ -100,7 +102,7 @@ fn compare(
         "Memory limit of the database server and Pagefold's server together: {} MiB, of which Pagefold is given {} MiB. Each \
          measurement starts cold and after a checkpoint. Rivals: {}. Pagefold: the same with full_page_writes=off.",
         memory >> 20,
-        (memory * 3 / 8) >> 20,
+        (memory / 4) >> 20,
         describe(&settings(bench, System::Ext4))
     ));
     for (id, ours) in [("lz4", "pagefold-lz4"), ("zstd", "pagefold-zstd")] {
@@ -126,7 +128,8 @@ struct Once {
 
 /// One cold start, one measurement.
 fn once(bench: &Bench, volume: &mut Volume, limit: &Limit, load: Load) -> Result<Once> {
-    volume.make_cold()?;
+    drop_caches()?;
+    volume.mount()?;
     let server =
         bench.postgres()?.start(&volume.path().join("pg"), &settings(bench, volume.system()), Some(limit))?;
     server.sql("postgres", "CHECKPOINT")?;
@@ -134,5 +137,6 @@ fn once(bench: &Bench, volume: &mut Volume, limit: &Limit, load: Load) -> Result
     let (rate, command) = load(&server)?;
     let written_bytes = volume.disk().counters()?.since(before).written_bytes as f64;
     server.stop()?;
+    volume.unmount()?;
     Ok(Once { rate, written_bytes, command })
 }
