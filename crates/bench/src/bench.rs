@@ -52,7 +52,7 @@ impl Scale {
                 table_bytes: 64 << 20,
                 copy_bytes: 128 << 20,
                 random_file_bytes: 512 << 20,
-                oltp_memory_bytes: 192 << 20,
+                oltp_memory_bytes: 256 << 20,
                 oltp_seconds: 10,
             }
         } else {

@@ -16,6 +16,8 @@ use super::exec::{check_interrupted, command, run};
 use super::throttle;
 
 const SECTOR_BYTES: u64 = 512;
+/// Always left free on the disc below.
+const SPARE_BYTES: u64 = 4 << 30;
 const FILL_CHUNK: usize = 4 << 20;
 
 /// The backing files of one bench, reused from scenario to scenario.
@@ -45,6 +47,7 @@ impl Shelf {
             .find(|path| !self.taken.borrow().contains(path))
             .ok_or_else(|| anyhow!("no free name for a disk"))?;
         if fs::metadata(&image).map_or(0, |m| m.len()) != bytes {
+            self.make_room(bytes)?;
             fill(&image, bytes).with_context(|| format!("write {} ({bytes} bytes)", image.display()))?;
         }
         let image_text = image.to_string_lossy().into_owned();
@@ -63,6 +66,31 @@ impl Shelf {
         run(&mut command("wipefs", ["--all", "--quiet", &disk.device.to_string_lossy()]))?;
         blank_ends(&disk.device, bytes)?;
         Ok(disk)
+    }
+}
+
+impl Shelf {
+    /// Removes free files of other sizes, and refuses to fill the disc below to its end: others use it too.
+    fn make_room(&self, bytes: u64) -> Result<()> {
+        let mark = format!("{bytes}-");
+        for entry in fs::read_dir(&self.dir)?.flatten() {
+            let other = !entry.file_name().to_string_lossy().starts_with(&mark);
+            if other && !self.taken.borrow().contains(&entry.path()) {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        let disc = rustix::fs::statvfs(&self.dir)?;
+        let free = disc.f_bavail.saturating_mul(disc.f_frsize);
+        if free < bytes + SPARE_BYTES {
+            bail!(
+                "{} has {} MiB free, another disk of {} MiB needs {}: choose another disc with --dir",
+                self.dir.display(),
+                free >> 20,
+                bytes >> 20,
+                (bytes + SPARE_BYTES) >> 20
+            );
+        }
+        Ok(())
     }
 }
 

@@ -45,9 +45,17 @@ impl Limit {
         let dir = hierarchy()?.join(format!("{MARK}{}-{name}", std::process::id()));
         fs::create_dir_all(&dir).with_context(|| format!("create the cgroup {}", dir.display()))?;
         let limit = Self { dir };
-        fs::write(limit.dir.join("memory.limit_in_bytes"), bytes.to_string())
-            .with_context(|| format!("limit {} to {bytes} bytes", limit.dir.display()))?;
+        limit.set(bytes)?;
         Ok(limit)
+    }
+
+    /// Changes the limit.
+    ///
+    /// # Errors
+    /// When so much is in use already and cannot be reclaimed.
+    pub(crate) fn set(&self, bytes: u64) -> Result<()> {
+        fs::write(self.dir.join("memory.limit_in_bytes"), bytes.to_string())
+            .with_context(|| format!("limit {} to {bytes} bytes", self.dir.display()))
     }
 
     /// The same command, run inside the cgroup.

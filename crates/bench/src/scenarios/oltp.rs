@@ -71,7 +71,8 @@ fn compare(
     load: Load,
 ) -> Result<()> {
     let memory = bench.scale().oltp_memory_bytes;
-    let limit = Limit::new("oltp", memory)?;
+    // Loading is not what is measured; the limit comes after it.
+    let limit = Limit::new("oltp", memory * TIMES)?;
     let options = Options { memory: Some(memory / 4), limit: Some(&limit) };
     let field = Field {
         compared: &[System::Ext4, System::Pagefold("lz4"), System::Pagefold("zstd")],
@@ -85,6 +86,7 @@ fn compare(
         // A server that is not being measured would hold memory of the cgroup.
         volume.unmount()?;
     }
+    limit.set(memory)?;
     alternate(bench, profile, &mut all, |volume| {
         let Once { rate, written_bytes, command } = once(bench, volume, &limit, load)?;
         section.command(command);

@@ -23,8 +23,9 @@ const CONNECTIONS_MAX: usize = 64;
 /// How long a client may be silent, or slow to take its reply.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
 
-/// How long the last replies of a server may take to leave.
-const LAST_REPLIES: Duration = Duration::from_secs(2);
+/// How long the last replies of a server may take to leave. The one to an unmount waits for umount(2), which drops the page
+/// cache of every file after our connection has ended: seconds where that is gigabytes.
+const LAST_REPLIES: Duration = Duration::from_secs(60);
 
 /// Answers requests; called from many threads.
 pub trait Handler: Send + Sync + 'static {
