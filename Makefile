@@ -31,11 +31,11 @@ setup: ## Install the Debian packages that all targets need (each target install
 
 build: ## Build the pagefold program: target/release/pagefold
 	@scripts/setup build
-	cargo build --release --locked -p pagefold-cli
+	@scripts/build
 
 demo: ## PostgreSQL on a pool, compared, crashed, recovered: under ten minutes
 	@scripts/setup build demo
-	cargo build --release --locked --quiet -p pagefold-cli
+	@scripts/build --quiet
 	@$(LAB) demo
 
 test: ## All tests, with the real database servers: under twenty minutes on two cores
@@ -54,17 +54,17 @@ sim: ## Crashes, faults and flipped bits on simulated devices: SEEDS=1000 histor
 
 soak: ## kill -9 the server under load, recover, verify, ROUNDS times
 	@scripts/setup build test
-	cargo build --release --locked --quiet -p pagefold-cli
+	@scripts/build --quiet
 	@$(LAB) soak --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 fill: ## A pool of 2 GiB overwritten with 20 GiB of changing pages
 	@scripts/setup build test
-	cargo build --release --locked --quiet -p pagefold-cli
+	@scripts/build --quiet
 	@$(LAB) fill
 
 bench: ## Benchmarks against null, ext4, XFS, btrfs, zfs-fuse
 	@scripts/setup build bench
-	cargo build --release --locked --quiet --workspace
+	@scripts/build --quiet -p pagefold-bench
 	@$(AS_ROOT) target/release/pagefold-bench $(BENCH)
 
 man: build ## Man pages and shell completions: out/man, out/completions
