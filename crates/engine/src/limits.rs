@@ -17,6 +17,9 @@ pub const RECORDSIZE_DEFAULT: u32 = 16 << 10;
 /// Longest write that is applied as a whole (contract W1).
 pub const ATOMIC_WRITE_MAX: usize = 1 << 20;
 
+/// Most pages that one change may share: its pointers lie in memory and in one batch of the log.
+pub const SHARE_PAGES_MAX: u64 = 1 << 16;
+
 /// Longest stored record: a raw page of the largest recordsize and its header.
 pub const RECORD_BYTES_MAX: usize = RECORDSIZE_MAX as usize + 16;
 

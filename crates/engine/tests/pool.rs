@@ -360,3 +360,23 @@ fn the_shortest_records_do_not_overflow_a_segment() {
     assert_eq!(pool.dataset().usage(5).unwrap().pages, 70_000);
     assert_clean(&pool);
 }
+
+#[test]
+fn a_share_without_bounds_is_refused() {
+    let (_device, pool) = fresh(256 * MIB);
+    for count in [u64::MAX, 1 << 40] {
+        let share = Change::Share { from_object: 5, from_page: 1, to_object: 6, to_page: 0, count };
+        assert!(matches!(pool.dataset().apply(&[share]), Err(pagefold_engine::Error::Invalid(_))), "{count}");
+    }
+}
+
+#[test]
+fn what_a_pool_holds_does_not_depend_on_the_cache() {
+    let device = device(2 << 30);
+    create_on("tank", &devices(&device), &options()).unwrap();
+    let capacity = |cache_bytes| {
+        let options = OpenOptions { cache_bytes, read_only: true, ..OpenOptions::default() };
+        Pool::open_on(devices(&device), &options).unwrap().dataset().space().capacity_bytes
+    };
+    assert_eq!(capacity(64 << 20), capacity(4 << 30));
+}

@@ -17,7 +17,9 @@ use super::redo::{PageRun, REDO_FIXED_BYTES, REDO_PTR_BYTES};
 use super::shared::{Shared, count};
 use super::usage::{UsageDelta, UsageTable};
 use super::{Change, Dataset, Space, Usage};
-use crate::limits::{ATOMIC_WRITE_MAX, RECORDSIZE_MAX, RECORDSIZE_MIN, REDO_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::limits::{
+    ATOMIC_WRITE_MAX, RECORDSIZE_MAX, RECORDSIZE_MIN, REDO_BYTES_MAX, SHARE_PAGES_MAX, VALUE_BYTES_MAX,
+};
 use crate::tree::{Applied, Edit, Tree, Value};
 use crate::{Error, Key, Ptr, Result};
 
@@ -117,7 +119,8 @@ impl LiveDataset {
                     ready.push(Ready::Punch { object: *object, from: *from, to: *to });
                 }
                 Change::Share { from_object, from_page, to_object, to_page, count } => {
-                    if from_page.checked_add(*count).is_none() || to_page.checked_add(*count).is_none() {
+                    let ends = (from_page.checked_add(*count), to_page.checked_add(*count));
+                    if !matches!(ends, (Some(_), Some(_))) || *count > SHARE_PAGES_MAX {
                         return Err(Error::Invalid("a shared range of pages is out of range".into()));
                     }
                     let to = *to_page..to_page + count;

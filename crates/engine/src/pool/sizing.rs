@@ -8,6 +8,9 @@ const INTERNAL_CHUNKS: u64 = 6;
 /// Parts of a hundred of the usable chunks that live records may take: folding needs dead space to gain from.
 const FILL_PERCENT: u64 = 95;
 
+/// Most memory that dirty tree nodes may take before a checkpoint is due, whatever the cache budget is.
+const DIRTY_TREE_BYTES_MAX: u64 = 128 << 20;
+
 /// Sizes of an open pool.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizing {
@@ -25,9 +28,11 @@ impl Sizing {
     pub(super) fn new(total_chunks: u64, cache_bytes: u64, log_bytes: Option<u64>) -> Self {
         let total_bytes = total_chunks * CHUNK_BYTES;
         let dirty_hard_bytes = (total_bytes / 16).clamp(4 << 20, 64 << 20);
+        // What the pool keeps back follows from its size alone, so that its capacity is the same for every server.
+        let dirty_tree_max = (total_bytes / 64).clamp(2 << 20, DIRTY_TREE_BYTES_MAX);
         // Nodes are several times as large in memory as stored; a quarter of the cache budget may be dirty.
-        let dirty_tree_bytes = (total_bytes / 64).min(cache_bytes / 4).max(2 << 20);
-        let reserve_chunks = INTERNAL_CHUNKS + dirty_tree_bytes.div_ceil(4 * CHUNK_BYTES);
+        let dirty_tree_bytes = dirty_tree_max.min(cache_bytes / 4).max(2 << 20);
+        let reserve_chunks = INTERNAL_CHUNKS + dirty_tree_max.div_ceil(4 * CHUNK_BYTES);
         let held_back = reserve_chunks + 2 * dirty_hard_bytes.div_ceil(CHUNK_BYTES) + 4;
         let held_back = held_back.max(total_chunks / 16);
         let capacity_bytes = total_chunks.saturating_sub(held_back) * CHUNK_BYTES / 100 * FILL_PERCENT;
