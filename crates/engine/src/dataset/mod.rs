@@ -1,6 +1,8 @@
 //! Datasets: what the file system sees of the engine.
 
+mod accept;
 mod live;
+mod pages;
 pub mod pending;
 mod read;
 pub mod redo;

@@ -1,0 +1,290 @@
+//! Accepting changes: what happens between [`super::Dataset::apply`] and the next cut.
+//!
+//! Changes are made ready first, which may read and holds no lock; then admitted, which reserves space and takes the
+//! gate; then accepted into tree and memory.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+
+use super::Change;
+use super::live::LiveDataset;
+use super::pending::PageBuf;
+use super::redo::{REDO_FIXED_BYTES, REDO_PTR_BYTES};
+use super::shared::count;
+use crate::limits::{
+    ATOMIC_WRITE_MAX, RECORDSIZE_MAX, RECORDSIZE_MIN, REDO_BYTES_MAX, SHARE_PAGES_MAX, VALUE_BYTES_MAX,
+};
+use crate::tree::{Edit, Value};
+use crate::{Error, Key, Result};
+
+/// Space claimed for a page beside its bytes: directory entries, its place in the tree.
+const PAGE_CLAIM_BYTES: u64 = 64;
+/// Space claimed for a value beside its bytes.
+const VALUE_CLAIM_BYTES: u64 = 128;
+
+/// A change made ready outside of the gate.
+enum Ready {
+    Value(Key, Option<Vec<u8>>),
+    Page(u64, u64, PageBuf),
+    Punch { object: u64, from: u64, to: u64 },
+    Share { from_object: u64, from_page: u64, to_object: u64, to_page: u64, count: u64 },
+}
+
+/// What earlier changes of the same call did to pages.
+#[derive(Default)]
+struct Fresh {
+    written: HashMap<(u64, u64), usize>,
+    punched: Vec<(u64, u64, u64)>,
+    shared: Vec<(u64, u64, u64)>,
+}
+
+impl Fresh {
+    fn covers(ranges: &[(u64, u64, u64)], object: u64, page: u64) -> bool {
+        ranges.iter().any(|(of, from, to)| *of == object && (*from..*to).contains(&page))
+    }
+}
+
+impl LiveDataset {
+    pub(super) fn apply_changes(&self, changes: &[Change<'_>]) -> Result<()> {
+        self.shared.check_writable()?;
+        let ready = self.prepare(changes)?;
+        let mut claim = 0;
+        let (mut freeing, mut storing) = (false, false);
+        for change in &ready {
+            claim += match change {
+                Ready::Value(_, value) => {
+                    VALUE_CLAIM_BYTES + value.as_ref().map_or(0, |value| value.len() as u64)
+                }
+                Ready::Page(_, _, buf) => PAGE_CLAIM_BYTES + buf.len() as u64,
+                Ready::Punch { .. } => VALUE_CLAIM_BYTES,
+                Ready::Share { count, .. } => VALUE_CLAIM_BYTES + count * PAGE_CLAIM_BYTES,
+            };
+            let frees = matches!(change, Ready::Punch { .. } | Ready::Value(_, None));
+            freeing |= frees;
+            storing |= !frees;
+        }
+        let written: u64 = changes
+            .iter()
+            .map(|change| if let Change::Write { data, .. } = change { data.len() as u64 } else { 0 })
+            .sum();
+        // A truncation rewrites the last page that stays: at most one recordsize.
+        let small = claim <= u64::from(RECORDSIZE_MAX) + 16 * VALUE_CLAIM_BYTES + VALUE_BYTES_MAX as u64;
+        // Whether it frees more than it stores is not known: what the pool keeps back bounds how far that goes.
+        let beyond = match (freeing && small, storing) {
+            (true, false) => u64::MAX,
+            (true, true) => self.shared.bounds.dirty_hard_bytes,
+            (false, _) => 0,
+        };
+        let redo_bytes = ready.iter().map(redo_bytes).sum();
+        let gate = self.admit(claim, redo_bytes, beyond)?;
+        let accepted = self.accept(ready, claim);
+        drop(gate);
+        if let Err(error) = accepted {
+            // Part of the change may be in the tree: nothing may be committed any more.
+            self.shared.fail(&error);
+            return Err(error);
+        }
+        count(&self.shared.counters.accepted_bytes, written);
+        if self.shared.dirty_bytes.load(Ordering::Relaxed) >= self.shared.bounds.dirty_soft_bytes
+            || self.shared.redo_bytes.load(Ordering::Relaxed) >= REDO_BYTES_MAX / 2
+        {
+            self.shared.committer()?.nudge();
+        }
+        Ok(())
+    }
+
+    /// Builds pages and checks arguments; may read. No lock is held.
+    fn prepare(&self, changes: &[Change<'_>]) -> Result<Vec<Ready>> {
+        let mut ready = Vec::with_capacity(changes.len());
+        let mut fresh = Fresh::default();
+        for change in changes {
+            match change {
+                Change::Put(key, value) => {
+                    check_value(key, value.len())?;
+                    ready.push(Ready::Value(*key, Some(value.clone())));
+                }
+                Change::Delete(key) => {
+                    check_value(key, 0)?;
+                    ready.push(Ready::Value(*key, None));
+                }
+                Change::Write { object, record_size, offset, data } => {
+                    check_write(*record_size, *offset, data.len())?;
+                    self.prepare_write(*object, *record_size, *offset, data, &mut fresh, &mut ready)?;
+                }
+                Change::Punch { object, from, to } => {
+                    fresh.written.retain(|(of, page), _| of != object || !(*from..*to).contains(page));
+                    fresh.punched.push((*object, *from, *to));
+                    ready.push(Ready::Punch { object: *object, from: *from, to: *to });
+                }
+                Change::Share { from_object, from_page, to_object, to_page, count } => {
+                    let ends = (from_page.checked_add(*count), to_page.checked_add(*count));
+                    if !matches!(ends, (Some(_), Some(_))) || *count > SHARE_PAGES_MAX {
+                        return Err(Error::Invalid("a shared range of pages is out of range".into()));
+                    }
+                    let to = *to_page..to_page + count;
+                    fresh.written.retain(|(of, page), _| of != to_object || !to.contains(page));
+                    fresh.shared.push((*to_object, *to_page, to_page + count));
+                    ready.push(Ready::Share {
+                        from_object: *from_object,
+                        from_page: *from_page,
+                        to_object: *to_object,
+                        to_page: *to_page,
+                        count: *count,
+                    });
+                }
+            }
+        }
+        Ok(ready)
+    }
+
+    fn prepare_write(
+        &self,
+        object: u64,
+        record_size: u32,
+        offset: u64,
+        data: &[u8],
+        fresh: &mut Fresh,
+        ready: &mut Vec<Ready>,
+    ) -> Result<()> {
+        let size = u64::from(record_size);
+        let mut rest = data;
+        let mut at = offset;
+        while !rest.is_empty() {
+            let (page, within) = (at / size, (at % size) as usize);
+            let len = rest.len().min(record_size as usize - within);
+            let (part, tail) = rest.split_at(len);
+            let buf: PageBuf = if len == record_size as usize {
+                PageBuf::from(part)
+            } else {
+                let mut base = vec![0; record_size as usize];
+                match fresh.written.get(&(object, page)).and_then(|at| ready.get(*at)) {
+                    Some(Ready::Page(_, _, buf)) => base.copy_from_slice(buf),
+                    _ if Fresh::covers(&fresh.shared, object, page) => {
+                        return Err(Error::Invalid("a change shares a page and writes a part of it".into()));
+                    }
+                    _ if Fresh::covers(&fresh.punched, object, page) => {}
+                    _ => self.read_pages(object, record_size, page * size, &mut base)?,
+                }
+                if let Some(target) = base.get_mut(within..within + len) {
+                    target.copy_from_slice(part);
+                }
+                base.into()
+            };
+            fresh.written.insert((object, page), ready.len());
+            ready.push(Ready::Page(object, page, buf));
+            rest = tail;
+            at += len as u64;
+        }
+        Ok(())
+    }
+
+    /// Takes the gate and reserves `claim` and room in the log, committing or making room first if need be.
+    fn admit(
+        &self,
+        claim: u64,
+        redo_bytes: u64,
+        beyond: u64,
+    ) -> Result<parking_lot::RwLockReadGuard<'_, ()>> {
+        if self.shared.dirty_bytes.load(Ordering::Relaxed) >= self.shared.bounds.dirty_hard_bytes {
+            self.shared.committer()?.commit(false)?;
+        }
+        let mut committed = false;
+        loop {
+            let gate = self.shared.gate.read();
+            self.shared.check_writable()?;
+            if !self.shared.reserve_redo(redo_bytes) {
+                drop(gate);
+                self.shared.committer()?.commit(false)?;
+                continue;
+            }
+            if self.shared.reserve(claim, beyond) {
+                return Ok(gate);
+            }
+            self.shared.release_redo(redo_bytes);
+            drop(gate);
+            if committed {
+                break;
+            }
+            // What is claimed is an upper bound: a commit replaces it by what pages really take.
+            self.shared.committer()?.commit(false)?;
+            committed = true;
+        }
+        let space = self.shared.space();
+        Err(Error::NoSpace(format!(
+            "{claim} bytes were asked for and {} of {} are left; delete something or add a device",
+            space.available_bytes, space.capacity_bytes
+        )))
+    }
+
+    fn accept(&self, ready: Vec<Ready>, claim: u64) -> Result<()> {
+        let mut stages = None;
+        for change in ready {
+            match change {
+                Ready::Value(key, value) => {
+                    stages = None;
+                    let edit = match &value {
+                        Some(bytes) => Edit::Put(key, Value::Bytes(bytes.as_slice().into())),
+                        None => Edit::Delete(key),
+                    };
+                    self.edit(&mut std::iter::once(edit))?;
+                    self.stages.write().accepting.set(key, value);
+                }
+                Ready::Page(object, page, buf) => {
+                    let stages = stages.get_or_insert_with(|| self.stages.write());
+                    let before = stages.accepting.page_bytes;
+                    stages.accepting.write(object, page, buf);
+                    let more = stages.accepting.page_bytes - before.min(stages.accepting.page_bytes);
+                    count(&self.shared.dirty_bytes, more);
+                }
+                Ready::Punch { object, from, to } => {
+                    stages = None;
+                    self.punch(object, from, to)?;
+                }
+                Ready::Share { from_object, from_page, to_object, to_page, count } => {
+                    stages = None;
+                    self.share((from_object, from_page), (to_object, to_page), count)?;
+                }
+            }
+        }
+        drop(stages);
+        self.stages.write().accepting.claimed_bytes += claim;
+        self.shared.accepted.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// Upper bound of what a change adds to the redo operations of its commit, in bytes.
+fn redo_bytes(change: &Ready) -> u64 {
+    let bytes = match change {
+        Ready::Value(_, value) => REDO_FIXED_BYTES + value.as_ref().map_or(0, Vec::len),
+        Ready::Page(..) => REDO_FIXED_BYTES + REDO_PTR_BYTES,
+        Ready::Punch { .. } => REDO_FIXED_BYTES,
+        // Pages of the source that are not committed yet are written to the target.
+        Ready::Share { count, .. } => {
+            return REDO_FIXED_BYTES as u64 + count * (REDO_FIXED_BYTES + 2 * REDO_PTR_BYTES) as u64;
+        }
+    };
+    bytes as u64
+}
+
+fn check_value(key: &Key, len_bytes: usize) -> Result<()> {
+    if key.kind >= Key::ENGINE_KINDS && key.kind != Key::PROPERTY {
+        return Err(Error::Invalid(format!("kind {:#x} of a key belongs to the engine", key.kind)));
+    }
+    if len_bytes > VALUE_BYTES_MAX {
+        return Err(Error::Invalid(format!("a value of {len_bytes} bytes is longer than {VALUE_BYTES_MAX}")));
+    }
+    Ok(())
+}
+
+fn check_write(record_size: u32, offset: u64, len_bytes: usize) -> Result<()> {
+    if !record_size.is_power_of_two() || !(RECORDSIZE_MIN..=RECORDSIZE_MAX).contains(&record_size) {
+        return Err(Error::Invalid(format!(
+            "recordsize {record_size} is not a power of two from {RECORDSIZE_MIN} to {RECORDSIZE_MAX}"
+        )));
+    }
+    if len_bytes > ATOMIC_WRITE_MAX || offset.checked_add(len_bytes as u64).is_none() {
+        return Err(Error::Invalid(format!("a write of {len_bytes} bytes at byte {offset} is out of range")));
+    }
+    Ok(())
+}
