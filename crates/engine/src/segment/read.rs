@@ -18,6 +18,9 @@ const MERGE_GAP_BYTES: u64 = 16 << 10;
 /// Longest request that merging makes.
 const MERGE_BYTES_MAX: u64 = 1 << 20;
 
+/// Requests that are made at once.
+const BATCH_REQUESTS: usize = 32;
+
 /// Where the bytes of a record lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Located {
@@ -41,20 +44,88 @@ impl Located {
     }
 }
 
-/// Reads `len_bytes` at any `offset` of a device. Returns a buffer and where in it the bytes begin.
-pub fn read_span(device: &dyn Device, offset: u64, len_bytes: u64) -> Result<(AlignedBuf, usize)> {
+/// The whole blocks of a device around some bytes, as a request, and where in it the bytes begin.
+fn span(device: &dyn Device, offset: u64, len_bytes: u64) -> Result<((u64, AlignedBuf), usize)> {
     let block = BLOCK_BYTES as u64;
     let first = offset - offset % block;
-    let last = (offset + len_bytes).next_multiple_of(block);
-    if last > device.size_bytes() {
-        return Err(Error::corrupt(
+    let last = offset.saturating_add(len_bytes).checked_next_multiple_of(block);
+    let last = last.filter(|last| *last <= device.size_bytes()).ok_or_else(|| {
+        Error::corrupt(
             format!("reference to byte {offset} of {}", device.path().display()),
             "it lies beyond the end of the device",
-        ));
-    }
-    let mut buf = AlignedBuf::zeroed((last - first) as usize);
+        )
+    })?;
+    Ok(((first, AlignedBuf::scratch((last - first) as usize)), (offset - first) as usize))
+}
+
+/// Reads `len_bytes` at any `offset` of a device. Returns a buffer and where in it the bytes begin.
+pub fn read_span(device: &dyn Device, offset: u64, len_bytes: u64) -> Result<(AlignedBuf, usize)> {
+    let ((first, mut buf), start) = span(device, offset, len_bytes)?;
     device.read(first, &mut buf)?;
-    Ok((buf, (offset - first) as usize))
+    Ok((buf, start))
+}
+
+/// Records that one request reads, and what it reads.
+struct Group<'a> {
+    records: &'a [(Located, usize)],
+    end: u64,
+}
+
+impl<'a> Group<'a> {
+    /// The first records of `sorted` that lie together, and the rest.
+    fn split(sorted: &'a [(Located, usize)]) -> Option<(Self, &'a [(Located, usize)])> {
+        let (first, _) = sorted.first()?;
+        let mut end = first.end();
+        let mut count = 1;
+        while let Some((next, _)) = sorted.get(count) {
+            let joins = next.device == first.device
+                && next.offset <= end + MERGE_GAP_BYTES
+                && next.end().max(end) - first.offset <= MERGE_BYTES_MAX;
+            if !joins {
+                break;
+            }
+            end = end.max(next.end());
+            count += 1;
+        }
+        let (records, rest) = sorted.split_at(count);
+        Some((Self { records, end }, rest))
+    }
+
+    fn device(&self) -> u16 {
+        self.records.first().map_or(0, |(first, _)| first.device)
+    }
+
+    fn offset(&self) -> u64 {
+        self.records.first().map_or(0, |(first, _)| first.offset)
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.end - self.offset()
+    }
+
+    /// Verifies the records in what was read and hands them on.
+    fn deliver(
+        &self,
+        read: &[u8],
+        device: &dyn Device,
+        addrs: &[Addr],
+        sink: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        for (located, at) in self.records {
+            let from = (located.offset - self.offset()) as usize;
+            let bytes = read.get(from..from + located.len_bytes as usize).unwrap_or_default();
+            if seal(addrs[*at], bytes) != located.checksum {
+                let Located { offset, len_bytes, .. } = located;
+                let path = device.path().display();
+                return Err(Error::corrupt(
+                    format!("record {} at byte {offset} of {path} ({len_bytes} bytes)", addrs[*at]),
+                    "its checksum does not hold",
+                ));
+            }
+            sink(*at, bytes)?;
+        }
+        Ok(())
+    }
 }
 
 impl Segments {
@@ -154,43 +225,47 @@ impl Segments {
         }
         wanted.sort_unstable_by_key(|(located, _)| (located.device, located.offset));
         let mut rest = wanted.as_slice();
-        while let Some((first, _)) = rest.first() {
-            let mut end = first.end();
-            let mut count = 1;
-            while let Some((next, _)) = rest.get(count) {
-                let joins = next.device == first.device
-                    && next.offset <= end + MERGE_GAP_BYTES
-                    && next.end().max(end) - first.offset <= MERGE_BYTES_MAX;
-                if !joins {
+        while !rest.is_empty() {
+            let mut groups = Vec::new();
+            let mut bytes = 0;
+            while let Some((group, later)) = Group::split(rest) {
+                let joins = groups.first().is_none_or(|first: &Group<'_>| first.device() == group.device());
+                if !joins || groups.len() == BATCH_REQUESTS || bytes > MERGE_BYTES_MAX {
                     break;
                 }
-                end = end.max(next.end());
-                count += 1;
+                bytes += group.len_bytes();
+                groups.push(group);
+                rest = later;
             }
-            let (group, tail) = rest.split_at(count);
-            let device = device(devices, first.device)?;
-            let (buf, start) = read_span(device, first.offset, end - first.offset)?;
-            for (located, at) in group {
-                let from = start + (located.offset - first.offset) as usize;
-                let bytes = buf.get(from..from + located.len_bytes as usize).unwrap_or_default();
-                if seal(addrs[*at], bytes) != located.checksum {
-                    return Err(Error::corrupt(
-                        format!(
-                            "record {} at byte {} of {} ({} bytes)",
-                            addrs[*at],
-                            located.offset,
-                            device.path().display(),
-                            located.len_bytes
-                        ),
-                        "its checksum does not hold",
-                    ));
-                }
-                sink(*at, bytes)?;
-            }
-            rest = tail;
+            read_groups(devices, &groups, addrs, sink)?;
         }
         Ok(())
     }
+}
+
+/// Reads groups of one device at once.
+fn read_groups(
+    devices: &Devices,
+    groups: &[Group<'_>],
+    addrs: &[Addr],
+    sink: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
+) -> Result<()> {
+    let device = device(devices, groups.first().map_or(0, Group::device))?;
+    let mut requests = Vec::with_capacity(groups.len());
+    let mut starts = Vec::with_capacity(groups.len());
+    for group in groups {
+        let (request, start) = span(device, group.offset(), group.len_bytes())?;
+        requests.push(request);
+        starts.push(start);
+    }
+    match requests.as_mut_slice() {
+        [(offset, buf)] => device.read(*offset, buf)?,
+        many => device.read_many(many)?,
+    }
+    for ((group, (_, buf)), start) in groups.iter().zip(&requests).zip(starts) {
+        group.deliver(buf.get(start..).unwrap_or_default(), device, addrs, sink)?;
+    }
+    Ok(())
 }
 
 fn device(devices: &Devices, number: u16) -> Result<&dyn Device> {
