@@ -48,11 +48,11 @@ impl Scale {
                 quick,
                 repetitions: 2,
                 seconds: 2.0,
-                disk_bytes: 2 << 30,
+                disk_bytes: 3 << 30,
                 table_bytes: 64 << 20,
                 copy_bytes: 128 << 20,
                 random_file_bytes: 512 << 20,
-                oltp_memory_bytes: 256 << 20,
+                oltp_memory_bytes: 384 << 20,
                 oltp_seconds: 10,
             }
         } else {
@@ -64,7 +64,7 @@ impl Scale {
                 table_bytes: 256 << 20,
                 copy_bytes: 1_000_000_000,
                 random_file_bytes: 2 << 30,
-                oltp_memory_bytes: 256 << 20,
+                oltp_memory_bytes: 512 << 20,
                 oltp_seconds: 45,
             }
         }

@@ -15,6 +15,10 @@ pub(crate) fn describe(dir: &Path) -> Vec<(String, String)> {
     };
     add("Processor", processor());
     add("Memory", memory());
+    add(
+        "Load average at the start (nothing but the bench should run)",
+        text("/proc/loadavg").map(|load| load.split_whitespace().take(3).collect::<Vec<_>>().join(" ")),
+    );
     add("Kernel", text("/proc/sys/kernel/osrelease"));
     add("Disc", disc(dir));
     add(

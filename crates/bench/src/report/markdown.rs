@@ -9,6 +9,9 @@ use crate::host::throttle::{BYTES_PER_SECOND, REQUESTS_PER_SECOND, Verification}
 use crate::results::{Line, Profile, Results, Section, Target, figure};
 use crate::scenarios::SCENARIOS;
 
+/// So much of a failure's message is shown in the table.
+const FAILURE_CHARS: usize = 160;
+
 /// Renders the whole document. `plots` names each scenario's files, `why` explains lines by id.
 pub(super) fn document(
     results: &Results,
@@ -52,12 +55,10 @@ fn promises(out: &mut String, results: &Results, why: &BTreeMap<String, String>)
             }
         }
         if let Some(failure) = &section.failure {
-            writeln!(
-                out,
-                "| {} | | | | failed: {} | |",
-                scenario.about,
-                failure.replace('|', "\\|").replace('\n', " ")
-            )?;
+            let first: String = failure.replace('|', "\\|").split_whitespace().collect::<Vec<_>>().join(" ");
+            let first: String = first.chars().take(FAILURE_CHARS).collect();
+            let reason = why.get(scenario.name).map_or("", String::as_str);
+            writeln!(out, "| {} | | | | **failed**: {first} ... | {reason} |", scenario.about)?;
         }
     }
     if !missed.is_empty() {

@@ -85,6 +85,10 @@ trait Driver {
     fn hits_and_misses(&self) -> Result<Option<(u64, u64)>> {
         Ok(None)
     }
+    /// Bytes of log that a mount after a crash would read, where there is such a log.
+    fn log_bytes(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
     /// Kills the server as a crash would, and clears the dead mount away.
     fn crash(&mut self, _point: &Path) -> Result<()> {
         bail!("only systems with a server process can be killed")
@@ -184,6 +188,14 @@ impl Volume {
     /// When its tool fails.
     pub(crate) fn hits_and_misses(&self) -> Result<Option<(u64, u64)>> {
         self.driver.hits_and_misses()
+    }
+
+    /// Bytes of log that a mount after a crash would read, where there is such a log.
+    ///
+    /// # Errors
+    /// When its tool fails.
+    pub(crate) fn log_bytes(&self) -> Result<Option<u64>> {
+        self.driver.log_bytes()
     }
 
     /// Nothing of it is in any cache afterwards: unmounted, kernel caches dropped, mounted again.

@@ -164,6 +164,10 @@ impl Driver for Pagefold {
         Ok(number("hits").zip(number("misses")))
     }
 
+    fn log_bytes(&self) -> Result<Option<u64>> {
+        Ok(find(&self.status()?, "log_bytes").and_then(Value::as_u64))
+    }
+
     fn sync(&mut self, _point: &Path) -> Result<()> {
         // sync(2) writes the kernel's dirty pages back to the server, which must then make them durable.
         rustix::fs::sync();
