@@ -17,7 +17,6 @@ const OLTP_BYTES_PER_ROW: u64 = 245;
 /// Tables of sysbench.
 pub(crate) const OLTP_TABLES: u32 = 4;
 
-const TRIMMING: Settings = Settings { full_page_writes: false, shared_buffers_mib: 64, max_wal_mib: 80 };
 const PREPARING: Settings = Settings { full_page_writes: false, shared_buffers_mib: 256, max_wal_mib: 4096 };
 
 /// The folder of prepared things.
@@ -68,11 +67,7 @@ impl Prepared {
         running.sql("postgres", "VACUUM (FREEZE)")?;
         running.stop()?;
         // Nor are gigabytes of log kept for reuse, which would only be copied.
-        let running = postgres.start(&part, &TRIMMING, None)?;
-        for statement in ["SELECT pg_switch_wal()", "CHECKPOINT", "SELECT pg_switch_wal()", "CHECKPOINT"] {
-            running.sql("postgres", statement)?;
-        }
-        running.stop()?;
+        postgres.reset_log(&part)?;
         fs::rename(&part, &done).with_context(|| format!("keep {}", done.display()))?;
         Ok(done)
     }

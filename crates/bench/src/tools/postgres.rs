@@ -109,6 +109,15 @@ impl Postgres {
         Ok(())
     }
 
+    /// Replaces the log of a cluster that was stopped in an orderly way by one empty segment.
+    ///
+    /// # Errors
+    /// When the cluster was not stopped in an orderly way.
+    pub(crate) fn reset_log(&self, data: &Path) -> Result<()> {
+        run(self.as_user("pg_resetwal").arg("-D").arg(data))?;
+        Ok(())
+    }
+
     /// Starts a server on a cluster and waits until it answers.
     ///
     /// # Errors
