@@ -109,6 +109,11 @@ impl Scenario {
                 break;
             }
         }
+        // The bench's folder is nobody else's.
+        let dir = bench.dir().to_string_lossy();
+        for text in section.commands.iter_mut().chain(section.failure.as_mut()) {
+            *text = text.replace(&*dir, "DIR");
+        }
         section.took_seconds = started.elapsed().as_secs_f64();
         section
     }
