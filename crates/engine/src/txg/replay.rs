@@ -51,7 +51,7 @@ pub fn replay(
     let mut end = LogEnd { position: start, replayed_bytes: 0, batches: 0 };
     let mut buf = AlignedBuf::zeroed(CHUNK_BYTES as usize);
     loop {
-        let in_segment = replay_segment(pool, devices, chunks, &mut buf, &mut end, visit)?;
+        replay_segment(pool, devices, chunks, &mut buf, &mut end, visit)?;
         // The first batch of the next segment names that segment and the chunk that was promised for it (T3).
         let mut ahead = end;
         let position = &mut ahead.position;
@@ -62,7 +62,6 @@ pub fn replay(
         if !chunks.exists(position.chunk)
             || replay_segment(pool, devices, chunks, &mut buf, &mut ahead, visit)? == 0
         {
-            let _ = in_segment;
             return Ok(end);
         }
         end = ahead;

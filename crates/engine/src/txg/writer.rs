@@ -65,8 +65,6 @@ pub struct LogWriter {
     devices: Devices,
     /// Devices with writes that no flush has covered.
     unflushed: Vec<bool>,
-    /// Bytes that `devices` got by the log and have no chunk yet: upper bound of the open segment's directory.
-    entries: usize,
     salt: [u8; 6],
 }
 
@@ -79,9 +77,8 @@ impl LogWriter {
         chunks: Arc<Chunks>,
         devices: Devices,
     ) -> Self {
-        let entries = position.slots as usize;
         let unflushed = vec![false; devices.len()];
-        Self { pool, position, segments, chunks, devices, unflushed, entries, salt: [0; 6] }
+        Self { pool, position, segments, chunks, devices, unflushed, salt: [0; 6] }
     }
 
     /// Marks all batches with the low 48 bits of `salt`, so that none of them equals one of another opening (T5).
@@ -98,7 +95,8 @@ impl LogWriter {
     }
 
     fn room(&self) -> usize {
-        let directory = Directory::stored_bytes_max(self.entries).next_multiple_of(BLOCK_BYTES);
+        let directory =
+            Directory::stored_bytes_max(self.position.slots as usize).next_multiple_of(BLOCK_BYTES);
         (CHUNK_BYTES as usize - self.position.used as usize).saturating_sub(directory)
     }
 
@@ -226,7 +224,6 @@ impl LogWriter {
             *unflushed |= !alone;
         }
         self.segments.append(position.segment, &entries)?;
-        self.entries += entries.len();
         self.position.used += buf.len() as u32;
         self.position.slots = slot;
         self.position.txg += 1;
@@ -250,7 +247,6 @@ impl LogWriter {
         position.chunk = std::mem::replace(&mut position.next, next);
         position.used = 0;
         position.slots = 0;
-        self.entries = 0;
         self.segments.insert(Segment::fresh(position.segment, position.chunk));
         Ok(())
     }
