@@ -161,7 +161,7 @@ Examples:
     /// Read everything in a pool that is not mounted and verify it; repairs nothing.
     #[command(after_long_help = "Examples:
   pagefold check tank
-  pagefold check --device ~/tank.pf")]
+  pagefold check ~/tank.pf                  a pool that was not imported")]
     Check(Check),
     /// Print a completion script for a shell.
     #[command(after_long_help = "Examples:
@@ -383,10 +383,10 @@ pub struct Du {
 /// See [`Verb::Check`].
 #[derive(Args, Debug)]
 pub struct Check {
-    /// Which pool.
+    /// A pool, or one of its devices.
     #[arg(required_unless_present = "device")]
     pub pool: Option<String>,
-    /// The pool's devices, if it was not imported (may be repeated).
+    /// The pool's devices, all of them, if they lie apart and it was not imported (may be repeated).
     #[arg(short, long)]
     pub device: Vec<PathBuf>,
     /// How to print.

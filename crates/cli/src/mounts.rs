@@ -42,9 +42,10 @@ pub fn dead(pool: &str) -> Result<Vec<MountEntry>> {
 }
 
 /// Whether nobody answers for a mount any more. Only what is asked of the server each time tells: attributes
-/// may come from the kernel's cache.
+/// may come from the kernel's cache. A question that is under way while the connection ends is aborted.
 pub fn is_dead(mount: &MountEntry) -> bool {
-    matches!(rustix::fs::statvfs(&mount.dir), Err(rustix::io::Errno::NOTCONN))
+    use rustix::io::Errno;
+    matches!(rustix::fs::statvfs(&mount.dir), Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
 /// One line: `36 35 98:0 /root /dir options optional... - type source super_options` (proc(5)).

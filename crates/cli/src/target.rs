@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use crate::control::Client;
 use crate::failure::{Context, Failure, Result};
 use crate::mounts::{self, MountEntry};
-use crate::registry::Registry;
-use crate::table;
+use crate::registry::{Known, Registry};
+use crate::{places, pools, table};
 
 /// The pool that `word` names: a pool's name, or a path on a mounted pool. A name that is both is the pool's.
 pub fn pool_name(word: &str) -> Result<String> {
@@ -55,7 +55,7 @@ pub fn server(word: &str) -> Result<Client> {
 
 /// The server of a pool, where it runs. Names that cannot be a pool's are nobody's.
 pub fn connect(pool: &str) -> Result<Option<Client>> {
-    if crate::places::check_pool_name(pool).is_err() {
+    if places::check_pool_name(pool).is_err() {
         return Ok(None);
     }
     Client::connect(pool)
@@ -70,4 +70,51 @@ pub fn servers(words: &[String]) -> Result<Vec<Client>> {
 pub fn absolute(path: &Path) -> Result<PathBuf> {
     std::fs::canonicalize(path)
         .context(|| format!("cannot resolve {}", table::printable(&path.to_string_lossy())))
+}
+
+/// The pool that `POOL`, `POOL/` or the path of one of its devices stands for, and whether it was a path.
+pub fn source(word: &str) -> Result<(Known, bool)> {
+    let path = Path::new(word);
+    if word.starts_with('/') || word.starts_with("./") || word.starts_with("../") {
+        return by_device(path);
+    }
+    if let Some((pool, dataset)) = word.split_once('/') {
+        let known = Registry::open()?.all()?.iter().any(|known| known.name == pool);
+        if !known && path.exists() {
+            return by_device(path);
+        }
+        if !dataset.is_empty() {
+            return Err(Failure::new(format!(
+                "pool {} has no dataset \"{}\": it holds one file system",
+                table::printable(pool),
+                table::printable(dataset)
+            ))
+            .hint(format!("mount the pool: pagefold mount {} DIR", table::printable(pool))));
+        }
+        return by_name(pool);
+    }
+    match by_name(word) {
+        Err(_) if path.is_file() => by_device(path),
+        other => other,
+    }
+}
+
+fn by_name(pool: &str) -> Result<(Known, bool)> {
+    let known = Registry::open()?.find(pool)?;
+    places::check_pool_name(&known.name)?;
+    Ok((known, false))
+}
+
+/// All devices of the pool that `path` belongs to: those remembered, or those beside it.
+fn by_device(path: &Path) -> Result<(Known, bool)> {
+    let path = absolute(path)?;
+    let found = pools::identify(&path)?;
+    places::check_pool_name(&found.name)?;
+    let remembered = Registry::open()?.all()?.into_iter().find(|known| known.guid == found.guid);
+    let devices = match remembered {
+        // The one named comes first: the pool may have moved.
+        Some(known) if known.devices.contains(&path) => known.devices,
+        _ => found.devices,
+    };
+    Ok((Known { name: found.name, guid: found.guid, devices }, true))
 }

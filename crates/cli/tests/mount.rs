@@ -136,6 +136,7 @@ fn a_killed_server_loses_nothing_that_was_synced_and_one_mount_recovers() {
     assert!(told.status.success() && told.stderr.contains("had died"), "{}", told.stderr);
     sandbox.ok(&["check", "tank"]);
     sandbox.ok(&["export", "tank"]);
+    assert!(sandbox.ok(&["check", "./tank.pf"]).contains("pool tank: "), "a pool that nobody knows any more");
     assert!(sandbox.ok(&["import", "-d", "."]).contains("EXPORTED"));
 }
 

@@ -1,13 +1,13 @@
 //! What is to be mounted, where and how: decided before anything is touched.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::args;
 use crate::control::{Client, Reply, Request};
 use crate::failure::{Failure, Result};
 use crate::mountopts::{self, MountOptions};
-use crate::registry::{Known, Registry};
-use crate::{places, pools, table, target};
+use crate::registry::Known;
+use crate::{pools, target};
 
 /// A mount to be made.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct Plan {
 /// Finds the pool's devices and the directory.
 pub fn make(args: &args::Mount) -> Result<Plan> {
     let options = mountopts::parse(&args.options)?;
-    let (known, by_device) = source(&args.source)?;
+    let (known, by_device) = target::source(&args.source)?;
     let pool = known.name.clone();
     refuse_if_mounted(&pool)?;
     let dir = match &args.dir {
@@ -37,53 +37,6 @@ pub fn make(args: &args::Mount) -> Result<Plan> {
     let dir = std::path::absolute(&dir)
         .map_err(|error| Failure::new(format!("cannot resolve {}: {error}", dir.display())))?;
     Ok(Plan { pool, known, by_device, dir, options })
-}
-
-/// `POOL`, `POOL/` or the path of a device.
-fn source(word: &str) -> Result<(Known, bool)> {
-    let path = Path::new(word);
-    if word.starts_with('/') || word.starts_with("./") || word.starts_with("../") {
-        return by_device(path);
-    }
-    if let Some((pool, dataset)) = word.split_once('/') {
-        let known = Registry::open()?.all()?.iter().any(|known| known.name == pool);
-        if !known && path.exists() {
-            return by_device(path);
-        }
-        if !dataset.is_empty() {
-            return Err(Failure::new(format!(
-                "pool {} has no dataset \"{}\": it holds one file system",
-                table::printable(pool),
-                table::printable(dataset)
-            ))
-            .hint(format!("mount the pool: pagefold mount {} DIR", table::printable(pool))));
-        }
-        return by_name(pool);
-    }
-    match by_name(word) {
-        Err(_) if path.is_file() => by_device(path),
-        other => other,
-    }
-}
-
-fn by_name(pool: &str) -> Result<(Known, bool)> {
-    let known = Registry::open()?.find(pool)?;
-    places::check_pool_name(&known.name)?;
-    Ok((known, false))
-}
-
-/// All devices of the pool that `path` belongs to: those remembered, or those beside it.
-fn by_device(path: &Path) -> Result<(Known, bool)> {
-    let path = target::absolute(path)?;
-    let found = pools::identify(&path)?;
-    places::check_pool_name(&found.name)?;
-    let remembered = Registry::open()?.all()?.into_iter().find(|known| known.guid == found.guid);
-    let devices = match remembered {
-        // The one named comes first: the pool may have moved.
-        Some(known) if known.devices.contains(&path) => known.devices,
-        _ => found.devices,
-    };
-    Ok((Known { name: found.name, guid: found.guid, devices }, true))
 }
 
 fn default_dir(known: &Known) -> Result<PathBuf> {

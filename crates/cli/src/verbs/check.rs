@@ -5,7 +5,6 @@ use serde_json::json;
 use crate::args::Check;
 use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
-use crate::registry::Registry;
 use crate::{pools, table, target, units};
 
 /// Cache for the check's walk over the trees.
@@ -15,7 +14,7 @@ const CACHE_BYTES: u64 = 256 << 20;
 pub fn run(args: &Check) -> Result<()> {
     let (name, devices) = match &args.pool {
         Some(pool) if args.device.is_empty() => {
-            let known = Registry::open()?.find(pool)?;
+            let (known, _) = target::source(pool)?;
             (known.name, known.devices)
         }
         _ => {
