@@ -1,6 +1,7 @@
 //! Names for the numbers that every layer passes on.
 
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 
 /// Stable address of a record: segment id (40 bits) and slot in it (24 bits).
 ///
@@ -44,6 +45,28 @@ impl fmt::Debug for Addr {
 impl fmt::Display for Addr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
+    }
+}
+
+/// Hashes addresses for caches, with fixed constants (the finaliser of splitmix64): the same run evicts the same entries.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AddrHasher(u64);
+
+/// Makes [`AddrHasher`]s.
+pub type AddrHashing = BuildHasherDefault<AddrHasher>;
+
+impl Hasher for AddrHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(u64::from(byte)));
+    }
+    fn write_u64(&mut self, value: u64) {
+        let mut x = self.0 ^ value.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        self.0 = x ^ (x >> 31);
     }
 }
 

@@ -5,7 +5,9 @@
 //! gives the object up. So a reader that took note of object, recordsize and size needs no lock while it reads: at worst
 //! it reads zeros of an object given up meanwhile. A record is read as it was at one instant.
 
-use pagefold_engine::dataset::{Change, Usage};
+use std::os::fd::BorrowedFd;
+
+use pagefold_engine::dataset::{Attempt, Change, PageFetch, Usage};
 use pagefold_engine::limits::{ATOMIC_WRITE_MAX, RECORDSIZE_DEFAULT};
 
 use crate::codec::{Inode, flag, is_recordsize};
@@ -15,6 +17,42 @@ use crate::inode::{Locked, Node};
 use crate::limits::{FILE_BYTES_MAX, PUNCH_PAGES_MAX, ZEROS};
 use crate::orphan;
 use crate::types::{Attr, Ino, OpenFlags, Seek, WriteFlags, Written};
+
+/// What a read that must not wait came to.
+pub enum TryRead {
+    /// So many bytes were read.
+    Done(usize),
+    /// One device read is needed, which the caller may do.
+    Fetch(Fetch),
+    /// [`Fs::read`] does it, and waits for a device.
+    Wait,
+}
+
+/// A read that lacks one device read.
+pub struct Fetch {
+    page: PageFetch,
+    len: usize,
+}
+
+impl Fetch {
+    /// A descriptor to read from, if the device has one; it stays open as long as `self` lives.
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.page.file()
+    }
+
+    /// Offset on the device, and where to put what is read there: all of it has to be filled. The memory stays where it is
+    /// until `self` is finished or dropped.
+    pub fn request(&mut self) -> (u64, &mut [u8]) {
+        self.page.request()
+    }
+
+    /// Fills the beginning of `buf`, the buffer of the attempt or another as long, and returns how many bytes the read has;
+    /// `None` where [`Fs::read`] has to do it.
+    pub fn finish(self, buf: &mut [u8]) -> Result<Option<usize>> {
+        let Some(out) = buf.get_mut(..self.len) else { return Ok(None) };
+        Ok(self.page.finish(out)?.then_some(self.len))
+    }
+}
 
 impl Fs {
     /// Opens a regular file; owes one [`Fs::release`]. Returns the attributes after any truncation.
@@ -36,28 +74,31 @@ impl Fs {
     /// Fills `buf` from byte `offset` on; returns how many bytes, fewer only at the end of the file.
     pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let all = |object, record_size, buf: &mut [u8]| {
-            Ok(self.dataset.read(object, record_size, offset, buf).map(|()| true)?)
+            Ok(self.dataset.read(object, record_size, offset, buf).map(|()| Attempt::Done)?)
         };
-        // `all` never leaves anything unread.
-        self.read_with(ino, offset, buf, all).map(Option::unwrap_or_default)
+        self.read_with(ino, offset, buf, all).map(|(_, len)| len)
     }
 
-    /// As [`Fs::read`], if all that is needed is in memory; `None` where `read` would wait for a device.
-    pub fn try_read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<Option<usize>> {
-        let cached = |object, record_size, buf: &mut [u8]| {
+    /// As [`Fs::read`], as far as that is possible without waiting for a device.
+    pub fn try_read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<TryRead> {
+        let some = |object, record_size, buf: &mut [u8]| {
             Ok(self.dataset.try_read(object, record_size, offset, buf)?)
         };
-        self.read_with(ino, offset, buf, cached)
+        Ok(match self.read_with(ino, offset, buf, some)? {
+            (Attempt::Done, len) => TryRead::Done(len),
+            (Attempt::Fetch(page), len) => TryRead::Fetch(Fetch { page, len }),
+            (Attempt::Wait, _) => TryRead::Wait,
+        })
     }
 
-    /// Reads with `read` (object, recordsize, buffer), which tells whether it did.
+    /// Reads with `read` (object, recordsize, buffer); returns what that came to, and the length of what was to be read.
     fn read_with(
         &self,
         ino: Ino,
         offset: u64,
         buf: &mut [u8],
-        read: impl FnOnce(u64, u32, &mut [u8]) -> Result<bool>,
-    ) -> Result<Option<usize>> {
+        read: impl FnOnce(u64, u32, &mut [u8]) -> Result<Attempt>,
+    ) -> Result<(Attempt, usize)> {
         let node = self.node(ino)?;
         let inode = node.snapshot();
         self.want_file(&inode)?;
@@ -65,15 +106,16 @@ impl Fs {
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
         let buf = &mut buf[..len];
         if len == 0 {
-            return Ok(Some(0));
+            return Ok((Attempt::Done, 0));
         }
-        if inode.object == 0 {
+        let outcome = if inode.object == 0 {
             buf.fill(0);
-        } else if !read(inode.object, inode.recordsize, buf)? {
-            return Ok(None);
-        }
+            Attempt::Done
+        } else {
+            read(inode.object, inode.recordsize, buf)?
+        };
         self.touch(&node, &inode);
-        Ok(Some(len))
+        Ok((outcome, len))
     }
 
     /// Whether [`Fs::write`] of `len` bytes at `offset` would be done now without waiting for a device: whole records of

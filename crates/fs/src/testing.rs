@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use pagefold_engine::dataset::{Change, Dataset, Space, Usage};
+use pagefold_engine::dataset::{Attempt, Change, Dataset, Space, Usage};
 use pagefold_engine::error::{Error, Result};
 use pagefold_engine::limits::{ATOMIC_WRITE_MAX, RECORDSIZE_MAX, RECORDSIZE_MIN, VALUE_BYTES_MAX};
 use pagefold_engine::types::Key;
@@ -272,8 +272,8 @@ impl Dataset for MemDataset {
         Ok(())
     }
 
-    fn try_read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<bool> {
-        self.read(object, record_size, offset, buf).map(|()| true)
+    fn try_read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<Attempt> {
+        self.read(object, record_size, offset, buf).map(|()| Attempt::Done)
     }
 
     fn next_data(&self, object: u64, page: u64) -> Result<Option<u64>> {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use pagefold_engine::dataset::{Change, Dataset, Space, Usage};
+use pagefold_engine::dataset::{Attempt, Change, Dataset, Space, Usage};
 use pagefold_engine::device::{Device, SimDevice};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
 use pagefold_engine::types::Key;
@@ -111,7 +111,7 @@ impl Dataset for Twin {
         Ok(())
     }
 
-    fn try_read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<bool> {
+    fn try_read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<Attempt> {
         self.live.try_read(object, record_size, offset, buf)
     }
 

@@ -34,7 +34,7 @@ pub use dispatch::Dispatch;
 pub use errno::errno;
 pub use init::{Agreement, InitError};
 pub use mount::{MountError, MountOptions, check_mount_point, is_mount_point, unmount};
-pub use request::{Handler, Request};
+pub use request::{Fetching, Handler, Request};
 pub use rustix::io::Errno;
 pub use session::Session;
 pub use stats::{LATENCY_BUCKETS, OpcodeStats, Stats};

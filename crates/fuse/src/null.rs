@@ -8,7 +8,7 @@ use crate::dispatch::opened;
 use crate::limits::CACHE_VALID;
 use crate::operation::Operation;
 use crate::protocol::{Attr, AttrOut, EntryOut, ROOT_ID, StatfsOut, WriteOut};
-use crate::{Blocking, Errno, Handler, Request, Wait};
+use crate::{Blocking, Errno, Fetching, Handler, Request, Wait};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -55,7 +55,7 @@ impl PassServer {
 }
 
 impl Handler for NullServer {
-    fn handle(&self, mut request: Request, _blocking: &Blocking) {
+    fn handle(&self, mut request: Request, _blocking: &Blocking) -> Option<Fetching> {
         match request.operation() {
             Ok(Operation::Read { offset, size, .. }) => {
                 let len = readable(self.size, offset, size).min(self.buffer.len());
@@ -69,11 +69,12 @@ impl Handler for NullServer {
             Ok(Operation::Sync { .. }) => request.ok(),
             _ => one_file(request, self.size),
         }
+        None
     }
 }
 
 impl Handler for PassServer {
-    fn handle(&self, request: Request, blocking: &Blocking) {
+    fn handle(&self, request: Request, blocking: &Blocking) -> Option<Fetching> {
         let server = self.clone();
         match request.operation() {
             Ok(Operation::Read { offset, size, .. }) => {
@@ -86,6 +87,7 @@ impl Handler for PassServer {
             }),
             _ => one_file(request, self.size),
         }
+        None
     }
 }
 

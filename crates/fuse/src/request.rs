@@ -1,8 +1,10 @@
 //! A request of the kernel as an owned object: it can move to another thread and be answered later, once.
 
+use crate::blocking::Blocking;
 use crate::operation::{Arguments, Operation, ParseError};
 use crate::protocol::{InHeader, Opcode};
 use crate::stats::Stats;
+use pagefold_fs::Fetch;
 use rustix::io::Errno;
 use std::{fmt, sync::Arc, time::Instant};
 use zerocopy::{Immutable, IntoBytes};
@@ -165,11 +167,25 @@ impl Drop for Request {
     }
 }
 
+/// A READ that waits for one device read, which the transport does in its own ring.
+pub struct Fetching {
+    pub(crate) request: Request,
+    pub(crate) fetch: Fetch,
+    pub(crate) offset: u64,
+    pub(crate) size: u32,
+}
+
 /// Answers requests: a file system as a transport sees it.
 pub trait Handler: Send + Sync + 'static {
     /// What was agreed with the kernel, before the first request.
     fn agreed(&self, _agreement: &crate::Agreement) {}
 
-    /// Answers `request`, now or later. What may wait for a device or for other requests goes through `blocking`.
-    fn handle(&self, request: Request, blocking: &crate::blocking::Blocking);
+    /// Answers `request`, now or later. What may wait for a device or for other requests goes through `blocking`; what waits
+    /// for a single device read may be returned instead, unless `blocking` is inline.
+    fn handle(&self, request: Request, blocking: &Blocking) -> Option<Fetching>;
+
+    /// Goes on with what [`Handler::handle`] returned. `filled`: the device read was done, in full.
+    fn fetched(&self, fetching: Fetching, _filled: bool, _blocking: &Blocking) {
+        fetching.request.error(Errno::IO);
+    }
 }

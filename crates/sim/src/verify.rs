@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use pagefold_engine::dataset::Attempt;
 use pagefold_engine::pool::Pool;
 use pagefold_engine::segment::RECORD_OVERHEAD_BYTES;
 use pagefold_engine::tree::{Value, Visit};
@@ -50,9 +51,12 @@ pub(crate) fn compare_range(
         Some(format!("object {object} differs from byte {at} (page {}) on", at / u64::from(size)))
     };
     let dataset = pool.dataset();
-    if allow(terms, "try_read", dataset.try_read(object, size, offset, &mut found))? == Some(true)
-        && let Some(why) = differs(&found)
-    {
+    let tried = match allow(terms, "try_read", dataset.try_read(object, size, offset, &mut found))? {
+        Some(Attempt::Done) => true,
+        Some(Attempt::Fetch(page)) => allow(terms, "fetch", page.read(&mut found))? == Some(true),
+        Some(Attempt::Wait) | None => false,
+    };
+    if tried && let Some(why) = differs(&found) {
         return Err(format!("try_read: {why}"));
     }
     let what = format!("read of object {object} at {offset}, {len} bytes");

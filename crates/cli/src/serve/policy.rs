@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use pagefold_engine::dataset::{Change, Dataset, Space, Usage};
+use pagefold_engine::dataset::{Attempt, Change, Dataset, Space, Usage};
 use pagefold_engine::{Key, Result};
 
 /// Values of the `sync` property.
@@ -74,7 +74,7 @@ impl Dataset for Policed {
         self.inner.read(object, record_size, offset, buf)
     }
 
-    fn try_read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<bool> {
+    fn try_read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<Attempt> {
         self.inner.try_read(object, record_size, offset, buf)
     }
 

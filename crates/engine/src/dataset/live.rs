@@ -14,7 +14,7 @@ use parking_lot::{Mutex, RwLock};
 use super::pending::Pending;
 use super::shared::Shared;
 use super::usage::UsageTable;
-use super::{Change, Dataset, Space, Usage};
+use super::{Attempt, Change, Dataset, Space, Usage};
 use crate::tree::{Applied, Edit, Tree, Value};
 use crate::{Key, Result};
 
@@ -149,7 +149,7 @@ impl Dataset for LiveDataset {
         self.read_pages(object, record_size, offset, buf)
     }
 
-    fn try_read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<bool> {
+    fn try_read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<Attempt> {
         self.try_read_pages(object, record_size, offset, buf)
     }
 

@@ -2,6 +2,7 @@
 
 mod accept;
 mod live;
+mod one;
 mod pages;
 pub mod pending;
 mod read;
@@ -10,6 +11,7 @@ mod shared;
 mod usage;
 
 pub use live::LiveDataset;
+pub use one::{Attempt, PageFetch};
 pub use shared::{Bounds, Commit, Counters, PrimaryCache, Shared, count};
 
 use crate::Result;
@@ -105,9 +107,8 @@ pub trait Dataset: Send + Sync {
     /// Fills `buf` with the bytes of `object` from `offset` on; holes and what was never written read as zeros.
     fn read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()>;
 
-    /// As [`Dataset::read`], if all that is needed is in memory. False: nothing was read, and `read` would wait for a
-    /// device.
-    fn try_read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<bool>;
+    /// As [`Dataset::read`], as far as that is possible without waiting for a device.
+    fn try_read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<Attempt>;
 
     /// The first page at or after `page` that is stored, or `None`.
     fn next_data(&self, object: u64, page: u64) -> Result<Option<u64>>;

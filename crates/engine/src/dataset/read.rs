@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::live::LiveDataset;
+use super::one::Attempt;
 use super::pending::PageBuf;
 use super::shared::{PrimaryCache, count};
 use crate::limits::{RECORDSIZE_MAX, RECORDSIZE_MIN};
@@ -54,27 +55,32 @@ impl LiveDataset {
         Err(last.unwrap_or_else(|| Error::corrupt("page", "it cannot be read")))
     }
 
-    /// Reads if everything needed is in memory. False: nothing was read, and [`super::Dataset::read`] would block.
+    /// Reads what is in memory, and prepares the read of what lies within one page.
     pub(super) fn try_read_pages(
         &self,
         object: u64,
         record_size: u32,
         offset: u64,
         buf: &mut [u8],
-    ) -> Result<bool> {
+    ) -> Result<Attempt> {
         check_record_size(record_size)?;
         let len = buf.len() as u64;
+        let size = u64::from(record_size);
+        let within = offset % size;
+        if within + len <= size {
+            return self.try_read_page(object, offset / size, record_size as usize, within as usize, buf);
+        }
         let parts = match self.plan(object, record_size, offset, buf, false) {
             Ok(parts) => parts,
-            Err(Error::Busy(_)) => return Ok(false),
+            Err(Error::Busy(_)) => return Ok(Attempt::Wait),
             Err(error) => return Err(error),
         };
         if parts.iter().any(|part| matches!(part.source, Source::Fetch(_))) {
-            return Ok(false);
+            return Ok(Attempt::Wait);
         }
         count(&self.shared.counters.read_bytes, len);
         decode_parts(record_size, parts)?;
-        Ok(true)
+        Ok(Attempt::Done)
     }
 
     fn plan<'a>(

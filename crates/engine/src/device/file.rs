@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -119,6 +119,10 @@ impl Device for FileDevice {
 
     fn size_bytes(&self) -> u64 {
         self.size_bytes
+    }
+
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
     }
 
     fn read(&self, offset: u64, buf: &mut AlignedBuf) -> Result<()> {

@@ -1,5 +1,6 @@
 //! Devices: the one door through which bytes reach and leave storage.
 
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use crate::limits::BLOCK_BYTES;
@@ -33,6 +34,11 @@ pub trait Device: Send + Sync {
     fn path(&self) -> &Path;
     /// Size in bytes, a multiple of the block size.
     fn size_bytes(&self) -> u64;
+    /// A descriptor from which callers with a ring of their own may read whole blocks into aligned buffers themselves, if there is
+    /// one.
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
     /// Fills `buf` from `offset`. On error the content of `buf` is arbitrary.
     fn read(&self, offset: u64, buf: &mut AlignedBuf) -> Result<()>;
     /// Fills many buffers, each from its offset, at once where the device can: scattered reads of one thread take the

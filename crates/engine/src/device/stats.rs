@@ -53,7 +53,7 @@ impl DeviceStats {
         }
     }
 
-    pub(super) fn read(&self, len_bytes: usize) {
+    pub(crate) fn read(&self, len_bytes: usize) {
         self.reads.fetch_add(1, Relaxed);
         self.read_bytes.fetch_add(len_bytes as u64, Relaxed);
     }

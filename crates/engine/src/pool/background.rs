@@ -82,8 +82,9 @@ impl Pool {
         }
     }
 
-    /// One round of maintenance: a checkpoint if one is due, a fold if chunks run low. True if anything was done.
+    /// One round of maintenance: memory shared out among the caches, a checkpoint if one is due, a fold if chunks run low. True if anything was done.
     pub fn maintain(&self) -> Result<bool> {
+        self.settle_caches();
         if self.shared.check_writable().is_err() {
             return Ok(false);
         }

@@ -122,9 +122,14 @@ impl Pool {
         self.shared.primary_cache.store(cache as u8, Ordering::Relaxed);
     }
 
-    /// Sets the size of the record cache in bytes.
-    pub fn set_cache_bytes(&self, bytes: u64) {
-        self.shared.cache.resize(bytes);
+    /// Leaves to the record cache what the rest does not take of the memory budget: tree nodes, clean and changed, segment
+    /// directories, and accepted pages.
+    fn settle_caches(&self) {
+        let elsewhere = self.nodes.stats().used_bytes
+            + self.shared.segments.directories_bytes()
+            + self.dataset.tree.dirty_bytes()
+            + self.shared.dirty_bytes.load(Ordering::Relaxed);
+        self.shared.cache.set_elsewhere(elsewhere);
     }
 
     /// A stored property of the pool's dataset.

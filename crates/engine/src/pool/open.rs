@@ -172,8 +172,9 @@ fn read_placed(devices: &Devices, addr: Addr, place: &Located, what: &str) -> Re
     Ok(bytes.to_vec())
 }
 
-/// Shares of the cache budget, in sixteenths: records, tree nodes, segment directories.
-const CACHE_SHARES: (u64, u64, u64) = (8, 6, 2);
+/// What tree nodes and segment directories may take of the cache budget at most, in sixteenths. Records have what is left, see
+/// [`Pool::settle_caches`].
+const CACHE_SHARES: (u64, u64) = (6, 2);
 
 impl Opening {
     fn load(
@@ -184,7 +185,7 @@ impl Opening {
     ) -> Result<Self> {
         let sizes: Vec<u64> = labels.iter().map(|label| label.size_bytes).collect();
         let chunks = Arc::new(Chunks::new(&sizes));
-        let segments = Arc::new(Segments::new(options.cache_bytes / 16 * CACHE_SHARES.2));
+        let segments = Arc::new(Segments::new(options.cache_bytes / 16 * CACHE_SHARES.1));
         let bytes = read_placed(&devices, superblock.addr, &superblock.root, "root of the last checkpoint")?;
         let root = Root::decode(&bytes)?;
         let mut table = Vec::new();
@@ -246,10 +247,10 @@ impl Opening {
 
     fn finish(self, end: LogEnd, ops: &[Vec<u8>], options: &OpenOptions) -> Result<Arc<Pool>> {
         let sizing = Sizing::new(self.chunks.total(), options.cache_bytes, options.log_bytes);
-        let cache = RecordCache::new(options.cache_bytes / 16 * CACHE_SHARES.0);
+        let cache = RecordCache::new(options.cache_bytes);
         let shared =
             Arc::new(Shared::new(self.devices.clone(), Arc::clone(&self.segments), cache, sizing.bounds));
-        let nodes = Arc::new(NodeCache::new(options.cache_bytes / 16 * CACHE_SHARES.1)?);
+        let nodes = Arc::new(NodeCache::new(options.cache_bytes / 16 * CACHE_SHARES.0)?);
         let store: Arc<dyn NodeStore> = Arc::new(Nodes(Arc::clone(&shared)));
         let entry = self.root.datasets.iter().find(|dataset| dataset.id == FIRST_DATASET);
         let entry =

@@ -1,28 +1,49 @@
-//! Cache of records as they are stored: compressed, so that it holds several times its size in pages.
+//! Cache of records as they are stored: compressed, so that it holds several times its size in pages; and, in memory of its
+//! budget that nothing else uses, of pages that are read again and again.
+
+mod pages;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use parking_lot::Mutex;
 use quick_cache::sync::{Cache, DefaultLifecycle};
-use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
+use quick_cache::{OptionsBuilder, Weighter};
 
-use crate::types::Addr;
+use crate::types::{Addr, AddrHashing};
+pub use pages::Page;
+use pages::PageCache;
 
-/// What an entry takes beside its record: reference counts, the map's slot and entry, and the allocator's own.
-const OVERHEAD_BYTES: u64 = 112;
+/// What an entry takes beside its record: the map's slot and entry, and their spare room.
+const OVERHEAD_BYTES: u64 = 96;
+/// Reference counts, in the same allocation as the record.
+const COUNTS_BYTES: u64 = 16;
 /// Expected length of a record, to size the map.
 const TYPICAL_BYTES: u64 = 2 << 10;
 /// Smallest shard: several of the longest records fit, so that none is refused for its length alone.
 const SHARD_BYTES: u64 = 8 << 20;
 /// Most shards: enough that threads rarely meet in one.
 const SHARDS_MAX: u64 = 32;
+/// The budget is shared out in so many steps: a cache is resized when a step was used up, not with each record.
+const STEPS: u64 = 64;
 
 /// Bounded, scan-resistant cache of stored records by address.
 ///
 /// A record read once does not displace those read again (CLOCK-PRO). Records never change at their address,
 /// so that an entry is never stale; it is only removed to make room early, when its address has died.
+///
+/// The budget is of real memory, the allocator's rounding and the map's own included. Records come first. What
+/// they and others ([`RecordCache::set_elsewhere`]) leave of it holds decoded pages that were read again, so that a
+/// set much smaller than the budget is read without decoding; they give way as soon as records need the room.
 pub struct RecordCache {
-    cache: Cache<Addr, Arc<[u8]>, ByBytes>,
+    records: Cache<Addr, Arc<[u8]>, ByBytes, AddrHashing>,
+    pages: PageCache,
+    budget_bytes: AtomicU64,
+    elsewhere_bytes: AtomicU64,
+    /// Bytes that came in since the shares were settled.
+    fresh_bytes: AtomicU64,
+    /// Held by the one who settles the shares: how many bytes `records` may hold as of now.
+    settled: Mutex<u64>,
     hits: AtomicU64,
     misses: AtomicU64,
 }
@@ -30,16 +51,27 @@ pub struct RecordCache {
 /// What a cache has done and holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Lookups that found their record.
+    /// Lookups that found their record, or its page.
     pub hits: u64,
     /// Lookups that did not.
     pub misses: u64,
     /// Records held.
     pub records: u64,
+    /// Decoded pages held.
+    pub pages: u64,
     /// Bytes held, overhead included.
     pub bytes: u64,
+    /// Bytes that decoded pages take of these.
+    pub page_bytes: u64,
     /// Bytes that may be held.
     pub capacity_bytes: u64,
+}
+
+/// What an allocation takes: allocators round up to size classes, of which there are four from one power of two to the
+/// next (mimalloc, jemalloc).
+fn allocated_bytes(len_bytes: u64) -> u64 {
+    let len_bytes = len_bytes.max(16);
+    len_bytes.next_multiple_of((1 << len_bytes.ilog2()) / 4)
 }
 
 #[derive(Clone)]
@@ -47,67 +79,125 @@ struct ByBytes;
 
 impl Weighter<Addr, Arc<[u8]>> for ByBytes {
     fn weight(&self, _: &Addr, record: &Arc<[u8]>) -> u64 {
-        record.len() as u64 + OVERHEAD_BYTES
+        allocated_bytes(record.len() as u64 + COUNTS_BYTES) + OVERHEAD_BYTES
     }
 }
 
+/// Shards of a cache of `capacity_bytes`.
+fn shards(capacity_bytes: u64) -> usize {
+    (capacity_bytes / SHARD_BYTES).clamp(1, SHARDS_MAX) as usize
+}
+
 impl RecordCache {
-    /// A cache of at most `capacity_bytes`, overhead included. With 0 it holds nothing.
+    /// A cache of at most `budget_bytes`, overhead included. With 0 it holds nothing.
     #[must_use]
-    pub fn new(capacity_bytes: u64) -> Self {
-        let items = (capacity_bytes / TYPICAL_BYTES).max(16) as usize;
-        let shards = (capacity_bytes / SHARD_BYTES).clamp(1, SHARDS_MAX) as usize;
+    pub fn new(budget_bytes: u64) -> Self {
+        let items = (budget_bytes / TYPICAL_BYTES).max(16) as usize;
         let options = OptionsBuilder::new()
             .estimated_items_capacity(items)
-            .weight_capacity(capacity_bytes)
-            .shards(shards)
+            .weight_capacity(budget_bytes)
+            .shards(shards(budget_bytes))
             .build();
-        let cache = match options {
-            Ok(options) => Cache::with_options(
-                options,
-                ByBytes,
-                DefaultHashBuilder::default(),
-                DefaultLifecycle::default(),
-            ),
+        let (hashing, lifecycle) = (AddrHashing::default(), DefaultLifecycle::default());
+        let records = match options {
+            Ok(options) => Cache::with_options(options, ByBytes, hashing, lifecycle),
             // Only said where a required option is missing; none is.
-            Err(_) => Cache::with_weighter(items, capacity_bytes, ByBytes),
+            Err(_) => Cache::with(items, budget_bytes, ByBytes, hashing, lifecycle),
         };
-        Self { cache, hits: AtomicU64::new(0), misses: AtomicU64::new(0) }
+        let cache = Self {
+            records,
+            pages: PageCache::new(budget_bytes),
+            budget_bytes: budget_bytes.into(),
+            elsewhere_bytes: 0.into(),
+            fresh_bytes: 0.into(),
+            settled: Mutex::new(budget_bytes),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        };
+        cache.settle();
+        cache
     }
 
     /// The record at `addr`, if it is held.
     #[must_use]
     pub fn get(&self, addr: Addr) -> Option<Arc<[u8]>> {
-        let found = self.cache.get(&addr);
+        let found = self.records.get(&addr);
         let counter = if found.is_some() { &self.hits } else { &self.misses };
         counter.fetch_add(1, Relaxed);
         found
     }
 
+    /// The decoded page of `page_bytes` whose record is at `addr`, if it is held. Absence is no miss: the record may be
+    /// held.
+    #[must_use]
+    pub fn page(&self, addr: Addr, page_bytes: usize) -> Option<Arc<Page>> {
+        let page = self.pages.get(addr).filter(|page| page.len() == page_bytes)?;
+        self.hits.fetch_add(1, Relaxed);
+        Some(page)
+    }
+
+    /// Offers the decoded page of a record that was held: it is kept if there is room that records do not need.
+    pub fn offer_page(&self, addr: Addr, page: &[u8]) {
+        self.pages.offer(addr, page);
+    }
+
     /// Holds `record` for `addr`, as far as there is room.
     pub fn insert(&self, addr: Addr, record: Arc<[u8]>) {
-        self.cache.insert(addr, record);
+        let weight = ByBytes.weight(&addr, &record);
+        self.records.insert(addr, record);
+        let step = self.budget_bytes.load(Relaxed) / STEPS;
+        if self.fresh_bytes.fetch_add(weight, Relaxed).saturating_add(weight) >= step / 2 {
+            self.settle();
+        }
     }
 
     /// Forgets `addr`.
     pub fn remove(&self, addr: Addr) {
-        self.cache.remove(&addr);
+        self.records.remove(&addr);
+        self.pages.remove(addr);
     }
 
     /// Changes how many bytes may be held, and drops what is too much.
-    pub fn resize(&self, capacity_bytes: u64) {
-        self.cache.set_capacity(capacity_bytes);
+    pub fn resize(&self, budget_bytes: u64) {
+        self.budget_bytes.store(budget_bytes, Relaxed);
+        self.settle();
+    }
+
+    /// Says how many bytes of the budget others use as of now. At least half of it stays with the records.
+    pub fn set_elsewhere(&self, bytes: u64) {
+        self.elsewhere_bytes.store(bytes, Relaxed);
+        self.settle();
+    }
+
+    /// Shares the budget out anew: what others use is theirs, the rest the records', and what these do not fill the pages'.
+    fn settle(&self) {
+        let mut settled = self.settled.lock();
+        self.fresh_bytes.store(0, Relaxed);
+        let budget = self.budget_bytes.load(Relaxed);
+        let step = (budget / STEPS).max(1);
+        let elsewhere = self.elsewhere_bytes.load(Relaxed).next_multiple_of(step).min(budget / 2);
+        let may_hold = budget - elsewhere;
+        if *settled != may_hold {
+            *settled = may_hold;
+            self.records.set_capacity(may_hold);
+        }
+        // Up to a step comes in before this is done again.
+        let spare = may_hold.saturating_sub(self.records.weight()).saturating_sub(step);
+        self.pages.resize(spare - spare % step);
     }
 
     /// What the cache has done and holds.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
+        let (pages, page_bytes) = self.pages.held();
         CacheStats {
             hits: self.hits.load(Relaxed),
             misses: self.misses.load(Relaxed),
-            records: self.cache.len() as u64,
-            bytes: self.cache.weight(),
-            capacity_bytes: self.cache.capacity(),
+            records: self.records.len() as u64,
+            pages,
+            bytes: self.records.weight() + page_bytes,
+            page_bytes,
+            capacity_bytes: *self.settled.lock(),
         }
     }
 }

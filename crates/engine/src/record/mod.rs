@@ -40,7 +40,7 @@ mod recognise;
 #[cfg(test)]
 mod tests;
 
-pub use cache::{CacheStats, RecordCache};
+pub use cache::{CacheStats, Page, RecordCache};
 pub use codec::Codec;
 pub use compression::Compression;
 pub use encode::{Encoded, Encoder, decode, logical_len};

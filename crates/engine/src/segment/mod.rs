@@ -9,10 +9,12 @@
 //!   exchanged sectors fail it as flipped bits do.
 
 mod directory;
+mod fetch;
 mod read;
 mod table;
 
 pub use directory::{DirEntry, Directory};
+pub use fetch::RecordFetch;
 pub use read::{Devices, Located, read_span};
 pub use table::{
     DirEntryState, DirRef, LiveMap, PARTS_MAX, Part, RECORD_OVERHEAD_BYTES, Segment, Segments,

@@ -45,7 +45,7 @@ impl Located {
 }
 
 /// The whole blocks of a device around some bytes, as a request, and where in it the bytes begin.
-fn span(device: &dyn Device, offset: u64, len_bytes: u64) -> Result<((u64, AlignedBuf), usize)> {
+pub(super) fn span(device: &dyn Device, offset: u64, len_bytes: u64) -> Result<((u64, AlignedBuf), usize)> {
     let block = BLOCK_BYTES as u64;
     let first = offset - offset % block;
     let last = offset.saturating_add(len_bytes).checked_next_multiple_of(block);

@@ -365,6 +365,11 @@ impl Segments {
         self.inner.read().segments.get(&addr.segment()).is_some_and(|segment| segment.live.get(addr.slot()))
     }
 
+    /// Memory that cached directories take, in bytes.
+    pub fn directories_bytes(&self) -> u64 {
+        self.directories.weight()
+    }
+
     /// Space that live records account for, in bytes.
     pub fn used_bytes(&self) -> u64 {
         self.inner.read().used_bytes

@@ -1,6 +1,5 @@
 //! Clean nodes in memory, shared by all trees of a pool.
 
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +8,7 @@ use quick_cache::{OptionsBuilder, Weighter};
 
 use super::node::Node;
 use crate::limits::NODE_BYTES;
-use crate::types::Addr;
+use crate::types::{Addr, AddrHashing};
 use crate::{Error, Result};
 
 /// Decoded clean nodes by address, bounded in bytes, scan-resistant.
@@ -17,7 +16,7 @@ use crate::{Error, Result};
 /// An address is never used twice and a stored node never changes, so that an entry is never wrong, only
 /// useless once its node has been freed.
 pub struct NodeCache {
-    nodes: Cache<Addr, Arc<Node>, Footprint, BuildHasherDefault<AddrHasher>>,
+    nodes: Cache<Addr, Arc<Node>, Footprint, AddrHashing>,
     hits: AtomicU64,
     misses: AtomicU64,
 }
@@ -47,25 +46,6 @@ impl Weighter<Addr, Arc<Node>> for Footprint {
     }
 }
 
-/// Hashes an address with fixed constants (the finaliser of splitmix64): the same run evicts the same nodes.
-#[derive(Default)]
-struct AddrHasher(u64);
-
-impl Hasher for AddrHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.write_u64(u64::from(byte)));
-    }
-    fn write_u64(&mut self, value: u64) {
-        let mut x = self.0 ^ value.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        self.0 = x ^ (x >> 31);
-    }
-}
-
 impl NodeCache {
     /// A cache of at most `capacity_bytes` of nodes, as they are in memory.
     ///
@@ -79,12 +59,8 @@ impl NodeCache {
             .shards(16)
             .build()
             .map_err(|e| Error::Invalid(format!("node cache of {capacity_bytes} bytes: {e}")))?;
-        let nodes = Cache::with_options(
-            options,
-            Footprint,
-            BuildHasherDefault::default(),
-            DefaultLifecycle::default(),
-        );
+        let nodes =
+            Cache::with_options(options, Footprint, AddrHashing::default(), DefaultLifecycle::default());
         Ok(Self { nodes, hits: AtomicU64::new(0), misses: AtomicU64::new(0) })
     }
 

@@ -8,11 +8,11 @@ mod directory;
 use crate::errno::errno;
 use crate::operation::Operation;
 use crate::protocol as p;
-use crate::{Agreement, Blocking, Errno, Handler, Request, Wait};
+use crate::{Agreement, Blocking, Errno, Fetching, Handler, Request, Wait};
 pub(crate) use convert::opened;
 use convert::{DIRECT_HANDLE, attr_out, entry_out, no_entry, set_attr, statfs_out, statx_out};
 use directory::Listing;
-use pagefold_fs::{Caller, Entry, FileKind, Fs, FsError, Ino, OpenFlags, Seek, WriteFlags};
+use pagefold_fs::{Caller, Entry, FileKind, Fs, FsError, Ino, OpenFlags, Seek, TryRead, WriteFlags};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use zerocopy::{Immutable, IntoBytes};
@@ -47,34 +47,60 @@ impl Dispatch {
     }
 }
 
+impl Dispatch {
+    fn read_later(&self, request: Request, offset: u64, size: u32, blocking: &Blocking) {
+        self.later(blocking, Wait::Read, request, move |fs, request| read(fs, request, offset, size));
+    }
+
+    /// Answers a read of what is in memory; what needs one device read is the transport's to do, and what needs more waits
+    /// elsewhere.
+    fn read_at_once(
+        &self,
+        mut request: Request,
+        offset: u64,
+        size: u32,
+        blocking: &Blocking,
+    ) -> Option<Fetching> {
+        let ino = Ino(request.ino());
+        match self.fs.try_read(ino, offset, request.payload(size as usize)) {
+            Ok(TryRead::Done(len)) => request.payload_filled(len),
+            Ok(TryRead::Fetch(fetch)) if fetch.file().is_some() => {
+                return Some(Fetching { request, fetch, offset, size });
+            }
+            Ok(TryRead::Fetch(_) | TryRead::Wait) => self.read_later(request, offset, size, blocking),
+            Err(error) => failed(request, &error),
+        }
+        None
+    }
+}
+
 impl Handler for Dispatch {
     fn agreed(&self, agreement: &Agreement) {
         self.kernel_syncs.store(agreement.minor >= MINOR_KERNEL_SYNCS, Relaxed);
     }
 
-    fn handle(&self, request: Request, blocking: &Blocking) {
+    fn handle(&self, request: Request, blocking: &Blocking) -> Option<Fetching> {
         let ino = Ino(request.ino());
         let operation = match request.operation() {
             Ok(operation) => operation,
-            Err(why) => return request.refuse(why),
+            Err(why) => {
+                request.refuse(why);
+                return None;
+            }
         };
         match operation {
             Operation::Read { offset, size } => {
-                let request = match blocking.is_inline() {
-                    true => Some(request),
-                    false => read_cached(&self.fs, request, offset, size),
-                };
-                if let Some(request) = request {
-                    self.later(blocking, Wait::Read, request, move |fs, request| {
-                        read(fs, request, offset, size);
-                    });
+                if !blocking.is_inline() {
+                    return self.read_at_once(request, offset, size, blocking);
                 }
+                self.read_later(request, offset, size, blocking);
             }
             Operation::Write { offset, data, flags, .. } => {
                 let kernel_syncs = self.kernel_syncs.load(Relaxed);
                 let durable = flags & libc::O_DSYNC.cast_unsigned() != 0;
                 if !blocking.is_inline() && !durable && self.fs.writes_at_once(ino, offset, data.len()) {
-                    return write(&self.fs, request, kernel_syncs);
+                    write(&self.fs, request, kernel_syncs);
+                    return None;
                 }
                 self.later(blocking, Wait::Flush, request, move |fs, request| {
                     write(fs, request, kernel_syncs);
@@ -122,6 +148,17 @@ impl Handler for Dispatch {
             // What changes something may have to wait for room.
             _ => self.later(blocking, Wait::Flush, request, metadata),
         }
+        None
+    }
+
+    fn fetched(&self, fetching: Fetching, filled: bool, blocking: &Blocking) {
+        let Fetching { mut request, fetch, offset, size } = fetching;
+        let read = if filled { fetch.finish(request.payload(size as usize)) } else { Ok(None) };
+        match read {
+            Ok(Some(len)) => request.payload_filled(len),
+            Ok(None) => self.read_later(request, offset, size, blocking),
+            Err(error) => failed(request, &error),
+        }
     }
 }
 
@@ -164,17 +201,6 @@ fn read(fs: &Fs, mut request: Request, offset: u64, size: u32) {
         Ok(len) => request.payload_filled(len),
         Err(error) => failed(request, &error),
     }
-}
-
-/// Answers a read of what is in memory; gives the request back where a device would have to be waited for.
-fn read_cached(fs: &Fs, mut request: Request, offset: u64, size: u32) -> Option<Request> {
-    let ino = Ino(request.ino());
-    match fs.try_read(ino, offset, request.payload(size as usize)) {
-        Ok(Some(len)) => request.payload_filled(len),
-        Ok(None) => return Some(request),
-        Err(error) => failed(request, &error),
-    }
-    None
 }
 
 /// Writes, and makes durable before the answer what was opened with O_SYNC or O_DSYNC (or is written so by pwritev2(2)),

@@ -206,7 +206,10 @@ fn work(workers: &Arc<Workers>, channel: &Arc<Channel>) -> io::Result<()> {
         exchange.len = len.saturating_sub(extensions).max(size_of::<InHeader>());
         exchange.channel = Some(Arc::clone(channel));
         let request = Request::new(header, exchange, Arc::clone(&workers.wiring.stats));
-        workers.wiring.handler.handle(request, &blocking);
+        // Nothing is returned where `blocking` is inline; if it were, it would be answered all the same.
+        if let Some(fetching) = workers.wiring.handler.handle(request, &blocking) {
+            workers.wiring.handler.fetched(fetching, false, &blocking);
+        }
     }
 }
 

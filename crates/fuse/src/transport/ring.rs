@@ -1,10 +1,14 @@
 //! FUSE over io_uring: per CPU a queue of entries, a ring and a thread bound to that CPU, so that a request is answered
 //! where it was asked (kernel documentation: fuse-io-uring.rst; Linux 6.14).
 //!
+//! The ring also does the device reads of requests that need only one: handing them to another thread and back would take two
+//! switches, longer than the rest of the read takes the CPU.
+//!
 //! An entry is always in exactly one of three hands, which is what makes its memory safe to use:
 //!
 //! 1. the kernel's, from the submission of REGISTER or COMMIT_AND_FETCH until its completion;
-//! 2. a [`Request`]'s, from the completion until it is answered, on whatever thread;
+//! 2. a [`Request`]'s, from the completion until it is answered, on whatever thread; while the kernel reads a device for it, in
+//!    `reads`;
 //! 3. the queue's `done` list, from the answer until the queue's thread commits it.
 
 use super::{Running, Wiring};
@@ -18,7 +22,7 @@ use crate::protocol::{
     InHeader, OutHeader, RING_CMD_COMMIT_AND_FETCH, RING_CMD_REGISTER, RING_HEADER_BYTES, RING_OP_BYTES,
     RingEntryInOut,
 };
-use crate::request::{Exchange, Outcome, Request};
+use crate::request::{Exchange, Fetching, Outcome, Request};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
@@ -35,6 +39,8 @@ const STATE_START: usize = RING_HEADER_BYTES + RING_OP_BYTES;
 const HEADER_BYTES: usize = STATE_START + size_of::<RingEntryInOut>();
 /// `user_data` of the wake-up; entries have their index.
 const WAKE: u64 = u64::MAX;
+/// Set in `user_data` of a device read, beside the index of the entry whose request it is for.
+const READ: u64 = 1 << 63;
 
 type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
 
@@ -160,6 +166,8 @@ struct Worker {
     entries: Vec<Option<Box<RingExchange>>>,
     /// Entries that the kernel has not given back for good.
     alive: usize,
+    /// Requests for which the kernel reads a device, by the index of their entry. It writes into their memory until then.
+    reads: Vec<Option<Fetching>>,
     wake_value: Box<u64>,
 }
 
@@ -193,6 +201,7 @@ impl Worker {
             device: Arc::clone(&wiring.device),
             entries: Vec::new(),
             alive: 0,
+            reads: Vec::new(),
             wake_value: Box::new(0),
         };
         worker.hand_out_entries(depth)?;
@@ -214,6 +223,7 @@ impl Worker {
             self.entries.push(Some(Box::new(exchange)));
         }
         self.alive = vectors.len();
+        self.reads.resize_with(depth, || None);
         for (index, vector) in vectors.iter().enumerate() {
             let command = self.command(RING_CMD_REGISTER, 0, Some(vector)).user_data(index as u64);
             self.push(&command)?;
@@ -255,7 +265,7 @@ impl Worker {
 
     fn push(&mut self, entry: &squeue::Entry128) -> io::Result<()> {
         loop {
-            // SAFETY: what an entry points at (an exchange's buffer, the wake-up's value) is owned by `self` until its
+            // SAFETY: what an entry points at (an exchange's buffer, a fetch's buffer and file, the wake-up's value) is owned by `self` until its
             // completion was seen; iovecs are read during submission, which their owner waits for.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return Ok(());
@@ -293,8 +303,10 @@ impl Worker {
             for (user_data, result) in arrived.drain(..) {
                 if user_data == WAKE {
                     self.arm_wake()?;
+                } else if user_data & READ != 0 {
+                    self.read_done(user_data & !READ, result, wiring, blocking);
                 } else {
-                    self.arrived(user_data, result, wiring, blocking);
+                    self.arrived(user_data, result, wiring, blocking)?;
                 }
             }
         }
@@ -321,10 +333,10 @@ impl Worker {
     }
 
     /// An entry came back: with a request, or for good.
-    fn arrived(&mut self, index: u64, result: i32, wiring: &Wiring, blocking: &Blocking) {
+    fn arrived(&mut self, index: u64, result: i32, wiring: &Wiring, blocking: &Blocking) -> io::Result<()> {
         let Some(mut exchange) = self.entries.get_mut(index as usize).and_then(Option::take) else {
             tracing::error!(index, "a completion for an entry that the kernel does not have");
-            return;
+            return Ok(());
         };
         if result < 0 {
             // ENOTCONN: unmounted or aborted.
@@ -332,17 +344,51 @@ impl Worker {
                 tracing::warn!(errno = -result, "the kernel refused an entry of a ring");
             }
             self.alive -= 1;
-            return;
+            return Ok(());
         }
         let bytes = exchange.buffer.as_slice();
         let state = RingEntryInOut::read_from_prefix(&bytes[STATE_START..]).map(|(state, _)| state);
         let header = InHeader::read_from_prefix(bytes).map(|(header, _)| header);
-        let (Ok(state), Ok(header)) = (state, header) else { return };
+        let (Ok(state), Ok(header)) = (state, header) else { return Ok(()) };
         let extensions = usize::from(header.total_extlen) * 8;
         exchange.commit_id = state.commit_id;
         exchange.payload_len = (state.payload_sz as usize).min(PAYLOAD_BYTES).saturating_sub(extensions);
         let request = Request::new(header, exchange, Arc::clone(&wiring.stats));
-        wiring.handler.handle(request, blocking);
+        match wiring.handler.handle(request, blocking) {
+            Some(fetching) => self.start_read(index, fetching, wiring, blocking),
+            None => Ok(()),
+        }
+    }
+
+    /// Begins the device read that a request waits for.
+    fn start_read(
+        &mut self,
+        index: u64,
+        mut fetching: Fetching,
+        wiring: &Wiring,
+        blocking: &Blocking,
+    ) -> io::Result<()> {
+        let fd = fetching.fetch.file().map(|fd| types::Fd(fd.as_raw_fd()));
+        let (offset, into) = fetching.fetch.request();
+        let (start, len) = (into.as_mut_ptr(), u32::try_from(into.len()));
+        let slot = self.reads.get_mut(index as usize).filter(|slot| slot.is_none());
+        let (Some(fd), Ok(len), Some(slot)) = (fd, len, slot) else {
+            wiring.handler.fetched(fetching, false, blocking);
+            return Ok(());
+        };
+        *slot = Some(fetching);
+        let read = opcode::Read::new(fd, start, len).offset(offset).build().user_data(READ | index);
+        self.push(&squeue::Entry128::from(read))
+    }
+
+    /// A device read has ended: as long as was asked for, or shorter, or in an error.
+    fn read_done(&mut self, index: u64, result: i32, wiring: &Wiring, blocking: &Blocking) {
+        let Some(mut fetching) = self.reads.get_mut(index as usize).and_then(Option::take) else {
+            tracing::error!(index, "a completion for a read that was not asked for");
+            return;
+        };
+        let filled = usize::try_from(result) == Ok(fetching.fetch.request().1.len());
+        wiring.handler.fetched(fetching, filled, blocking);
     }
 }
 
@@ -351,6 +397,7 @@ impl Drop for Worker {
         if self.alive > 0 {
             // The kernel may still write into what it holds; memory that leaks is better than memory that changes.
             self.entries.drain(..).for_each(std::mem::forget);
+            self.reads.drain(..).for_each(std::mem::forget);
             std::mem::forget(std::mem::take(&mut self.wake_value));
         }
     }

@@ -11,6 +11,28 @@ fn addr(slot: u32) -> Addr {
     Addr::new(1, slot)
 }
 
+/// Uniform numbers below `end`, the same in every run (the generator of Knuth's MMIX).
+fn uniform(end: u32) -> impl FnMut() -> u32 {
+    let mut state = 1u64;
+    move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 33) % u64::from(end)) as u32
+    }
+}
+
+/// Reads slot by slot as a dataset does; returns how many were found.
+fn replay(cache: &RecordCache, slots: impl Iterator<Item = u32>, len_bytes: impl Fn(u32) -> usize) -> usize {
+    let mut found = 0;
+    for slot in slots {
+        if cache.get(addr(slot)).is_some() {
+            found += 1;
+        } else {
+            cache.insert(addr(slot), record(len_bytes(slot)));
+        }
+    }
+    found
+}
+
 #[test]
 fn what_was_inserted_is_found_until_removed() {
     let cache = RecordCache::new(1 << 20);
@@ -59,6 +81,24 @@ fn a_scan_does_not_displace_what_is_used() {
 }
 
 #[test]
+fn a_set_that_nearly_fills_the_budget_is_kept() {
+    // Lengths as pages of a database have them: from 600 to 4,700 bytes, 2,650 on average.
+    let len_bytes = |slot: u32| 600 + slot.wrapping_mul(2_654_435_761) as usize % 4100;
+    let slots = 20_000;
+    let all = RecordCache::new(1 << 40);
+    replay(&all, 0..slots, len_bytes);
+    let set_bytes = all.stats().bytes;
+    for percent in [75, 85, 95] {
+        let cache = RecordCache::new(set_bytes * 100 / percent);
+        let mut next = uniform(slots);
+        replay(&cache, std::iter::repeat_with(&mut next).take(10 * slots as usize), len_bytes);
+        let reads = 2 * slots as usize;
+        let found = replay(&cache, std::iter::repeat_with(&mut next).take(reads), len_bytes);
+        assert!(found * 100 >= reads * 97, "{percent} % of the budget: {found} of {reads} were found");
+    }
+}
+
+#[test]
 fn resizing_drops_what_is_too_much_and_zero_holds_nothing() {
     let cache = RecordCache::new(4 << 20);
     for slot in 0..3000 {
@@ -82,4 +122,61 @@ fn the_longest_records_fit_wherever_a_few_of_them_would() {
         cache.insert(addr(slot), record(1 << 20));
         assert!(cache.get(addr(slot)).is_some());
     }
+}
+
+#[test]
+fn what_others_use_is_taken_from_the_budget() {
+    let cache = RecordCache::new(16 << 20);
+    replay(&cache, 0..20_000, |_| 1000);
+    assert!(cache.stats().bytes > 14 << 20);
+    cache.set_elsewhere(4 << 20);
+    assert!(cache.stats().bytes <= 12 << 20, "{:?}", cache.stats());
+    // Half of it is the records', whatever others do.
+    cache.set_elsewhere(u64::MAX / 2);
+    assert!((7 << 20..=8 << 20).contains(&cache.stats().bytes), "{:?}", cache.stats());
+    cache.set_elsewhere(0);
+    replay(&cache, 0..20_000, |_| 1000);
+    assert!(cache.stats().bytes > 14 << 20, "{:?}", cache.stats());
+}
+
+#[test]
+fn pages_are_held_as_long_as_records_do_not_need_the_room() {
+    let cache = RecordCache::new(16 << 20);
+    replay(&cache, 0..500, |_| 2000);
+    for slot in 0..500 {
+        cache.offer_page(addr(slot), &[slot as u8; 8192]);
+    }
+    let held = (0..500).filter(|&slot| cache.page(addr(slot), 8192).is_some()).count();
+    assert_eq!(held, 500);
+    assert_eq!(cache.page(addr(3), 8192).unwrap()[..], [3; 8192]);
+    assert!(cache.page(addr(3), 4096).is_none(), "a page of another length");
+    // Records fill the budget: all that would fit without the pages are there, and pages are not.
+    let alone = RecordCache::new(16 << 20);
+    for some in [&cache, &alone] {
+        for slot in 1000..9000 {
+            some.insert(addr(slot), record(2000));
+            let stats = some.stats();
+            assert!(stats.bytes <= 16 << 20, "{stats:?}");
+        }
+    }
+    let (stats, without) = (cache.stats(), alone.stats());
+    assert!(stats.records * 100 >= without.records * 99, "{stats:?} {without:?}");
+    assert!(stats.page_bytes < 1 << 20, "{stats:?}");
+}
+
+#[test]
+fn pages_of_a_set_larger_than_the_room_do_not_exceed_it() {
+    let cache = RecordCache::new(8 << 20);
+    let mut next = uniform(4000);
+    for _ in 0..50_000 {
+        let slot = next();
+        if cache.page(addr(slot), 8192).is_none() {
+            cache.offer_page(addr(slot), &[1; 8192]);
+        }
+    }
+    let stats = cache.stats();
+    assert!(stats.page_bytes <= 8 << 20 && stats.page_bytes > 6 << 20, "{stats:?}");
+    cache.remove(addr(next()));
+    cache.resize(0);
+    assert_eq!(cache.stats().pages, 0);
 }

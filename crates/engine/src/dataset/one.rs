@@ -1,0 +1,158 @@
+//! Reading within one page without waiting: what databases do all day, so that it takes one look-up per place where the page may
+//! be, and no memory but for what is kept.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use super::live::LiveDataset;
+use super::shared::{PrimaryCache, Shared, count};
+use crate::record::decode;
+use crate::segment::RecordFetch;
+use crate::{Addr, Error, Result};
+
+/// What a read that must not wait came to.
+pub enum Attempt {
+    /// The buffer is filled.
+    Done,
+    /// It can be filled after one device read, which the caller may do in its own way.
+    Fetch(PageFetch),
+    /// Nothing was read: [`super::Dataset::read`] does it, and waits.
+    Wait,
+}
+
+/// A read within one page whose record has to come from a device.
+pub struct PageFetch {
+    record: RecordFetch,
+    shared: Arc<Shared>,
+    page_bytes: usize,
+    within: usize,
+}
+
+impl PageFetch {
+    /// A descriptor to read from, if the device has one; it stays open as long as `self` lives.
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.record.file()
+    }
+
+    /// Offset on the device and where to put what is read there, all of which has to be filled. The memory stays where it is
+    /// until `self` is finished or dropped.
+    pub fn request(&mut self) -> (u64, &mut [u8]) {
+        self.record.request()
+    }
+
+    /// Reads through the device, which waits, and then does as [`PageFetch::finish`].
+    ///
+    /// # Errors
+    /// Of the device, and of [`PageFetch::finish`].
+    pub fn read(mut self, out: &mut [u8]) -> Result<bool> {
+        self.record.read()?;
+        self.deliver(out)
+    }
+
+    /// Fills `out`, as long as the buffer of the attempt, from what was read. False: the record is not (or no longer) there, and
+    /// [`super::Dataset::read`] finds out why.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for a record whose checksum holds and that cannot be decoded.
+    pub fn finish(self, out: &mut [u8]) -> Result<bool> {
+        self.record.count();
+        self.deliver(out)
+    }
+
+    fn deliver(&self, out: &mut [u8]) -> Result<bool> {
+        let Ok(record) = self.record.record() else { return Ok(false) };
+        decode_part(record, self.page_bytes, self.within, out, |_| {})?;
+        count(&self.shared.counters.read_bytes, out.len() as u64);
+        if self.shared.primary_cache() == PrimaryCache::All {
+            self.shared.cache.insert(self.record.addr(), record.into());
+        }
+        Ok(true)
+    }
+}
+
+/// Decodes the part of a page that `out` wants, and shows the whole page to `seen`.
+fn decode_part(
+    record: &[u8],
+    page_bytes: usize,
+    within: usize,
+    out: &mut [u8],
+    seen: impl FnOnce(&[u8]),
+) -> Result<()> {
+    if out.len() == page_bytes {
+        decode(record, out)?;
+        seen(out);
+    } else {
+        let mut page = vec![0; page_bytes];
+        decode(record, &mut page)?;
+        copy_part(&page, within, out)?;
+        seen(&page);
+    }
+    Ok(())
+}
+
+fn copy_part(page: &[u8], within: usize, out: &mut [u8]) -> Result<()> {
+    let part = page.get(within..).and_then(|rest| rest.get(..out.len()));
+    let part = part.ok_or_else(|| Error::Invalid("an object was read with another recordsize".into()))?;
+    out.copy_from_slice(part);
+    Ok(())
+}
+
+impl LiveDataset {
+    /// Reads `buf` from byte `within` of a page on, which does not reach beyond the page.
+    pub(super) fn try_read_page(
+        &self,
+        object: u64,
+        page: u64,
+        page_bytes: usize,
+        within: usize,
+        buf: &mut [u8],
+    ) -> Result<Attempt> {
+        if !self.fill_from_memory(object, page, within, buf)? {
+            let mut ptr = [None];
+            if !self.tree.try_pages(object, page, &mut ptr) {
+                return Ok(Attempt::Wait);
+            }
+            let [ptr] = ptr;
+            match ptr {
+                None => buf.fill(0),
+                Some(ptr) if self.fill_from_cache(ptr.addr, page_bytes, within, buf)? => {}
+                Some(ptr) => {
+                    return Ok(match self.shared.segments.prepare(&self.shared.devices, ptr.addr) {
+                        Some(record) => Attempt::Fetch(PageFetch {
+                            record,
+                            shared: Arc::clone(&self.shared),
+                            page_bytes,
+                            within,
+                        }),
+                        None => Attempt::Wait,
+                    });
+                }
+            }
+        }
+        count(&self.shared.counters.read_bytes, buf.len() as u64);
+        Ok(Attempt::Done)
+    }
+
+    /// From pages that are not in the log yet. To be asked before the tree (D2).
+    fn fill_from_memory(&self, object: u64, page: u64, within: usize, buf: &mut [u8]) -> Result<bool> {
+        let stages = self.stages.read();
+        let find = |pages: &std::collections::HashMap<(u64, u64), _>| {
+            if pages.is_empty() { None } else { pages.get(&(object, page)).map(Arc::clone) }
+        };
+        let accepted = find(&stages.accepting.pages);
+        let found = accepted.or_else(|| stages.committing.as_ref().and_then(|pending| find(&pending.pages)));
+        drop(stages);
+        found.map_or(Ok(false), |page| copy_part(&page, within, buf).map(|()| true))
+    }
+
+    fn fill_from_cache(&self, addr: Addr, page_bytes: usize, within: usize, buf: &mut [u8]) -> Result<bool> {
+        let cache = &self.shared.cache;
+        if let Some(page) = cache.page(addr, page_bytes) {
+            copy_part(&page, within, buf)?;
+            return Ok(true);
+        }
+        let Some(record) = cache.get(addr) else { return Ok(false) };
+        decode_part(&record, page_bytes, within, buf, |page| cache.offer_page(addr, page))?;
+        Ok(true)
+    }
+}
