@@ -26,7 +26,7 @@ pub struct MountOptions {
     pub allow_other: Option<bool>,
     /// Mount over a directory that has entries.
     pub nonempty: bool,
-    /// Bound of the record cache.
+    /// Memory for all caches of the engine.
     pub cache_bytes: Option<u64>,
     /// Threads that serve requests; `None`: one per core, at least four.
     pub threads: Option<usize>,
@@ -70,7 +70,7 @@ const OWN: &[(&str, &str)] = &[
     ("allow_other", "other users may use it (default for root; users need user_allow_other in fuse.conf)"),
     ("noallow_other", "only who mounts may use it"),
     ("nonempty", "mount over a directory that is not empty"),
-    ("cache=SIZE", "memory for the compressed record cache, e.g. cache=2G (default 384M)"),
+    ("cache=SIZE", "memory for all caches, e.g. cache=2G (default 384M)"),
     ("threads=N", "threads that serve requests (default: one per core, at least 4)"),
     ("io_uring=auto|on|off", "talk to the kernel over io_uring (default auto: where it is enabled)"),
     ("PROPERTY=VALUE", "for this mount only: compression, recordsize, primarycache, sync, atime"),

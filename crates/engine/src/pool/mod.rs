@@ -122,6 +122,12 @@ impl Pool {
         self.shared.primary_cache.store(cache as u8, Ordering::Relaxed);
     }
 
+    /// Sets the memory budget of the caches, in bytes, as far as records are concerned: the bounds of tree nodes and directories
+    /// stay what they were at opening.
+    pub fn set_cache_bytes(&self, bytes: u64) {
+        self.shared.cache.resize(bytes);
+    }
+
     /// Leaves to the record cache what the rest does not take of the memory budget: tree nodes, clean and changed, segment
     /// directories, and accepted pages.
     fn settle_caches(&self) {
