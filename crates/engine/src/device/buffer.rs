@@ -1,8 +1,9 @@
-//! Buffers aligned for direct I/O, reused per thread.
+//! Buffers aligned for direct I/O, reused.
 //!
 //! A fresh buffer has to be zeroed, since Rust knows no other sound initial state; at 1 MiB that is 256 page faults, for
-//! bytes that the next read overwrites. Dropped buffers therefore wait in a small list of their thread, and
-//! [`AlignedBuf::scratch`] hands them out again as they are: initialised, with arbitrary content.
+//! bytes that the next read overwrites. Dropped buffers therefore wait in a list, small ones in one of their thread, and
+//! [`AlignedBuf::scratch`] hands them out again as they are: initialised, with arbitrary content. Large ones wait in a list of all
+//! threads: dozens of threads that each keep a few would keep more memory than many a cache has.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
@@ -11,17 +12,32 @@ use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
+use parking_lot::Mutex;
+
 use crate::limits::BLOCK_BYTES;
 
 /// Size classes kept for reuse: 4 KiB, 8 KiB, ... 1 MiB.
 const CLASSES: usize = 9;
-/// Bytes kept per class and thread (one buffer where a buffer is larger): below 3 MiB per thread in all.
-const CLASS_BYTES: usize = 256 << 10;
-/// Buffers kept per class and thread.
+/// Classes that are kept per thread: up to 64 KiB.
+const SMALL_CLASSES: usize = 5;
+/// Bytes kept per small class and thread: 640 KiB per thread in all.
+const CLASS_BYTES: usize = 128 << 10;
+/// Buffers kept per small class and thread.
 const CLASS_BUFFERS: usize = 16;
+/// Bytes kept of all large classes, for all threads.
+const LARGE_BYTES: usize = 16 << 20;
 
 thread_local! {
-    static FREE: RefCell<[Vec<Raw>; CLASSES]> = RefCell::new(std::array::from_fn(|_| Vec::new()));
+    static FREE: RefCell<[Vec<Raw>; SMALL_CLASSES]> = RefCell::new(std::array::from_fn(|_| Vec::new()));
+}
+
+static LARGE: Mutex<Large> =
+    Mutex::new(Large { free: [const { Vec::new() }; CLASSES - SMALL_CLASSES], bytes: 0 });
+
+/// Large buffers that wait.
+struct Large {
+    free: [Vec<Raw>; CLASSES - SMALL_CLASSES],
+    bytes: usize,
 }
 
 /// A byte buffer whose start and length are multiples of the block size.
@@ -147,11 +163,29 @@ fn capacity_for(len_bytes: usize) -> usize {
 
 fn reuse(len_bytes: usize) -> Option<Raw> {
     let class = class_of(len_bytes)?;
+    if let Some(class) = class.checked_sub(SMALL_CLASSES) {
+        let mut large = LARGE.lock();
+        let raw = large.free.get_mut(class)?.pop()?;
+        large.bytes -= raw.capacity_bytes;
+        return Some(raw);
+    }
     FREE.try_with(|free| free.borrow_mut()[class].pop()).ok().flatten()
 }
 
 fn recycle(raw: Raw) {
     let Some(class) = class_of(raw.capacity_bytes) else { return };
+    if let Some(class) = class.checked_sub(SMALL_CLASSES) {
+        let mut large = LARGE.lock();
+        if large.bytes + raw.capacity_bytes <= LARGE_BYTES {
+            large.bytes += raw.capacity_bytes;
+            large.free[class].push(raw);
+        } else {
+            // Freed without the lock.
+            drop(large);
+            drop(raw);
+        }
+        return;
+    }
     let keep = (CLASS_BYTES / raw.capacity_bytes).clamp(1, CLASS_BUFFERS);
     // After the thread's list is gone the buffer is freed instead, by dropping the closure.
     let _ = FREE.try_with(move |free| {

@@ -33,6 +33,19 @@ fn scratch_reuses_memory_of_its_thread() {
 }
 
 #[test]
+fn large_buffers_are_reused_by_all_threads() {
+    // Their content tells which they are; other tests may take some of them meanwhile.
+    let marked = std::thread::spawn(|| {
+        let mut bufs: Vec<_> = (0..6).map(|_| AlignedBuf::scratch(512 << 10)).collect();
+        bufs.iter_mut().for_each(|buf| buf[..5].copy_from_slice(b"large"));
+        drop(bufs);
+    });
+    marked.join().unwrap();
+    let bufs: Vec<_> = (0..6).map(|_| AlignedBuf::scratch(512 << 10)).collect();
+    assert!(bufs.iter().any(|buf| buf.starts_with(b"large")));
+}
+
+#[test]
 fn truncate_shortens_and_never_lengthens() {
     let mut buf = AlignedBuf::zeroed(64 << 10);
     buf.truncate(5000);
