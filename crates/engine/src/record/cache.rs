@@ -2,6 +2,7 @@
 //! budget that nothing else uses, of pages that are read again and again.
 
 mod pages;
+mod region;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -130,7 +131,7 @@ impl RecordCache {
     /// The decoded page of `page_bytes` whose record is at `addr`, if it is held. Absence is no miss: the record may be
     /// held.
     #[must_use]
-    pub fn page(&self, addr: Addr, page_bytes: usize) -> Option<Arc<Page>> {
+    pub fn page(&self, addr: Addr, page_bytes: usize) -> Option<Page> {
         let page = self.pages.get(addr).filter(|page| page.len() == page_bytes)?;
         self.hits.fetch_add(1, Relaxed);
         Some(page)

@@ -1,105 +1,174 @@
 //! Decoded pages, in memory that nothing else needs.
+//!
+//! They lie one behind the other in regions. The oldest region goes as a whole, when records need the room or when new pages do:
+//! no page leaves a hole, so that what is given back is given back. A page that is still wanted comes again with its next reads.
 
+use std::collections::{HashMap, VecDeque};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use quick_cache::sync::{Cache, DefaultLifecycle};
-use quick_cache::{OptionsBuilder, Weighter};
+use parking_lot::{Mutex, RwLock};
 
-use super::{COUNTS_BYTES, OVERHEAD_BYTES, allocated_bytes, shards};
+use super::region::{Filler, Region};
 use crate::types::{Addr, AddrHashing};
 
 /// Longer pages are not held: their readers are not those who come again for a single page.
 const PAGE_BYTES_MAX: usize = 64 << 10;
-/// Expected length of a page, to size the map.
-const TYPICAL_BYTES: u64 = 8 << 10;
-/// Once there is no room left, one page of so many that are offered takes another's place: where a set is larger than the room,
+/// Smallest and largest region. The largest is a huge page.
+const REGION_BYTES: (u64, u64) = (64 << 10, 2 << 20);
+/// Most regions of a budget, for small budgets.
+const REGIONS: u64 = 32;
+/// What the map takes for a region's pages is at most this part of the region: 64 bytes for each 4 KiB.
+const OVERHEAD: u64 = 64;
+/// Once there is no room left, one page of so many that are offered takes others' place: where a set is larger than the room,
 /// copying each page in would cost more than decoding.
 const OFFERS_PER_CHANGE: u64 = 16;
-/// How often, in offers, it is found out whether there is room.
-const OFFERS_PER_LOOK: u64 = 64;
+/// Parts of the map with a lock each: enough that threads rarely meet in one.
+const SHARDS: usize = 64;
 
-/// A decoded page. The bytes are an allocation of their own, so that a page of a power of two takes no more than that.
+/// Where a page lies.
+#[derive(Clone, Debug)]
+struct Slot {
+    region: Arc<Region>,
+    start: u32,
+    len_bytes: u32,
+}
+
+/// A decoded page. Its region stays in memory as long as this does.
 #[derive(Debug)]
-pub struct Page(Box<[u8]>);
+pub struct Page(Slot);
 
 impl Deref for Page {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &self.0
+        // SAFETY: slots are made of what `Filler::push` returned for the region, in `PageCache::offer`.
+        unsafe { self.0.region.bytes(self.0.start as usize, self.0.len_bytes as usize) }
     }
 }
 
-#[derive(Clone)]
-struct ByBytes;
-
-impl Weighter<Addr, Arc<Page>> for ByBytes {
-    fn weight(&self, _: &Addr, page: &Arc<Page>) -> u64 {
-        allocated_bytes(page.len() as u64) + 2 * COUNTS_BYTES + OVERHEAD_BYTES
-    }
+/// A region in use, and whose pages lie in it.
+struct Filled {
+    filler: Filler,
+    addrs: Vec<Addr>,
 }
 
 /// Pages by the address of their record.
 pub(super) struct PageCache {
-    pages: Cache<Addr, Arc<Page>, ByBytes, AddrHashing>,
+    shards: Vec<RwLock<HashMap<Addr, Slot, AddrHashing>>>,
+    region_bytes: u64,
     capacity_bytes: AtomicU64,
     offers: AtomicU64,
+    /// There is no room for another region.
     full: AtomicBool,
+    /// Oldest first; only the last is being filled.
+    regions: Mutex<VecDeque<Filled>>,
 }
 
 impl PageCache {
-    /// A cache that will hold at most `bytes_max`; nothing before [`PageCache::resize`].
+    /// A cache of a budget of `bytes_max`; holds nothing before [`PageCache::resize`].
     pub(super) fn new(bytes_max: u64) -> Self {
-        let items = (bytes_max / TYPICAL_BYTES).max(16) as usize;
-        let options = OptionsBuilder::new()
-            .estimated_items_capacity(items)
-            .weight_capacity(bytes_max)
-            .ghost_allocation(0.0)
-            .shards(shards(bytes_max))
-            .build();
-        let (hashing, lifecycle) = (AddrHashing::default(), DefaultLifecycle::default());
-        let pages = match options {
-            Ok(options) => Cache::with_options(options, ByBytes, hashing, lifecycle),
-            // Only said where a required option is missing; none is.
-            Err(_) => Cache::with(items, bytes_max, ByBytes, hashing, lifecycle),
-        };
-        Self { pages, capacity_bytes: 0.into(), offers: 0.into(), full: false.into() }
+        let region_bytes = (bytes_max / REGIONS).next_power_of_two().clamp(REGION_BYTES.0, REGION_BYTES.1);
+        Self {
+            shards: std::iter::repeat_with(RwLock::default).take(SHARDS).collect(),
+            region_bytes,
+            capacity_bytes: 0.into(),
+            offers: 0.into(),
+            full: false.into(),
+            regions: Mutex::default(),
+        }
     }
 
-    pub(super) fn get(&self, addr: Addr) -> Option<Arc<Page>> {
-        if self.capacity_bytes.load(Relaxed) == 0 { None } else { self.pages.get(&addr) }
+    fn shard(&self, addr: Addr) -> &RwLock<HashMap<Addr, Slot, AddrHashing>> {
+        // Neighbours are often read together; not the hash, whose low bits choose the place within the shard.
+        &self.shards[addr.slot() as usize % SHARDS]
+    }
+
+    pub(super) fn get(&self, addr: Addr) -> Option<Page> {
+        if self.capacity_bytes.load(Relaxed) == 0 {
+            return None;
+        }
+        self.shard(addr).read().get(&addr).cloned().map(Page)
+    }
+
+    /// What a region takes, its part of the map included.
+    fn cost(&self) -> u64 {
+        self.region_bytes + self.region_bytes / OVERHEAD
     }
 
     /// Holds a copy of `page` if there is room, or sometimes.
     pub(super) fn offer(&self, addr: Addr, page: &[u8]) {
         let capacity = self.capacity_bytes.load(Relaxed);
-        if capacity == 0 || page.len() > PAGE_BYTES_MAX {
+        if capacity < self.cost() || page.len() > PAGE_BYTES_MAX.min(self.region_bytes as usize) {
             return;
         }
         let offer = self.offers.fetch_add(1, Relaxed);
-        if offer.is_multiple_of(OFFERS_PER_LOOK) {
-            let room = capacity.saturating_sub(self.pages.weight());
-            self.full.store(room < capacity / 32, Relaxed);
+        if self.full.load(Relaxed) && !offer.is_multiple_of(OFFERS_PER_CHANGE) {
+            return;
         }
-        if offer.is_multiple_of(OFFERS_PER_CHANGE) || !self.full.load(Relaxed) {
-            self.pages.insert(addr, Arc::new(Page(page.into())));
+        let mut regions = self.regions.lock();
+        let Some(slot) = self.place(&mut regions, addr, page) else { return };
+        // With the lock, so that whoever drops the region finds the entry.
+        self.shard(addr).write().insert(addr, slot);
+    }
+
+    /// Copies a page to the last region, or to a new one.
+    fn place(&self, regions: &mut VecDeque<Filled>, addr: Addr, page: &[u8]) -> Option<Slot> {
+        for _ in 0..2 {
+            if let Some(last) = regions.back_mut()
+                && let Some(start) = last.filler.push(page)
+            {
+                last.addrs.push(addr);
+                let region = Arc::clone(last.filler.region());
+                return Some(Slot { region, start: start as u32, len_bytes: page.len() as u32 });
+            }
+            self.shrink(regions, 1);
+            if self.capacity_bytes.load(Relaxed) < (regions.len() as u64 + 1) * self.cost() {
+                return None;
+            }
+            let filler = Filler::new(self.region_bytes as usize).ok()?;
+            regions.push_back(Filled { filler, addrs: Vec::new() });
+            let another = (regions.len() as u64 + 1) * self.cost();
+            self.full.store(self.capacity_bytes.load(Relaxed) < another, Relaxed);
+        }
+        None
+    }
+
+    /// Drops the oldest regions until there is room for `more`.
+    fn shrink(&self, regions: &mut VecDeque<Filled>, more: u64) {
+        let capacity = self.capacity_bytes.load(Relaxed);
+        while (regions.len() as u64 + more) * self.cost() > capacity {
+            let Some(oldest) = regions.pop_front() else { return };
+            for addr in oldest.addrs {
+                let mut shard = self.shard(addr).write();
+                if shard.get(&addr).is_some_and(|slot| Arc::ptr_eq(&slot.region, oldest.filler.region())) {
+                    shard.remove(&addr);
+                }
+            }
         }
     }
 
     pub(super) fn remove(&self, addr: Addr) {
-        self.pages.remove(&addr);
+        self.shard(addr).write().remove(&addr);
     }
 
     /// Changes how many bytes may be held, and drops what is too much.
     pub(super) fn resize(&self, capacity_bytes: u64) {
-        if self.capacity_bytes.swap(capacity_bytes, Relaxed) != capacity_bytes {
-            self.pages.set_capacity(capacity_bytes);
+        if self.capacity_bytes.swap(capacity_bytes, Relaxed) == capacity_bytes {
+            return;
         }
+        let mut regions = self.regions.lock();
+        self.shrink(&mut regions, 0);
+        if regions.is_empty() {
+            self.shards.iter().for_each(|shard| shard.write().shrink_to_fit());
+        }
+        let another = (regions.len() as u64 + 1) * self.cost();
+        self.full.store(capacity_bytes < another, Relaxed);
     }
 
     /// Pages held, and the bytes that they take.
     pub(super) fn held(&self) -> (u64, u64) {
-        (self.pages.len() as u64, self.pages.weight())
+        let pages = self.shards.iter().map(|shard| shard.read().len() as u64).sum();
+        (pages, self.regions.lock().len() as u64 * self.cost())
     }
 }

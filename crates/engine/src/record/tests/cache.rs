@@ -180,3 +180,48 @@ fn pages_of_a_set_larger_than_the_room_do_not_exceed_it() {
     cache.resize(0);
     assert_eq!(cache.stats().pages, 0);
 }
+
+#[test]
+fn a_page_in_use_outlives_its_place_in_the_cache() {
+    let cache = RecordCache::new(8 << 20);
+    cache.offer_page(addr(1), &[42; 8192]);
+    let page = cache.page(addr(1), 8192).unwrap();
+    cache.resize(0);
+    assert!(cache.page(addr(1), 8192).is_none());
+    assert_eq!(page[..], [42; 8192]);
+    // The room is given back, and can be had again.
+    assert_eq!(cache.stats().bytes, 0);
+    cache.resize(8 << 20);
+    cache.offer_page(addr(2), &[7; 4096]);
+    assert_eq!(cache.page(addr(2), 4096).unwrap()[..], [7; 4096]);
+    assert_eq!(page[..], [42; 8192]);
+}
+
+#[test]
+fn threads_find_each_page_as_it_was_offered() {
+    let cache = RecordCache::new(4 << 20);
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let cache = &cache;
+            scope.spawn(move || {
+                let mut next = uniform(2000);
+                for _ in 0..thread * 7 {
+                    next();
+                }
+                for turn in 0..20_000 {
+                    let slot = next();
+                    let len_bytes = 4096 << (slot % 3);
+                    match cache.page(addr(slot), len_bytes) {
+                        Some(page) => assert!(page.iter().all(|&byte| byte == slot as u8)),
+                        None => cache.offer_page(addr(slot), &vec![slot as u8; len_bytes]),
+                    }
+                    if turn % 1000 == 0 {
+                        cache.set_elsewhere(turn * 100);
+                    }
+                }
+            });
+        }
+    });
+    let stats = cache.stats();
+    assert!(stats.pages > 0 && stats.bytes <= 4 << 20, "{stats:?}");
+}

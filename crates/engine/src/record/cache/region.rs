@@ -1,0 +1,100 @@
+//! Stretches of memory that are filled once, from front to end, and read by all.
+
+use std::cell::Cell;
+use std::io;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+/// A mapping of its own, in huge pages where these are to be had: copying from pages all over a cache of many MiB
+/// otherwise costs more in look-ups of addresses than in copying.
+#[derive(Debug)]
+pub(super) struct Region {
+    mapping: NonNull<u8>,
+    mapping_bytes: usize,
+    /// Of the aligned part that is used.
+    start: NonNull<u8>,
+    len_bytes: usize,
+}
+
+// SAFETY: the mapping belongs to the region; nothing about it is bound to a thread.
+unsafe impl Send for Region {}
+// SAFETY: shared access only reads bytes that a `Filler` has written before it told anybody where they are, and that are never
+// written again.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// A region of `len_bytes`, a power of two.
+    pub(super) fn new(len_bytes: usize) -> io::Result<Self> {
+        // Twice as much, so that an aligned part is within; what is never touched takes no memory.
+        let mapping_bytes = len_bytes * 2;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice affects no memory in use.
+        let mapping = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), mapping_bytes, ProtFlags::READ | ProtFlags::WRITE, flags)
+        }?;
+        let mapping = NonNull::new(mapping.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let skip = mapping.addr().get().next_multiple_of(len_bytes) - mapping.addr().get();
+        // SAFETY: `skip` is below `len_bytes`, and the mapping twice as long.
+        let start = unsafe { mapping.add(skip) };
+        let region = Self { mapping, mapping_bytes, start, len_bytes };
+        // A wish: without huge pages it is slower and all the same.
+        // SAFETY: the range lies in the mapping, which nobody else knows yet.
+        let _ = unsafe { madvise(start.as_ptr().cast(), len_bytes, Advice::LinuxHugepage) };
+        Ok(region)
+    }
+
+    /// Bytes that a [`Filler`] has written.
+    ///
+    /// # Safety
+    /// `start..start + len_bytes` is a stretch that [`Filler::push`] returned for this region.
+    pub(super) unsafe fn bytes(&self, start: usize, len_bytes: usize) -> &[u8] {
+        // SAFETY: such a stretch lies within the region, is initialised and never written again.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(start), len_bytes) }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: start and length are those of the mapping, to which no reference remains.
+        let unmapped = unsafe { munmap(self.mapping.as_ptr().cast(), self.mapping_bytes) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+/// The one who may write to a region: what lies behind `used` is known to nobody else.
+#[derive(Debug)]
+pub(super) struct Filler {
+    region: std::sync::Arc<Region>,
+    used: usize,
+    /// Not shared between threads.
+    alone: PhantomData<Cell<()>>,
+}
+
+impl Filler {
+    /// A new region and its only filler.
+    pub(super) fn new(len_bytes: usize) -> io::Result<Self> {
+        Ok(Self { region: std::sync::Arc::new(Region::new(len_bytes)?), used: 0, alone: PhantomData })
+    }
+
+    /// The region.
+    pub(super) fn region(&self) -> &std::sync::Arc<Region> {
+        &self.region
+    }
+
+    /// Copies `bytes` behind what is there; returns where they begin, or `None` if they do not fit.
+    pub(super) fn push(&mut self, bytes: &[u8]) -> Option<usize> {
+        let start = self.used;
+        if bytes.len() > self.region.len_bytes - start {
+            return None;
+        }
+        // SAFETY: the stretch lies within the region, and behind all that was ever handed out.
+        unsafe {
+            let target = self.region.start.as_ptr().add(start);
+            target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        }
+        self.used += bytes.len();
+        Some(start)
+    }
+}
