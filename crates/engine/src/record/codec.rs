@@ -102,7 +102,11 @@ impl Codec {
                 out.get_mut(..payload.len()).ok_or("more bytes than it says")?.copy_from_slice(payload);
                 Ok(payload.len())
             }
-            Self::Lz4 => block::decompress_into(payload, out).map_err(|_| "not an LZ4 block of its length"),
+            Self::Lz4 => {
+                let len_bytes = i32::try_from(out.len()).map_err(|_| "longer than LZ4 decodes")?;
+                lz4::block::decompress_to_buffer(payload, Some(len_bytes), out)
+                    .map_err(|_| "not an LZ4 block of its length")
+            }
             Self::Zstd => ZSTD_DECODER.with_borrow_mut(|slot| {
                 let decoder = match slot {
                     Some(decoder) => decoder,
