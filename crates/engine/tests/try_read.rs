@@ -85,6 +85,25 @@ fn holes_and_accepted_pages_need_no_device() {
 }
 
 #[test]
+fn long_pages_are_left_to_those_who_wait() {
+    let device = simulated();
+    let pool = cold(&device);
+    let data: Vec<u8> = (0..1_u32 << 20).map(|i| (i / 5) as u8).collect();
+    let change = Change::Write { object: 9, record_size: 1 << 20, offset: 0, data: &data };
+    pool.dataset().apply(&[change]).unwrap();
+    pool.export().unwrap();
+    drop(pool);
+    let pool = Pool::open_on(vec![Arc::clone(&device)], &OpenOptions::default()).unwrap();
+    let mut out = vec![0xAA; PAGE as usize];
+    drop(fetch(&pool, 3, &mut out));
+    assert!(matches!(pool.dataset().try_read(9, 1 << 20, 0, &mut out).unwrap(), Attempt::Wait));
+    pool.dataset().read(9, 1 << 20, 8192, &mut out).unwrap();
+    assert_eq!(out, data[8192..16384]);
+    assert!(matches!(pool.dataset().try_read(9, 1 << 20, 8192, &mut out).unwrap(), Attempt::Done));
+    assert_eq!(out, data[8192..16384]);
+}
+
+#[test]
 fn what_is_fetched_is_the_page_as_it_was_when_asked_for() {
     let pool = cold(&simulated());
     let mut out = vec![0xAA; PAGE as usize];

@@ -10,6 +10,10 @@ use crate::record::decode;
 use crate::segment::RecordFetch;
 use crate::{Addr, Error, Result};
 
+/// Longest page that is left to the caller to fetch. Decoding a longer one takes as long as the switches that this saves, and is
+/// better spread over threads than done by the one that answers all requests of a CPU.
+const FETCH_BYTES_MAX: usize = 64 << 10;
+
 /// What a read that must not wait came to.
 pub enum Attempt {
     /// The buffer is filled.
@@ -116,6 +120,7 @@ impl LiveDataset {
             match ptr {
                 None => buf.fill(0),
                 Some(ptr) if self.fill_from_cache(ptr.addr, page_bytes, within, buf)? => {}
+                Some(_) if page_bytes > FETCH_BYTES_MAX => return Ok(Attempt::Wait),
                 Some(ptr) => {
                     return Ok(match self.shared.segments.prepare(&self.shared.devices, ptr.addr) {
                         Some(record) => Attempt::Fetch(PageFetch {
