@@ -1,0 +1,355 @@
+//! Writing and reading a page's columns, in two passes.
+
+use super::plan::{Coding, Ctx, POSITIONS, Plans};
+use super::{Form, Grid, bytes, numeric};
+use crate::Corrupt;
+use crate::entropy::{Decoder, Sink, Stream, number};
+use crate::scratch::Buffers;
+
+/// First stream of a column, and what its symbols are conditioned on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Context {
+    pub(crate) base: usize,
+    pub(crate) ctx: Ctx,
+}
+
+impl Context {
+    #[inline(always)]
+    pub(crate) fn of(self, grid: &Grid, t: u16, last: u8) -> u8 {
+        match self.ctx {
+            Ctx::Nothing => 0,
+            Ctx::Previous => last,
+            Ctx::Column(other) => grid.sym[usize::from(other) * grid.rows + usize::from(t)],
+        }
+    }
+}
+
+/// What writing a column needs.
+#[derive(Debug)]
+pub(crate) struct Write<'a> {
+    pub(crate) page: &'a [u8],
+    pub(crate) plans: &'a Plans,
+    pub(crate) grid: &'a mut Grid,
+    /// Rows that have the column.
+    pub(crate) rows: &'a [u16],
+    pub(crate) residuals: &'a mut Vec<u64>,
+    /// What goes through zstd.
+    pub(crate) text: &'a mut Vec<u8>,
+}
+
+impl Write<'_> {
+    pub(crate) fn width_of(&self, c: usize) -> usize {
+        usize::from(self.plans.columns[c].width)
+    }
+
+    #[inline(always)]
+    pub(crate) fn cell(&self, c: usize, t: u16) -> usize {
+        c * self.grid.rows + usize::from(t)
+    }
+}
+
+/// What reading a column needs.
+#[derive(Debug)]
+pub(crate) struct Read<'a, 'd> {
+    pub(crate) page: &'a mut [u8],
+    pub(crate) plans: &'a Plans,
+    pub(crate) streams: &'a [Stream],
+    pub(crate) decoder: &'a mut Decoder<'d>,
+    pub(crate) grid: &'a mut Grid,
+    /// Rows that have the column.
+    pub(crate) rows: &'a [u16],
+    pub(crate) residuals: &'a mut Vec<u64>,
+    /// Contents that were decoded in the first pass.
+    pub(crate) early: &'a mut Early,
+    /// What went through zstd and is not yet taken.
+    pub(crate) text: &'a [u8],
+}
+
+impl Read<'_, '_> {
+    pub(crate) fn width_of(&self, c: usize) -> usize {
+        usize::from(self.plans.columns[c].width)
+    }
+
+    #[inline(always)]
+    pub(crate) fn cell(&self, c: usize, t: u16) -> usize {
+        c * self.grid.rows + usize::from(t)
+    }
+
+    /// The next `len` bytes of text.
+    pub(crate) fn take_text(&mut self, at: usize, len: usize) -> Result<(), Corrupt> {
+        let (taken, rest) = self.text.split_at_checked(len).ok_or(Corrupt("text is missing"))?;
+        self.page[at..at + len].copy_from_slice(taken);
+        self.text = rest;
+        Ok(())
+    }
+}
+
+/// Contents that the first pass has decoded, in the order of the second; with slack behind, so that copies may be
+/// longer than what they copy.
+#[derive(Debug, Default)]
+pub(crate) struct Early {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) taken: usize,
+}
+
+/// States of a column in a page.
+pub(crate) const CODED: u8 = 0;
+pub(crate) const ALL_COMMON: u8 = 1;
+pub(crate) const PLAIN: u8 = 2;
+
+/// Symbols of lengths: up to 253 they are themselves.
+const ODD_FORM: u8 = 254;
+const LARGE: u8 = 255;
+
+/// A length, and the form if it is not the usual one; streams `id` and `id + 1`.
+#[inline]
+pub(crate) fn put_len<S: Sink>(sink: &mut S, id: usize, ctx: u8, len: usize, form: Form) {
+    if form != Form::usual(len) {
+        sink.put(id, ctx, ODD_FORM);
+        sink.bits(form as u32, 2);
+        number::put(sink, id + 1, 1, len as u64);
+    } else if len < usize::from(ODD_FORM) {
+        sink.put(id, ctx, len as u8);
+    } else {
+        sink.put(id, ctx, LARGE);
+        number::put(sink, id + 1, 0, len as u64);
+    }
+}
+
+/// Reads what [`put_len`] wrote.
+#[inline]
+pub(crate) fn get_len(decoder: &mut Decoder<'_>, streams: &[Stream], ctx: u8) -> Result<(u16, Form), Corrupt> {
+    let symbol = decoder.get(streams[0].table(ctx));
+    let (len, form) = match symbol {
+        ODD_FORM => {
+            let form = Form::from_id(decoder.bits(2));
+            (number::get(decoder, &streams[1], 1).1, Some(form))
+        }
+        LARGE => (number::get(decoder, &streams[1], 0).1, None),
+        short => (u64::from(short), None),
+    };
+    let len = u16::try_from(len).ok().filter(|&len| len < 1 << 15).ok_or(Corrupt("a length"))?;
+    Ok((len, form.unwrap_or(Form::usual(usize::from(len)))))
+}
+
+/// First pass of writing: all that lengths depend on.
+pub(crate) fn write_lengths_of<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize) {
+    let plans = w.plans;
+    let plan = &plans.plans[c];
+    let context = Context { base: plan.base, ctx: plan.ctx };
+    match &plan.coding {
+        Coding::Table(values) => bytes::put_table(w, sink, c, values, context, true),
+        Coding::Words(words) => words.put(w, sink, c, context),
+        _ => put_lengths(w, sink, c, context, plan.common_len),
+    }
+}
+
+fn put_lengths<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize, context: Context, common: u16) {
+    let base = context.base;
+    let is_common = |cell: usize| w.grid.len[cell] == common && w.grid.form[cell] == Form::usual(usize::from(common));
+    if w.rows.iter().all(|&t| is_common(w.cell(c, t))) {
+        return sink.put(base, 0, ALL_COMMON);
+    }
+    sink.put(base, 0, CODED);
+    let mut last = 0;
+    for &t in w.rows {
+        let cell = w.cell(c, t);
+        let (len, form) = (usize::from(w.grid.len[cell]), w.grid.form[cell]);
+        put_len(sink, base + 1, context.of(w.grid, t, last), len, form);
+        last = len.min(255) as u8;
+    }
+}
+
+/// First pass of reading: afterwards the grid has lengths and forms.
+pub(crate) fn read_lengths_of(r: &mut Read<'_, '_>, c: usize) -> Result<(), Corrupt> {
+    let plans = r.plans;
+    let plan = &plans.plans[c];
+    let context = Context { base: plan.base, ctx: plan.ctx };
+    match &plan.coding {
+        Coding::Table(values) => bytes::get_table_early(r, c, values, context),
+        Coding::Words(words) => words.get(r, c, context),
+        _ => get_lengths(r, c, context, plan.common_len),
+    }
+}
+
+fn get_lengths(r: &mut Read<'_, '_>, c: usize, context: Context, common: u16) -> Result<(), Corrupt> {
+    let streams = &r.streams[context.base..];
+    match r.decoder.get(streams[0].table(0)) {
+        ALL_COMMON => {
+            for &t in r.rows {
+                let cell = r.cell(c, t);
+                r.grid.len[cell] = common;
+                r.grid.form[cell] = Form::usual(usize::from(common));
+            }
+        }
+        CODED => {
+            let mut last = 0;
+            for &t in r.rows {
+                let (len, form) = get_len(r.decoder, &streams[1..], context.of(r.grid, t, last))?;
+                let cell = r.cell(c, t);
+                (r.grid.len[cell], r.grid.form[cell]) = (len, form);
+                last = len.min(255) as u8;
+            }
+        }
+        _ => return Err(Corrupt("a column's state")),
+    }
+    Ok(())
+}
+
+/// Second pass of writing: contents.
+pub(crate) fn write_contents_of<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize) {
+    let plans = w.plans;
+    let plan = &plans.plans[c];
+    let context = Context { base: plan.base, ctx: plan.ctx };
+    match &plan.coding {
+        Coding::Int(ints) => ints.put(w, sink, c, w.width_of(c), context),
+        Coding::Table(values) if !plan.column.is_varlena() => bytes::put_table(w, sink, c, values, context, false),
+        Coding::Table(_) | Coding::Words(_) => {}
+        Coding::Run => bytes::put_runs(w, sink, c, plan.base),
+        Coding::Positions => bytes::put_positions(w, sink, c, plan.base),
+        Coding::Order1 => bytes::put_order1(w, sink, c, plan.base + 3),
+        Coding::Numeric => numeric::put(w, sink, c, plan.base),
+        Coding::Text => {
+            for &t in w.rows {
+                w.text.extend_from_slice(w.grid.content(w.page, c, t));
+            }
+        }
+    }
+}
+
+/// Second pass of reading: contents and length words are written to the page.
+pub(crate) fn read_contents_of(r: &mut Read<'_, '_>, c: usize) -> Result<(), Corrupt> {
+    let plans = r.plans;
+    let plan = &plans.plans[c];
+    let context = Context { base: plan.base, ctx: plan.ctx };
+    if plan.column.is_varlena() {
+        r.grid.write_words(c, r.rows, r.page);
+    }
+    match &plan.coding {
+        Coding::Int(ints) => ints.get(r, c, r.width_of(c), context),
+        Coding::Table(values) if !plan.column.is_varlena() => bytes::get_table(r, c, values, context),
+        Coding::Table(values) => bytes::copy_table(r, c, values),
+        Coding::Words(_) => bytes::copy_early(r, c),
+        Coding::Run => bytes::get_runs(r, c, plan.base),
+        Coding::Positions => bytes::get_positions(r, c, plan.base),
+        Coding::Order1 => {
+            bytes::get_order1(r, c, plan.base + 3);
+            Ok(())
+        }
+        Coding::Numeric => numeric::get(r, c, plan.base),
+        Coding::Text => {
+            for &t in r.rows {
+                let cell = r.cell(c, t);
+                r.take_text(usize::from(r.grid.pos[cell]), usize::from(r.grid.len[cell]))?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The stream of a byte at `position` of a value, counted from the column's first for positions.
+#[inline(always)]
+pub(crate) fn position_stream(position: usize) -> usize {
+    position.min(POSITIONS - 1)
+}
+
+/// First pass over all columns.
+pub(crate) fn write_lengths<S: Sink>(
+    plans: &Plans,
+    grid: &mut Grid,
+    page: &[u8],
+    buffers: &mut Buffers,
+    sink: &mut S,
+) {
+    write_pass(plans, grid, page, buffers, |w, c| {
+        if plans.columns[c].is_varlena() {
+            write_lengths_of(w, sink, c);
+        }
+    });
+}
+
+/// Second pass over all columns.
+pub(crate) fn write_contents<S: Sink>(
+    plans: &Plans,
+    grid: &mut Grid,
+    page: &[u8],
+    buffers: &mut Buffers,
+    sink: &mut S,
+) {
+    write_pass(plans, grid, page, buffers, |w, c| write_contents_of(w, sink, c));
+}
+
+fn write_pass(
+    plans: &Plans,
+    grid: &mut Grid,
+    page: &[u8],
+    buffers: &mut Buffers,
+    mut each: impl FnMut(&mut Write<'_>, usize),
+) {
+    let Buffers { rows, residuals, text, .. } = buffers;
+    if grid.rows == 0 {
+        return;
+    }
+    for c in 0..plans.columns.len() {
+        grid.rows_of(c, rows);
+        if !rows.is_empty() {
+            each(&mut Write { page, plans, grid, rows, residuals, text }, c);
+        }
+    }
+}
+
+/// Reads what [`write_lengths`] wrote, and lays the rows out: `buffers.ends` says how long each is.
+///
+/// # Errors
+/// When a row is longer than the page.
+pub(crate) fn read_lengths(
+    plans: &Plans,
+    streams: &[Stream],
+    decoder: &mut Decoder<'_>,
+    grid: &mut Grid,
+    buffers: &mut Buffers,
+    page: &mut [u8],
+) -> Result<(), Corrupt> {
+    let max = page.len();
+    read_pass(plans, streams, decoder, grid, buffers, page, |r, c| {
+        if plans.columns[c].is_varlena() { read_lengths_of(r, c) } else { Ok(()) }
+    })?;
+    grid.lay_out(&plans.columns, max, &mut buffers.ends)
+}
+
+/// Reads what [`write_contents`] wrote, to where the grid says: all of that is within the page.
+pub(crate) fn read_contents(
+    plans: &Plans,
+    streams: &[Stream],
+    decoder: &mut Decoder<'_>,
+    grid: &mut Grid,
+    buffers: &mut Buffers,
+    page: &mut [u8],
+) -> Result<(), Corrupt> {
+    read_pass(plans, streams, decoder, grid, buffers, page, read_contents_of)
+}
+
+fn read_pass(
+    plans: &Plans,
+    streams: &[Stream],
+    decoder: &mut Decoder<'_>,
+    grid: &mut Grid,
+    buffers: &mut Buffers,
+    page: &mut [u8],
+    mut each: impl FnMut(&mut Read<'_, '_>, usize) -> Result<(), Corrupt>,
+) -> Result<(), Corrupt> {
+    let Buffers { rows, residuals, text, text_taken, early, .. } = buffers;
+    if grid.rows == 0 {
+        return Ok(());
+    }
+    for c in 0..plans.columns.len() {
+        grid.rows_of(c, rows);
+        if !rows.is_empty() {
+            let rest = &text[*text_taken..];
+            let mut r = Read { page, plans, streams, decoder, grid, rows, residuals, early, text: rest };
+            each(&mut r, c)?;
+            *text_taken = text.len() - r.text.len();
+        }
+    }
+    Ok(())
+}

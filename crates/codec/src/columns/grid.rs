@@ -1,0 +1,246 @@
+//! Where each value of a page's rows lies.
+
+use super::Column;
+use crate::Corrupt;
+
+/// How a value with a length word begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Form {
+    /// One byte: length with itself times two, plus one.
+    Short = 0,
+    /// Four bytes, aligned: length with itself times four.
+    Long = 1,
+    /// As `Long` plus two: the value is compressed.
+    Compressed = 2,
+    /// One byte of 1: points elsewhere. A tag follows, which says how long the rest is.
+    External = 3,
+}
+
+impl Form {
+    /// The form that PostgreSQL gives to `len` bytes.
+    #[inline(always)]
+    pub(crate) fn usual(len: usize) -> Self {
+        if len <= SHORT_MAX { Self::Short } else { Self::Long }
+    }
+
+    pub(crate) fn from_id(id: u32) -> Self {
+        match id & 3 {
+            0 => Self::Short,
+            1 => Self::Long,
+            2 => Self::Compressed,
+            _ => Self::External,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn word_bytes(self) -> usize {
+        if matches!(self, Self::Short | Self::External) { 1 } else { 4 }
+    }
+
+    #[inline(always)]
+    pub(crate) fn write_word(self, page: &mut [u8], at: usize, len: usize) {
+        let long = |kind: usize| (((len + 4) << 2 | kind) as u32).to_le_bytes();
+        match self {
+            Self::Short => page[at] = ((len + 1) << 1 | 1) as u8,
+            Self::External => page[at] = 1,
+            Self::Long => page[at..at + 4].copy_from_slice(&long(0)),
+            Self::Compressed => page[at..at + 4].copy_from_slice(&long(2)),
+        }
+    }
+}
+
+/// Most content bytes of a value with a length word of one byte.
+pub(crate) const SHORT_MAX: usize = 126;
+/// Bytes of an external value behind its first, by its tag: an on-disk pointer has tag 18 and 16 bytes.
+const ONDISK_TAG: u8 = 18;
+const ONDISK_BYTES: usize = 17;
+
+/// A row's data in a page, and which columns it has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Span {
+    /// First byte; a multiple of 8.
+    pub(crate) start: usize,
+    /// Behind the last byte.
+    pub(crate) end: usize,
+    /// A bit per column, the first lowest.
+    pub(crate) present: u128,
+}
+
+/// Cells of all rows, column by column: `[column * rows + row]`.
+#[derive(Debug, Default)]
+pub(crate) struct Grid {
+    pub(crate) rows: usize,
+    /// Where the content begins, behind a length word.
+    pub(crate) pos: Vec<u16>,
+    /// Bytes of content.
+    pub(crate) len: Vec<u16>,
+    /// How values with a length word begin.
+    pub(crate) form: Vec<Form>,
+    /// The symbol by which other columns may be conditioned.
+    pub(crate) sym: Vec<u8>,
+    /// Which columns each row has.
+    pub(crate) present: Vec<u128>,
+    /// Columns that all rows have.
+    pub(crate) everywhere: u128,
+}
+
+impl Grid {
+    /// No rows yet, room for `rows` of `columns`.
+    pub(crate) fn reset(&mut self, rows: usize, columns: usize) {
+        let cells = rows * columns;
+        self.rows = rows;
+        self.pos.clear();
+        self.pos.resize(cells, 0);
+        self.len.clear();
+        self.len.resize(cells, 0);
+        self.form.clear();
+        self.form.resize(cells, Form::Short);
+        self.sym.clear();
+        self.sym.resize(cells, 0);
+        self.present.clear();
+        self.everywhere = u128::MAX;
+    }
+
+    /// Adds a row whose columns are `present`.
+    pub(crate) fn push(&mut self, present: u128) {
+        self.present.push(present);
+        self.everywhere &= present;
+    }
+
+    /// Room was made for more rows than were found: `rows` it is.
+    pub(crate) fn close(&mut self, rows: usize, columns: usize) {
+        if rows == self.rows {
+            return;
+        }
+        for c in 0..columns {
+            let from = c * self.rows;
+            self.pos.copy_within(from..from + rows, c * rows);
+            self.len.copy_within(from..from + rows, c * rows);
+            self.form.copy_within(from..from + rows, c * rows);
+        }
+        self.rows = rows;
+    }
+
+    /// The rows that have column `c`.
+    pub(crate) fn rows_of(&self, c: usize, rows: &mut Vec<u16>) {
+        rows.clear();
+        if self.everywhere >> c & 1 == 1 {
+            rows.extend(0..self.rows as u16);
+        } else {
+            rows.extend((0..self.rows as u16).filter(|&t| self.present[usize::from(t)] >> c & 1 == 1));
+        }
+    }
+
+    /// A value's content.
+    #[inline(always)]
+    pub(crate) fn content<'p>(&self, page: &'p [u8], c: usize, t: u16) -> &'p [u8] {
+        let cell = c * self.rows + usize::from(t);
+        let at = usize::from(self.pos[cell]);
+        &page[at..at + usize::from(self.len[cell])]
+    }
+
+    /// Notes where the values of the next row lie, as row `t`; `false`, and nothing that counts, if `columns` do not describe
+    /// its bytes exactly.
+    pub(crate) fn parse(&mut self, columns: &[Column], page: &[u8], t: usize, span: Span) -> bool {
+        let mut at = span.start;
+        for (c, column) in columns.iter().enumerate() {
+            if span.present >> c & 1 == 0 {
+                continue;
+            }
+            let Some((form, pos, len)) = locate(*column, page, at, span.end) else { return false };
+            let cell = c * self.rows + t;
+            self.pos[cell] = pos as u16;
+            self.len[cell] = len as u16;
+            self.form[cell] = form;
+            at = pos + len;
+        }
+        at == span.end
+    }
+
+    /// From lengths and forms to places within each row, the first byte of a row being 0; returns in `ends` how long each
+    /// row is.
+    ///
+    /// # Errors
+    /// When a row is longer than `max`.
+    pub(crate) fn lay_out(&mut self, columns: &[Column], max: usize, ends: &mut Vec<u16>) -> Result<(), Corrupt> {
+        ends.clear();
+        for t in 0..self.rows {
+            let present = self.present[t];
+            let mut at = 0usize;
+            for (c, column) in columns.iter().enumerate() {
+                if present >> c & 1 == 0 {
+                    continue;
+                }
+                let cell = c * self.rows + t;
+                let align = usize::from(column.align);
+                if column.is_varlena() {
+                    let word = self.form[cell].word_bytes();
+                    let begin = if word == 1 { at } else { at.next_multiple_of(align) };
+                    self.pos[cell] = (begin + word) as u16;
+                    at = begin + word + usize::from(self.len[cell]);
+                } else {
+                    let begin = at.next_multiple_of(align);
+                    self.pos[cell] = begin as u16;
+                    self.len[cell] = column.width;
+                    at = begin + usize::from(column.width);
+                }
+                if at > max {
+                    return Err(Corrupt("a row is longer than its page"));
+                }
+            }
+            ends.push(at as u16);
+        }
+        Ok(())
+    }
+
+    /// Moves rows, laid out from 0, to where they begin.
+    pub(crate) fn shift_all(&mut self, starts: impl Iterator<Item = usize> + Clone) {
+        if self.rows == 0 {
+            return;
+        }
+        for column in self.pos.chunks_exact_mut(self.rows) {
+            for (pos, start) in column.iter_mut().zip(starts.clone()) {
+                *pos += start as u16;
+            }
+        }
+    }
+
+    /// Writes the length words of column `c`.
+    pub(crate) fn write_words(&self, c: usize, rows: &[u16], page: &mut [u8]) {
+        for &t in rows {
+            let cell = c * self.rows + usize::from(t);
+            let (form, pos) = (self.form[cell], usize::from(self.pos[cell]));
+            form.write_word(page, pos - form.word_bytes(), usize::from(self.len[cell]));
+        }
+    }
+}
+
+/// Form, place and length of the value of `column` that begins at or, with zeros before it, behind `at`.
+#[inline(always)]
+pub(crate) fn locate(column: Column, page: &[u8], at: usize, end: usize) -> Option<(Form, usize, usize)> {
+    let aligned = at.next_multiple_of(usize::from(column.align));
+    if !column.is_varlena() {
+        let fits = aligned + usize::from(column.width) <= end;
+        return (fits && zeros(page, at, aligned)).then_some((Form::Short, aligned, usize::from(column.width)));
+    }
+    let first = *page.get(at).filter(|_| at < end)?;
+    if first & 1 == 1 {
+        let (form, len) = match first {
+            1 if *page.get(at + 1)? == ONDISK_TAG => (Form::External, ONDISK_BYTES),
+            1 => return None,
+            _ => (Form::Short, usize::from(first >> 1) - 1),
+        };
+        return (at + 1 + len <= end).then_some((form, at + 1, len));
+    }
+    let word = u32::from_le_bytes(*page.get(aligned..aligned + 4)?.first_chunk()?);
+    let len = (word >> 2) as usize;
+    let form = if word & 3 == 0 { Form::Long } else { Form::Compressed };
+    let sane = word & 1 == 0 && len >= 4 && aligned + len <= end && zeros(page, at, aligned);
+    sane.then(|| (form, aligned + 4, len - 4))
+}
+
+#[inline(always)]
+fn zeros(page: &[u8], from: usize, to: usize) -> bool {
+    page.get(from..to).is_some_and(|pad| pad.iter().all(|&byte| byte == 0))
+}

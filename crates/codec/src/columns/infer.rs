@@ -1,0 +1,158 @@
+//! The column layout of a relation, found from its tuples.
+//!
+//! A dynamic program over the columns: at each it tries types, follows them in all sampled tuples at once, and keeps the
+//! cheapest way on which every tuple ends exactly where it ends. What makes this work: the number of columns is in
+//! every tuple; lengths must fit in all tuples; padding is zero. Where several layouts fit, bytes that lie on top of
+//! each other should be alike: the cost of a column is the entropy of its bytes by position.
+
+use std::collections::HashMap;
+
+use super::grid::locate;
+use super::{Column, MAX_COLUMNS};
+
+/// Types of PostgreSQL by width and alignment, the more usual first. Among equally cheap layouts the first found wins.
+const TYPES: [Column; 13] = [
+    Column::fixed(4, 4),
+    Column::varlena(4),
+    Column::fixed(8, 8),
+    Column::fixed(2, 2),
+    Column::fixed(1, 1),
+    Column::fixed(16, 1),
+    Column::fixed(16, 8),
+    Column::varlena(8),
+    Column::fixed(6, 4),
+    Column::fixed(6, 2),
+    Column::fixed(12, 8),
+    Column::fixed(64, 1),
+    Column::fixed(32, 8),
+];
+/// What each type costs beforehand, in bits per column.
+const PRIOR_BITS: [f64; 13] = [0.0, 0.0, 4.0, 4.0, 8.0, 60.0, 90.0, 40.0, 80.0, 80.0, 80.0, 80.0, 90.0];
+/// Bytes of values with a length word are told apart up to this position.
+const MAX_POSITION: usize = 40;
+/// No search goes on beyond this many states.
+const MAX_STATES: usize = 20_000;
+
+/// A tuple's data: as it lies in its page, and which columns it has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample<'a> {
+    /// Begins at a multiple of 8 in its page.
+    pub(crate) data: &'a [u8],
+    pub(crate) columns: usize,
+    pub(crate) present: u128,
+}
+
+struct Search<'a> {
+    samples: &'a [Sample<'a>],
+    columns: usize,
+    /// Whether data ends exactly at its last column, not at the next multiple of 8.
+    exact: bool,
+    /// By depth and places: the cost from there on, and the type to take.
+    known: HashMap<(usize, Vec<u16>), Option<(f64, usize)>>,
+}
+
+/// The cheapest layout that describes every one of `samples`, or `None`.
+///
+/// `exact` says whether data ends at its last column; otherwise zeros up to a multiple of 8 may follow.
+pub(crate) fn infer(samples: &[Sample<'_>], columns: usize, exact: bool) -> Option<Vec<Column>> {
+    if samples.is_empty() || columns == 0 || columns > MAX_COLUMNS {
+        return None;
+    }
+    let mut search = Search { samples, columns, exact, known: HashMap::new() };
+    let start = vec![0; samples.len()];
+    search.cheapest(0, &start)?;
+    let (mut layout, mut places) = (vec![], start);
+    while layout.len() < columns {
+        let (_, choice) = (*search.known.get(&(layout.len(), places.clone()))?)?;
+        places = search.follow(TYPES[choice], layout.len(), &places)?.0;
+        layout.push(TYPES[choice]);
+    }
+    Some(layout)
+}
+
+impl Search<'_> {
+    fn cheapest(&mut self, depth: usize, places: &[u16]) -> Option<f64> {
+        if depth == self.columns {
+            return self.samples.iter().zip(places).all(|(s, &at)| self.ends(s, usize::from(at))).then_some(0.0);
+        }
+        let key = (depth, places.to_vec());
+        if let Some(known) = self.known.get(&key) {
+            return known.map(|(cost, _)| cost);
+        }
+        if self.known.len() > MAX_STATES {
+            return None;
+        }
+        let mut best: Option<(f64, usize)> = None;
+        for (choice, &column) in TYPES.iter().enumerate() {
+            let Some((next, cost)) = self.follow(column, depth, places) else { continue };
+            let Some(rest) = self.cheapest(depth + 1, &next) else { continue };
+            let total = cost + rest + PRIOR_BITS[choice];
+            if best.is_none_or(|(least, _)| total < least - 1e-6) {
+                best = Some((total, choice));
+            }
+        }
+        self.known.insert(key, best);
+        best.map(|(cost, _)| cost)
+    }
+
+    fn ends(&self, sample: &Sample<'_>, at: usize) -> bool {
+        let slack = if self.exact { 0 } else { 7 };
+        at <= sample.data.len() && sample.data.len() - at <= slack && sample.data[at..].iter().all(|&byte| byte == 0)
+    }
+
+    /// Places behind column number `depth`, if it is a `column`, and what its bytes cost.
+    fn follow(&self, column: Column, depth: usize, places: &[u16]) -> Option<(Vec<u16>, f64)> {
+        let mut next = places.to_vec();
+        let mut bytes = Bytes::default();
+        for (sample, at) in self.samples.iter().zip(&mut next) {
+            if sample.columns <= depth || sample.present >> depth & 1 == 0 {
+                continue;
+            }
+            let (form, pos, len) = locate(column, sample.data, usize::from(*at), sample.data.len())?;
+            if column.is_varlena() {
+                bytes.add(0, (form as usize * 64 + len.min(63)) as u8);
+                for (i, &byte) in sample.data[pos..pos + len].iter().enumerate() {
+                    bytes.add(1 + i.min(MAX_POSITION), byte);
+                }
+            } else {
+                for (i, &byte) in sample.data[pos..pos + len].iter().enumerate() {
+                    bytes.add(i, byte);
+                }
+            }
+            *at = (pos + len) as u16;
+        }
+        Some((next, bytes.cost_bits(column)))
+    }
+}
+
+/// Bytes by position.
+#[derive(Default)]
+struct Bytes {
+    positions: Vec<Box<[u16; 256]>>,
+}
+
+impl Bytes {
+    fn add(&mut self, position: usize, byte: u8) {
+        while self.positions.len() <= position {
+            self.positions.push(Box::new([0; 256]));
+        }
+        self.positions[position][usize::from(byte)] += 1;
+    }
+
+    fn cost_bits(&self, column: Column) -> f64 {
+        let costs: Vec<f64> = self.positions.iter().map(|counts| entropy_bits(counts)).collect();
+        let mut cost: f64 = costs.iter().sum();
+        // The higher a byte of an integer, the less it varies: otherwise there are two, or none.
+        if matches!(column.width, 2 | 4 | 8) {
+            cost += costs.windows(2).map(|pair| (pair[1] - pair[0]).max(0.0) * 0.5).sum::<f64>();
+        }
+        cost
+    }
+}
+
+/// Bits of `counts` with their own distribution, and of the distribution.
+fn entropy_bits(counts: &[u16; 256]) -> f64 {
+    let total: f64 = counts.iter().map(|&n| f64::from(n)).sum();
+    let each = |&n: &u16| f64::from(n) * (total / f64::from(n)).log2() + 6.0;
+    counts.iter().filter(|&&n| n > 0).map(each).sum()
+}

@@ -1,0 +1,364 @@
+//! Columns of integers (and of all that has 1, 2, 4 or 8 bytes).
+
+use super::Grid;
+use super::code::{Context, Read, Write};
+use crate::Corrupt;
+use crate::entropy::number::{self, unzigzag, zigzag};
+use crate::entropy::{Decoder, Sink, Stream};
+use crate::wire::{Reader, put_varint};
+
+/// What is coded of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Against {
+    /// Its difference to a constant.
+    Constant,
+    /// Its difference to the row before.
+    Previous,
+    /// Its difference to an earlier column of the same row.
+    Column(u8),
+}
+
+/// How residuals become symbols.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Planes {
+    /// As a [`number`].
+    Number,
+    /// `coded` bytes from the highest that is ever used, each in the context of the one above; then `plain` bytes.
+    Bytes { coded: u8, plain: u8 },
+}
+
+/// How a column of integers is coded. The residual is `(value - reference) / step`; zigzag where it may be negative.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IntCoding {
+    pub(crate) against: Against,
+    pub(crate) planes: Planes,
+    /// The reference, or that of the first row.
+    pub(crate) base: u64,
+    pub(crate) step: u64,
+    /// The residual that is so frequent that pages of nothing else are worth a mark.
+    pub(crate) common: u64,
+}
+
+/// States of a column in a page.
+const CODED: u8 = 0;
+const ALL_COMMON: u8 = 1;
+const PLAIN: u8 = 2;
+
+/// The low `width` bytes of `value` as a signed number.
+#[inline(always)]
+fn sign_extend(value: u64, width: usize) -> i64 {
+    let shift = 64 - 8 * width as u32;
+    (value << shift) as i64 >> shift
+}
+
+#[inline(always)]
+fn mask(width: usize) -> u64 {
+    u64::MAX >> (64 - 8 * width as u32)
+}
+
+/// The `width` bytes at `at`.
+#[inline(always)]
+pub(crate) fn load(page: &[u8], at: usize, width: usize) -> u64 {
+    match width {
+        1 => page.get(at).map_or(0, |&byte| u64::from(byte)),
+        2 => page.get(at..at + 2).and_then(|b| b.first_chunk().copied()).map_or(0, |b| u64::from(u16::from_le_bytes(b))),
+        4 => page.get(at..at + 4).and_then(|b| b.first_chunk().copied()).map_or(0, |b| u64::from(u32::from_le_bytes(b))),
+        _ => page.get(at..at + 8).and_then(|b| b.first_chunk().copied()).map_or(0, u64::from_le_bytes),
+    }
+}
+
+#[inline(always)]
+fn store(page: &mut [u8], at: usize, width: usize, value: u64) {
+    let bytes = value.to_le_bytes();
+    match width {
+        1 => page[at] = bytes[0],
+        2 => page[at..at + 2].copy_from_slice(&bytes[..2]),
+        4 => page[at..at + 4].copy_from_slice(&bytes[..4]),
+        _ => page[at..at + 8].copy_from_slice(&bytes),
+    }
+}
+
+impl IntCoding {
+    pub(crate) fn streams(&self) -> usize {
+        match self.planes {
+            Planes::Number => 1,
+            Planes::Bytes { coded, .. } => usize::from(coded),
+        }
+    }
+
+    /// The column that values are differences to.
+    pub(crate) fn reference(&self) -> Option<usize> {
+        match self.against {
+            Against::Column(c) => Some(usize::from(c)),
+            Against::Constant | Against::Previous => None,
+        }
+    }
+
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        put_varint(out, match self.against {
+            Against::Constant => 0,
+            Against::Previous => 1,
+            Against::Column(c) => 2 + u64::from(c),
+        });
+        out.push(match self.planes {
+            Planes::Number => 0,
+            Planes::Bytes { coded, plain } => 1 + coded * 16 + plain,
+        });
+        for value in [self.base, self.step, self.common] {
+            put_varint(out, value);
+        }
+    }
+
+    /// Reads the coding of column `c`.
+    pub(crate) fn read(reader: &mut Reader<'_>, c: usize) -> Result<Self, Corrupt> {
+        let against = match reader.at_most(1 + c)? {
+            0 => Against::Constant,
+            1 => Against::Previous,
+            other => Against::Column((other - 2) as u8),
+        };
+        let planes = match reader.byte()? {
+            0 => Planes::Number,
+            other => {
+                let (coded, plain) = ((other - 1) / 16, (other - 1) % 16);
+                if coded + plain > 8 {
+                    return Err(Corrupt("an integer of more than 8 bytes"));
+                }
+                Planes::Bytes { coded, plain }
+            }
+        };
+        let [base, step, common] = [reader.varint()?, reader.varint()?, reader.varint()?];
+        if step == 0 {
+            return Err(Corrupt("a step of zero"));
+        }
+        Ok(Self { against, planes, base, step, common })
+    }
+
+    /// Residuals of `values`, or `None` if one has none.
+    #[inline(always)]
+    fn residual(&self, value: u64, reference: u64, width: usize) -> Option<u64> {
+        let difference = value.wrapping_sub(reference) & mask(width);
+        match self.against {
+            Against::Constant if self.step == 1 => Some(difference),
+            Against::Constant => difference.is_multiple_of(self.step).then(|| difference / self.step),
+            _ => {
+                let signed = sign_extend(difference, width);
+                if self.step == 1 {
+                    return Some(zigzag(signed));
+                }
+                let step = i64::try_from(self.step).ok()?;
+                (signed % step == 0).then(|| zigzag(signed / step))
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn value(&self, residual: u64, reference: u64, width: usize) -> u64 {
+        let difference = match self.against {
+            Against::Constant => residual.wrapping_mul(self.step),
+            _ => (unzigzag(residual) as u64).wrapping_mul(self.step),
+        };
+        reference.wrapping_add(difference) & mask(width)
+    }
+
+    /// Fills `residuals`; `false` if the coding does not have all values.
+    pub(crate) fn residuals(
+        &self,
+        page: &[u8],
+        grid: &Grid,
+        column: (usize, usize),
+        rows: &[u16],
+        others: &dyn Fn(usize) -> usize,
+        residuals: &mut Vec<u64>,
+    ) -> bool {
+        let (c, width) = column;
+        residuals.clear();
+        let mut previous = self.base;
+        let beyond = match self.planes {
+            Planes::Bytes { coded, plain } if coded + plain < 8 => u64::MAX << (8 * u32::from(coded + plain)),
+            _ => 0,
+        };
+        for &t in rows {
+            let value = load(page, usize::from(grid.pos[c * grid.rows + usize::from(t)]), width);
+            let reference = match self.against {
+                Against::Constant => self.base,
+                Against::Previous => previous,
+                Against::Column(other) => reference_of(page, grid, usize::from(other), t, others(usize::from(other))),
+            };
+            let Some(residual) = self.residual(value, reference, width) else { return false };
+            if residual & beyond != 0 {
+                return false;
+            }
+            residuals.push(residual);
+            previous = value;
+        }
+        true
+    }
+
+    /// Writes column `c` of `width` bytes.
+    pub(crate) fn put<S: Sink>(&self, w: &mut Write<'_>, sink: &mut S, c: usize, width: usize, context: Context) {
+        let mut residuals = std::mem::take(w.residuals);
+        let others = |other: usize| w.width_of(other);
+        let known = self.residuals(w.page, w.grid, (c, width), w.rows, &others, &mut residuals);
+        let base = context.base;
+        if !known {
+            sink.put(base, 0, PLAIN);
+            for &t in w.rows {
+                let cell = c * w.grid.rows + usize::from(t);
+                sink.long_bits(load(w.page, usize::from(w.grid.pos[cell]), width), 8 * width as u32);
+                w.grid.sym[cell] = 0;
+            }
+        } else if residuals.iter().all(|&residual| residual == self.common) {
+            sink.put(base, 0, ALL_COMMON);
+            let symbol = self.symbol(self.common);
+            for &t in w.rows {
+                w.grid.sym[c * w.grid.rows + usize::from(t)] = symbol;
+            }
+        } else {
+            sink.put(base, 0, CODED);
+            self.put_residuals(w, sink, c, &residuals, context);
+        }
+        *w.residuals = residuals;
+    }
+
+    /// The symbol by which other columns know a residual.
+    #[inline(always)]
+    fn symbol(&self, residual: u64) -> u8 {
+        match self.planes {
+            Planes::Number => number::split(residual).0,
+            Planes::Bytes { coded: 0, .. } => 0,
+            Planes::Bytes { coded, plain } => (residual >> (8 * u32::from(coded + plain - 1))) as u8,
+        }
+    }
+
+    fn put_residuals<S: Sink>(&self, w: &mut Write<'_>, sink: &mut S, c: usize, residuals: &[u64], context: Context) {
+        let stream = context.base + 1;
+        let mut last = 0;
+        for (&t, &residual) in w.rows.iter().zip(residuals) {
+            let ctx = context.of(w.grid, t, last);
+            last = self.symbol(residual);
+            w.grid.sym[c * w.grid.rows + usize::from(t)] = last;
+            match self.planes {
+                Planes::Number => {
+                    number::put(sink, stream, ctx, residual);
+                }
+                Planes::Bytes { coded, plain } => {
+                    let mut above = ctx;
+                    for i in 0..coded {
+                        let byte = (residual >> (8 * u32::from(coded + plain - 1 - i))) as u8;
+                        sink.put(stream + usize::from(i), above, byte);
+                        above = byte;
+                    }
+                    sink.long_bits(residual & mask_bytes(plain), 8 * u32::from(plain));
+                }
+            }
+        }
+    }
+
+    /// Reads what [`IntCoding::put`] wrote, into the page.
+    pub(crate) fn get(&self, r: &mut Read<'_, '_>, c: usize, width: usize, context: Context) -> Result<(), Corrupt> {
+        let state = r.decoder.get(r.streams[context.base].table(0));
+        match state {
+            PLAIN => {
+                for &t in r.rows {
+                    let cell = c * r.grid.rows + usize::from(t);
+                    let value = r.decoder.long_bits(8 * width as u32);
+                    store(r.page, usize::from(r.grid.pos[cell]), width, value);
+                    r.grid.sym[cell] = 0;
+                }
+                return Ok(());
+            }
+            ALL_COMMON => {
+                let symbol = self.symbol(self.common);
+                r.residuals.clear();
+                r.residuals.resize(r.rows.len(), self.common);
+                for &t in r.rows {
+                    r.grid.sym[c * r.grid.rows + usize::from(t)] = symbol;
+                }
+            }
+            CODED => self.get_residuals(r, c, context),
+            _ => return Err(Corrupt("a column's state")),
+        }
+        let rows = r.grid.rows;
+        let positions = &r.grid.pos[c * rows..][..rows];
+        match self.against {
+            Against::Constant => {
+                for (&t, &residual) in r.rows.iter().zip(r.residuals.iter()) {
+                    store(r.page, usize::from(positions[usize::from(t)]), width, self.value(residual, self.base, width));
+                }
+            }
+            Against::Previous => {
+                let mut previous = self.base;
+                for (&t, &residual) in r.rows.iter().zip(r.residuals.iter()) {
+                    previous = self.value(residual, previous, width);
+                    store(r.page, usize::from(positions[usize::from(t)]), width, previous);
+                }
+            }
+            Against::Column(other) => {
+                let other = usize::from(other);
+                let other_width = r.width_of(other);
+                for (&t, &residual) in r.rows.iter().zip(r.residuals.iter()) {
+                    let reference = reference_of(r.page, r.grid, other, t, other_width);
+                    store(r.page, usize::from(positions[usize::from(t)]), width, self.value(residual, reference, width));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn get_residuals(&self, r: &mut Read<'_, '_>, c: usize, context: Context) {
+        let streams: &[Stream] = &r.streams[context.base + 1..];
+        r.residuals.clear();
+        let mut last = 0;
+        match self.planes {
+            Planes::Number => {
+                for &t in r.rows {
+                    let (symbol, residual) = number::get(r.decoder, &streams[0], context.of(r.grid, t, last));
+                    last = symbol;
+                    r.grid.sym[c * r.grid.rows + usize::from(t)] = symbol;
+                    r.residuals.push(residual);
+                }
+            }
+            Planes::Bytes { coded, plain } => {
+                for &t in r.rows {
+                    let ctx = context.of(r.grid, t, last);
+                    let (residual, first) = get_bytes(r.decoder, streams, coded, plain, ctx);
+                    last = first;
+                    r.grid.sym[c * r.grid.rows + usize::from(t)] = first;
+                    r.residuals.push(residual);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn get_bytes(decoder: &mut Decoder<'_>, streams: &[Stream], coded: u8, plain: u8, ctx: u8) -> (u64, u8) {
+    let (mut residual, mut above, mut first) = (0u64, ctx, 0);
+    for (i, stream) in streams[..usize::from(coded)].iter().enumerate() {
+        above = decoder.get(stream.table(above));
+        residual = residual << 8 | u64::from(above);
+        if i == 0 {
+            first = above;
+        }
+    }
+    if plain == 8 {
+        return (decoder.long_bits(64), first);
+    }
+    (residual << (8 * u32::from(plain)) | decoder.long_bits(8 * u32::from(plain)), first)
+}
+
+#[inline(always)]
+fn mask_bytes(bytes: u8) -> u64 {
+    if bytes == 0 { 0 } else { u64::MAX >> (64 - 8 * u32::from(bytes)) }
+}
+
+/// What column `other` holds in row `t`; 0 where the row does not have it.
+#[inline(always)]
+fn reference_of(page: &[u8], grid: &Grid, other: usize, t: u16, width: usize) -> u64 {
+    let t = usize::from(t);
+    if grid.present[t] >> other & 1 == 0 {
+        return 0;
+    }
+    let at = usize::from(grid.pos[other * grid.rows + t]);
+    sign_extend(load(page, at, width), width) as u64
+}

@@ -1,0 +1,273 @@
+//! Which coding suits each column: all that may suit are tried on sampled pages, by the code that codes.
+
+use std::collections::HashMap;
+
+use super::bytes::{MAX_VALUE_BYTES, MAX_VALUES, Values};
+use super::code::{Write, write_contents_of, write_lengths_of};
+use super::ints::{Against, IntCoding, Planes, load};
+use super::plan::{Coding, ColumnPlan, Ctx, Plans};
+use super::words::Vocabulary;
+use super::{Column, Grid, numeric};
+use crate::entropy::Counter;
+use crate::text;
+
+/// Most bytes of a column that a vocabulary is learned from.
+const WORDS_SAMPLE: usize = 256 << 10;
+/// Phrases that vocabularies are tried with.
+const VOCABULARIES: [usize; 2] = [512, 4096];
+/// Most bytes of text that a coding as text is tried with.
+const TEXT_SAMPLE: usize = 64 << 10;
+/// A model's byte counts as so many bits of the sample: relations are larger than samples, and models are compressed.
+const MODEL_BITS: f64 = 3.0;
+/// Transformations of integers that are tried with contexts, cheapest first.
+const CONTEXT_TRIALS: usize = 3;
+
+/// A sampled page and where its values lie.
+#[derive(Debug)]
+pub(crate) struct Sampled<'a> {
+    pub(crate) page: &'a [u8],
+    pub(crate) grid: Grid,
+}
+
+/// Finds plans for `columns`; `first` is the first stream of the first.
+pub(crate) fn choose(columns: &[Column], pages: &mut [Sampled<'_>], level: i32, first: usize) -> Plans {
+    let placeholder = |&column: &Column| ColumnPlan::new(column, Coding::Text, Ctx::Nothing);
+    let mut trial = Trial {
+        plans: Plans { columns: columns.to_vec(), plans: columns.iter().map(placeholder).collect(), end: 0 },
+        pages,
+        level,
+    };
+    for c in 0..columns.len() {
+        let best = trial.best(c);
+        trial.plans.plans[c] = best;
+        // Contexts of later columns are the symbols that this plan makes.
+        trial.cost_bits(c);
+    }
+    Plans::new(trial.plans.plans, first)
+}
+
+struct Trial<'t, 'p> {
+    plans: Plans,
+    pages: &'t mut [Sampled<'p>],
+    level: i32,
+}
+
+impl Trial<'_, '_> {
+    /// Bits of column `c` as it is planned.
+    fn cost_bits(&mut self, c: usize) -> f64 {
+        let mut counter = Counter::new(self.plans.plans[c].coding.streams());
+        let (mut rows, mut residuals, mut text) = (vec![], vec![], vec![]);
+        let mut texts = vec![];
+        for Sampled { page, grid } in self.pages.iter_mut() {
+            grid.rows_of(c, &mut rows);
+            text.clear();
+            let mut w = Write { page, plans: &self.plans, grid, rows: &rows, residuals: &mut residuals, text: &mut text };
+            if self.plans.columns[c].is_varlena() {
+                write_lengths_of(&mut w, &mut counter, c);
+            }
+            write_contents_of(&mut w, &mut counter, c);
+            if !text.is_empty() {
+                texts.push(text.clone());
+            }
+        }
+        counter.estimate_bits() + text::estimate_bits(&texts, TEXT_SAMPLE, self.level)
+    }
+
+    fn try_plan(&mut self, c: usize, mut plan: ColumnPlan, best: &mut Option<(f64, ColumnPlan)>) -> f64 {
+        plan.base = 0;
+        let model_bytes = match &plan.coding {
+            Coding::Words(words) => words.model_bytes(),
+            Coding::Table(values) => values.model_bytes(),
+            _ => 0,
+        };
+        self.plans.plans[c] = plan.clone();
+        let cost = self.cost_bits(c) + MODEL_BITS * model_bytes as f64;
+        if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+            *best = Some((cost, plan));
+        }
+        cost
+    }
+
+    fn best(&mut self, c: usize) -> ColumnPlan {
+        let column = self.plans.columns[c];
+        let mut best = None;
+        if matches!(column.width, 1 | 2 | 4 | 8) {
+            self.try_ints(c, &mut best);
+        }
+        self.try_bytes(c, &mut best);
+        best.map_or_else(|| ColumnPlan::new(column, Coding::Text, Ctx::Nothing), |(_, plan)| plan)
+    }
+
+    /// All contents of column `c`, page by page.
+    fn contents(&self, c: usize) -> Vec<&[u8]> {
+        let mut rows = vec![];
+        let mut all = vec![];
+        for Sampled { page, grid } in self.pages.iter() {
+            grid.rows_of(c, &mut rows);
+            all.extend(rows.iter().map(|&t| grid.content(page, c, t)));
+        }
+        all
+    }
+
+    fn try_bytes(&mut self, c: usize, best: &mut Option<(f64, ColumnPlan)>) {
+        let column = self.plans.columns[c];
+        let contents = self.contents(c);
+        let total: usize = contents.iter().map(|content| content.len()).sum();
+        let longest = contents.iter().map(|content| content.len()).max().unwrap_or(0);
+        let runs = contents.iter().filter(|content| content.windows(2).all(|pair| pair[0] == pair[1])).count();
+        let numerics = contents.iter().filter(|content| numeric::is_numeric(content)).count();
+        let common_len = most_frequent(contents.iter().map(|content| content.len() as u64)) as u16;
+        let count = contents.len();
+        let table = frequent_values(&contents);
+        let mut vocabularies = vec![];
+        if column.is_varlena() && total > 2048 && total / count.max(1) < 256 {
+            let sample = spread(&contents, total);
+            vocabularies.extend(VOCABULARIES.map(|phrases| Vocabulary::learn(&sample, phrases)));
+        }
+        drop(contents);
+        let mut codings = vec![Coding::Text];
+        if count > 0 && column.is_varlena() && numerics == count {
+            codings.push(Coding::Numeric);
+        }
+        if longest > 1 && runs * 10 >= count * 9 {
+            codings.push(Coding::Run);
+        }
+        if longest <= 64 || total / count.max(1) <= 48 {
+            codings.extend([Coding::Positions, Coding::Order1]);
+        }
+        codings.extend(vocabularies.into_iter().map(Coding::Words));
+        codings.extend(table.map(Coding::Table));
+        for coding in codings {
+            let contextual = matches!(coding, Coding::Table(_) | Coding::Words(_));
+            let mut plan = ColumnPlan::new(column, coding, Ctx::Nothing);
+            plan.common_len = common_len;
+            let cost = self.try_plan(c, plan.clone(), best);
+            let promising = best.as_ref().is_some_and(|(least, _)| cost <= *least * 1.15);
+            if contextual && promising {
+                self.try_contexts(c, &plan, best);
+            }
+        }
+    }
+
+    /// Tries `plan` conditioned on whatever is known by then.
+    fn try_contexts(&mut self, c: usize, plan: &ColumnPlan, best: &mut Option<(f64, ColumnPlan)>) {
+        let early = plan.is_early();
+        let mut contexts = vec![Ctx::Previous];
+        for other in 0..c {
+            let known = self.plans.plans[other].is_early() || !early;
+            if known && !matches!(self.plans.plans[other].coding, Coding::Text | Coding::Order1 | Coding::Positions) {
+                contexts.push(Ctx::Column(other as u8));
+            }
+        }
+        for ctx in contexts {
+            self.try_plan(c, ColumnPlan { ctx, ..plan.clone() }, best);
+        }
+    }
+
+    fn try_ints(&mut self, c: usize, best: &mut Option<(f64, ColumnPlan)>) {
+        let column = self.plans.columns[c];
+        let width = usize::from(column.width);
+        let mut tried: Vec<(f64, ColumnPlan)> = vec![];
+        let mut against = vec![Against::Constant, Against::Previous];
+        for other in 0..c {
+            let numbers = matches!(self.plans.columns[other].width, 1 | 2 | 4 | 8);
+            if numbers && self.plans.columns[other].width >= column.width.min(2) {
+                against.push(Against::Column(other as u8));
+            }
+        }
+        for against in against {
+            let base = self.smallest(c, width);
+            let mut coding = IntCoding { against, planes: Planes::Number, base, step: 1, common: 0 };
+            let Some((largest, step, common)) = self.residuals(c, width, &coding) else { continue };
+            if step > 1 {
+                coding.step = step;
+                coding.common = most_common(common, step, against);
+            } else {
+                coding.common = common;
+            }
+            let bytes = (64 - (largest / step).leading_zeros()).div_ceil(8) as u8;
+            let mut planes = vec![Planes::Number];
+            for plain in 0..=bytes {
+                planes.push(Planes::Bytes { coded: bytes - plain, plain });
+            }
+            for planes in planes {
+                let plan = ColumnPlan::new(column, Coding::Int(IntCoding { planes, ..coding }), Ctx::Nothing);
+                let cost = self.try_plan(c, plan.clone(), best);
+                tried.push((cost, plan));
+            }
+        }
+        tried.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        for (_, plan) in tried.into_iter().take(CONTEXT_TRIALS) {
+            self.try_contexts(c, &plan, best);
+        }
+    }
+
+    /// The smallest value of column `c`, as a signed number.
+    fn smallest(&self, c: usize, width: usize) -> u64 {
+        let shift = 64 - 8 * width as u32;
+        let signed = self.contents(c).iter().map(|content| (load(content, 0, width) << shift) as i64 >> shift).min();
+        signed.unwrap_or(0) as u64 & (u64::MAX >> shift)
+    }
+
+    /// Largest residual, greatest common divisor of all, and the most frequent one, of a coding with step 1.
+    fn residuals(&self, c: usize, width: usize, coding: &IntCoding) -> Option<(u64, u64, u64)> {
+        let (mut rows, mut residuals, mut all) = (vec![], vec![], vec![]);
+        let others = |other: usize| usize::from(self.plans.columns[other].width);
+        for Sampled { page, grid } in self.pages.iter() {
+            grid.rows_of(c, &mut rows);
+            if !coding.residuals(page, grid, (c, width), &rows, &others, &mut residuals) {
+                return None;
+            }
+            all.append(&mut residuals);
+        }
+        let largest = all.iter().copied().max()?;
+        let signed = coding.against != Against::Constant;
+        let magnitude = |residual: u64| if signed { residual.div_ceil(2) } else { residual };
+        let step = all.iter().fold(0, |step, &residual| gcd(step, magnitude(residual)));
+        Some((largest, step.clamp(1, 1 << 40), most_frequent(all.into_iter())))
+    }
+}
+
+/// A residual with step 1 as one with `step`.
+fn most_common(residual: u64, step: u64, against: Against) -> u64 {
+    match against {
+        Against::Constant => residual / step,
+        _ if residual & 1 == 0 => residual / 2 / step * 2,
+        _ => residual.div_ceil(2) / step * 2 - 1,
+    }
+}
+
+fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+fn most_frequent(values: impl Iterator<Item = u64>) -> u64 {
+    let mut counts: HashMap<u64, usize> = HashMap::new();
+    for value in values {
+        *counts.entry(value).or_default() += 1;
+    }
+    counts.into_iter().max_by_key(|&(value, count)| (count, value)).map_or(0, |(value, _)| value)
+}
+
+/// The values that come often enough to have a place in a table, if they make up much of all.
+fn frequent_values(contents: &[&[u8]]) -> Option<Values> {
+    let mut counts: HashMap<&[u8], usize> = HashMap::new();
+    for &content in contents.iter().filter(|content| content.len() <= MAX_VALUE_BYTES) {
+        *counts.entry(content).or_default() += 1;
+    }
+    let mut frequent: Vec<(usize, &[u8])> =
+        counts.into_iter().filter(|(_, count)| *count >= 3).map(|(value, count)| (count, value)).collect();
+    frequent.sort_by(|(a, x), (b, y)| b.cmp(a).then_with(|| x.cmp(y)));
+    frequent.truncate(MAX_VALUES);
+    let covered: usize = frequent.iter().map(|(count, _)| count).sum();
+    (covered * 2 >= contents.len()).then(|| Values::new(frequent.into_iter().map(|(_, value)| value.into()).collect()))
+}
+
+/// Of `contents` as many as vocabularies are learned from, spread evenly.
+fn spread<'a>(contents: &[&'a [u8]], total: usize) -> Vec<&'a [u8]> {
+    let step = total.div_ceil(WORDS_SAMPLE).max(1);
+    contents.iter().step_by(step).copied().collect()
+}

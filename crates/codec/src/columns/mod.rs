@@ -1,0 +1,67 @@
+//! Rows as columns: where values lie in tuples, and how each column is coded.
+//!
+//! A [`Layout`] says what a tuple consists of: values of fixed width and values with a length word ("varlena"), each
+//! with its alignment, as PostgreSQL's `heap_fill_tuple` writes them. [`infer`] finds it from tuples alone. It is a means
+//! of modelling, never of trust: a tuple that it does not describe to the last byte is odd, and kept as it is.
+//!
+//! A page's rows are coded in two passes. The first has all that lengths depend on: so a decoder knows where
+//! everything lies before it writes a byte of the page, and writes values where they belong.
+
+pub(crate) mod bytes;
+pub(crate) mod code;
+pub(crate) mod grid;
+pub(crate) mod infer;
+pub(crate) mod ints;
+pub(crate) mod learn;
+pub(crate) mod numeric;
+pub(crate) mod plan;
+pub(crate) mod words;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use grid::{Form, Grid, Span};
+
+use crate::Corrupt;
+use crate::wire::{Reader, put_varint};
+
+/// Most columns of a layout: the bits of [`Grid`]'s masks.
+pub(crate) const MAX_COLUMNS: usize = 128;
+/// Widest value of fixed width: `name` has 64 bytes.
+pub(crate) const MAX_WIDTH: usize = 64;
+
+/// One column: where its values lie in a tuple.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Column {
+    /// Bytes of each value; 0 for values with a length word.
+    pub(crate) width: u16,
+    /// 1, 2, 4 or 8. Values with a length word are aligned where the word has four bytes.
+    pub(crate) align: u16,
+}
+
+impl Column {
+    pub(crate) const fn fixed(width: u16, align: u16) -> Self {
+        Self { width, align }
+    }
+
+    pub(crate) const fn varlena(align: u16) -> Self {
+        Self { width: 0, align }
+    }
+
+    pub(crate) fn is_varlena(self) -> bool {
+        self.width == 0
+    }
+
+    pub(crate) fn write(self, out: &mut Vec<u8>) {
+        put_varint(out, u64::from(self.width));
+        out.push(self.align as u8);
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, Corrupt> {
+        let width = reader.at_most(MAX_WIDTH)? as u16;
+        let align = u16::from(reader.byte()?);
+        if !matches!(align, 1 | 2 | 4 | 8) {
+            return Err(Corrupt("an alignment"));
+        }
+        Ok(Self { width, align })
+    }
+}

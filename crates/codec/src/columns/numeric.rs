@@ -1,0 +1,83 @@
+//! PostgreSQL's numeric: a header of two bytes (sign, scale, weight), then digits to the base of 10,000.
+//!
+//! Streams behind those of lengths: high and low byte of the header, then two halves to the base of 100 for each digit. All
+//! are conditioned on the number of digits, which follows from the length. A page that has a value of another shape
+//! keeps the column as text.
+
+use super::code::{ALL_COMMON, CODED, Read, Write};
+use super::plan::DIGITS;
+use crate::Corrupt;
+use crate::entropy::Sink;
+use crate::wire::le16;
+
+/// Most bytes that are taken for a numeric.
+const MAX_BYTES: usize = 126;
+/// Digits are below this.
+const BASE: u16 = 10_000;
+
+/// Whether digits can be told from the bytes.
+pub(crate) fn is_numeric(content: &[u8]) -> bool {
+    let shape = content.len() >= 2 && content.len().is_multiple_of(2) && content.len() <= MAX_BYTES;
+    // The short form of the header: its two high bits are 10; 11 is NaN or an infinity.
+    shape && content[1] >> 6 == 2 && content[2..].as_chunks::<2>().0.iter().all(|&d| u16::from_le_bytes(d) < BASE)
+}
+
+pub(crate) fn put<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize, base: usize) {
+    if !w.rows.iter().all(|&t| is_numeric(w.grid.content(w.page, c, t))) {
+        sink.put(base + 3, 255, ALL_COMMON);
+        for &t in w.rows {
+            w.text.extend_from_slice(w.grid.content(w.page, c, t));
+        }
+        return;
+    }
+    sink.put(base + 3, 255, CODED);
+    for &t in w.rows {
+        let cell = w.cell(c, t);
+        let content = w.grid.content(w.page, c, t);
+        let count = (content.len() / 2) as u8;
+        sink.put(base + 3, count, content[1]);
+        sink.put(base + 4, count, content[0]);
+        for i in 1..usize::from(count) {
+            let digit = le16(content, 2 * i);
+            let streams = base + 5 + 2 * (i - 1).min(DIGITS - 1);
+            sink.put(streams, count, (digit / 100) as u8);
+            sink.put(streams + 1, count, (digit % 100) as u8);
+        }
+        w.grid.sym[cell] = if count > 1 { (le16(content, 2) / 100) as u8 } else { 0 };
+    }
+}
+
+pub(crate) fn get(r: &mut Read<'_, '_>, c: usize, base: usize) -> Result<(), Corrupt> {
+    let plain = match r.decoder.get(r.streams[base + 3].table(255)) {
+        CODED => false,
+        ALL_COMMON => true,
+        _ => return Err(Corrupt("a column's state")),
+    };
+    for &t in r.rows {
+        let cell = r.cell(c, t);
+        let (at, len) = (usize::from(r.grid.pos[cell]), usize::from(r.grid.len[cell]));
+        if plain {
+            r.take_text(at, len)?;
+            continue;
+        }
+        if len < 2 || !len.is_multiple_of(2) || len > MAX_BYTES {
+            return Err(Corrupt("a numeric's length"));
+        }
+        let streams = &r.streams[base + 3..];
+        let count = (len / 2) as u8;
+        let content = &mut r.page[at..at + len];
+        content[1] = r.decoder.get(streams[0].table(count));
+        content[0] = r.decoder.get(streams[1].table(count));
+        for i in 1..usize::from(count) {
+            let pair = &streams[2 + 2 * (i - 1).min(DIGITS - 1)..];
+            let high = r.decoder.get(pair[0].table(count));
+            let low = r.decoder.get(pair[1].table(count));
+            let digit = u16::from(high) * 100 + u16::from(low);
+            content[2 * i..2 * i + 2].copy_from_slice(&digit.to_le_bytes());
+            if i == 1 {
+                r.grid.sym[cell] = high;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,195 @@
+//! How a column is coded: found in training, stored in models.
+
+use super::bytes::Values;
+use super::ints::IntCoding;
+use super::words::Vocabulary;
+use super::{Column, MAX_COLUMNS};
+use crate::Corrupt;
+use crate::wire::{Reader, put_varint};
+
+/// Positions of a value that have a stream of their own; all further ones share the last.
+pub(crate) const POSITIONS: usize = 48;
+/// Positions of digits of a numeric that have streams of their own.
+pub(crate) const DIGITS: usize = 5;
+
+/// What a column's symbols are conditioned on, beside what its coding has of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ctx {
+    Nothing,
+    /// The symbol of the row before.
+    Previous,
+    /// The symbol of another column that is coded before, in the same row.
+    Column(u8),
+}
+
+/// How values become symbols.
+#[derive(Clone, Debug)]
+pub(crate) enum Coding {
+    /// As integers, of columns of 1, 2, 4 or 8 bytes.
+    Int(IntCoding),
+    /// By their place in a table of frequent values.
+    Table(Values),
+    /// As phrases of a trained vocabulary.
+    Words(Vocabulary),
+    /// One byte, repeated.
+    Run,
+    /// Each byte in the context of the one before, with a stream per position.
+    Positions,
+    /// Each byte in the context of the one before.
+    Order1,
+    /// As PostgreSQL's numeric: digits to the base of 10,000.
+    Numeric,
+    /// In the page's text, which goes through zstd.
+    Text,
+}
+
+impl Coding {
+    const fn id(&self) -> u8 {
+        match self {
+            Self::Int(_) => 0,
+            Self::Table(_) => 1,
+            Self::Words(_) => 2,
+            Self::Run => 3,
+            Self::Positions => 4,
+            Self::Order1 => 5,
+            Self::Numeric => 6,
+            Self::Text => 7,
+        }
+    }
+
+    /// Streams that it uses, the state of the column included.
+    pub(crate) fn streams(&self) -> usize {
+        match self {
+            Self::Int(ints) => 1 + ints.streams(),
+            Self::Table(_) => 5,
+            Self::Words(_) => 6,
+            Self::Order1 => 4,
+            Self::Run => 5,
+            Self::Positions => 3 + POSITIONS,
+            Self::Numeric => 5 + 2 * DIGITS,
+            Self::Text => 3,
+        }
+    }
+}
+
+/// A column and its coding; `base` is its first stream.
+#[derive(Clone, Debug)]
+pub(crate) struct ColumnPlan {
+    pub(crate) column: Column,
+    pub(crate) coding: Coding,
+    pub(crate) ctx: Ctx,
+    /// The length that most values have, if one does.
+    pub(crate) common_len: u16,
+    pub(crate) base: usize,
+}
+
+impl ColumnPlan {
+    pub(crate) fn new(column: Column, coding: Coding, ctx: Ctx) -> Self {
+        Self { column, coding, ctx, common_len: 0, base: 0 }
+    }
+
+    /// Whether all of the column is coded in the first pass.
+    pub(crate) fn is_early(&self) -> bool {
+        self.column.is_varlena() && matches!(self.coding, Coding::Table(_) | Coding::Words(_))
+    }
+
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        self.column.write(out);
+        out.push(self.coding.id());
+        put_varint(out, match self.ctx {
+            Ctx::Nothing => 0,
+            Ctx::Previous => 1,
+            Ctx::Column(c) => 2 + u64::from(c),
+        });
+        put_varint(out, u64::from(self.common_len));
+        match &self.coding {
+            Coding::Int(ints) => ints.write(out),
+            Coding::Table(values) => values.write(out),
+            Coding::Words(words) => words.write(out),
+            Coding::Run | Coding::Positions | Coding::Order1 | Coding::Numeric | Coding::Text => {}
+        }
+    }
+
+    /// Reads the plan of column `c`.
+    fn read(reader: &mut Reader<'_>, c: usize) -> Result<Self, Corrupt> {
+        let column = Column::read(reader)?;
+        let id = reader.byte()?;
+        let ctx = match reader.at_most(1 + MAX_COLUMNS)? {
+            0 => Ctx::Nothing,
+            1 => Ctx::Previous,
+            other => Ctx::Column((other - 2) as u8),
+        };
+        let common_len = reader.at_most(usize::from(u16::MAX))? as u16;
+        let coding = match id {
+            0 if matches!(column.width, 1 | 2 | 4 | 8) => Coding::Int(IntCoding::read(reader, c)?),
+            1 => Coding::Table(Values::read(reader, column.width)?),
+            2 if column.is_varlena() => Coding::Words(Vocabulary::read(reader)?),
+            3 => Coding::Run,
+            4 => Coding::Positions,
+            5 => Coding::Order1,
+            6 if column.is_varlena() => Coding::Numeric,
+            7 => Coding::Text,
+            _ => return Err(Corrupt("a column's coding")),
+        };
+        Ok(Self { column, coding, ctx, common_len, base: 0 })
+    }
+}
+
+/// All columns of a relation. Streams are numbered on from `first`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Plans {
+    pub(crate) columns: Vec<Column>,
+    pub(crate) plans: Vec<ColumnPlan>,
+    /// First stream behind those of the columns.
+    pub(crate) end: usize,
+}
+
+impl Plans {
+    pub(crate) fn new(mut plans: Vec<ColumnPlan>, first: usize) -> Self {
+        let mut end = first;
+        for plan in &mut plans {
+            plan.base = end;
+            end += plan.coding.streams();
+        }
+        Self { columns: plans.iter().map(|plan| plan.column).collect(), plans, end }
+    }
+
+    /// One line per column, for people.
+    pub(crate) fn describe(&self) -> String {
+        let mut out = String::new();
+        for (c, plan) in self.plans.iter().enumerate() {
+            let what = match &plan.coding {
+                Coding::Int(ints) => format!("{ints:?}"),
+                Coding::Table(values) => format!("Table of {} bytes", values.model_bytes()),
+                Coding::Words(words) => format!("Words of {} bytes", words.model_bytes()),
+                other => format!("{other:?}"),
+            };
+            out += &format!("{c:3} {:?} {what} {:?} len {}\n", plan.column, plan.ctx, plan.common_len);
+        }
+        out
+    }
+
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        put_varint(out, self.plans.len() as u64);
+        for plan in &self.plans {
+            plan.write(out);
+        }
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>, first: usize) -> Result<Self, Corrupt> {
+        let count = reader.at_most(MAX_COLUMNS)?;
+        let plans = (0..count).map(|c| ColumnPlan::read(reader, c)).collect::<Result<Vec<_>, _>>()?;
+        for plan in &plans {
+            if matches!(plan.ctx, Ctx::Column(other) if usize::from(other) >= count) {
+                return Err(Corrupt("a context beyond the columns"));
+            }
+            if let Coding::Int(ints) = &plan.coding
+                && let Some(other) = ints.reference()
+                && !matches!(plans[other].column.width, 1 | 2 | 4 | 8)
+            {
+                return Err(Corrupt("a difference to what is no integer"));
+            }
+        }
+        Ok(Self::new(plans, first))
+    }
+}

@@ -1,0 +1,411 @@
+//! Short texts as phrases of a trained vocabulary.
+//!
+//! A phrase is up to 32 bytes, and may end its value: so a value that comes often is one symbol, length included. The
+//! vocabulary grows by joining what stands side by side most often (byte pair encoding), over values closed by an
+//! end mark. Each phrase is conditioned on the one before.
+
+use std::collections::HashMap;
+
+use super::bytes::append;
+use super::code::{ALL_COMMON, CODED, Context, Read, Write, get_len, put_len};
+use super::Form;
+use crate::Corrupt;
+use crate::entropy::{Sink, number};
+use crate::wire::{Reader, put_varint};
+
+/// Longest phrase.
+pub(crate) const MAX_PHRASE: usize = 32;
+/// Most phrases.
+pub(crate) const MAX_PHRASES: usize = 4096;
+/// The most frequent phrases have a symbol each; further ones share symbols, and plain bits tell them apart.
+const SINGLE: usize = 160;
+/// The symbol of a byte that is no phrase of the vocabulary.
+const LITERAL: u8 = 255;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Phrase {
+    from: u32,
+    len: u8,
+    ends: bool,
+}
+
+/// Phrases, the most frequent first.
+#[derive(Clone, Debug)]
+pub(crate) struct Vocabulary {
+    phrases: Vec<Phrase>,
+    /// Their bytes, and as many as a copy may read beyond.
+    bytes: Vec<u8>,
+    trie: Trie,
+}
+
+/// Phrases by their bytes.
+#[derive(Clone, Debug, Default)]
+struct Trie {
+    /// Open addressing of edges: key `node << 8 | byte` plus one in the low half, next node in the high half.
+    edges: Vec<u64>,
+    /// By node: place plus one of the phrase that stops here, of the one that ends a value here.
+    stops: Vec<[u16; 2]>,
+}
+
+impl Trie {
+    fn new(phrases: impl Iterator<Item = (usize, Vec<u8>, bool)>, total_bytes: usize) -> Self {
+        let slots = (2 * total_bytes + 2).next_power_of_two();
+        let mut trie = Self { edges: vec![0; slots], stops: vec![[0; 2]] };
+        for (place, bytes, ends) in phrases {
+            let mut node = 0;
+            for &byte in &bytes {
+                node = trie.enter(node, byte);
+            }
+            trie.stops[node][usize::from(ends)] = place as u16 + 1;
+        }
+        trie
+    }
+
+    #[inline(always)]
+    fn slot(&self, key: u32) -> usize {
+        (key.wrapping_mul(0x9E37_79B1) >> 7) as usize & (self.edges.len() - 1)
+    }
+
+    fn enter(&mut self, node: usize, byte: u8) -> usize {
+        if let Some(next) = self.next(node, byte) {
+            return next;
+        }
+        let key = ((node as u32) << 8 | u32::from(byte)) + 1;
+        let mut slot = self.slot(key);
+        while self.edges[slot] != 0 {
+            slot = (slot + 1) & (self.edges.len() - 1);
+        }
+        let next = self.stops.len();
+        self.edges[slot] = (next as u64) << 32 | u64::from(key);
+        self.stops.push([0; 2]);
+        next
+    }
+
+    #[inline(always)]
+    fn next(&self, node: usize, byte: u8) -> Option<usize> {
+        let key = ((node as u32) << 8 | u32::from(byte)) + 1;
+        let mut slot = self.slot(key);
+        loop {
+            let edge = self.edges[slot];
+            if edge as u32 == key {
+                return Some((edge >> 32) as usize);
+            }
+            if edge == 0 {
+                return None;
+            }
+            slot = (slot + 1) & (self.edges.len() - 1);
+        }
+    }
+
+    /// The phrase that takes most of `rest`, which is a value's end: its place and how many bytes it takes.
+    #[inline]
+    fn longest(&self, rest: &[u8]) -> Option<(usize, usize)> {
+        let mut node = 0;
+        let mut best = None;
+        for (i, &byte) in rest.iter().take(MAX_PHRASE).enumerate() {
+            match self.next(node, byte) {
+                Some(next) => node = next,
+                None => return best,
+            }
+            let [stop, _] = self.stops[node];
+            if stop > 0 {
+                best = Some((usize::from(stop) - 1, i + 1));
+            }
+        }
+        let [_, end] = self.stops[node];
+        if rest.len() <= MAX_PHRASE && end > 0 {
+            best = Some((usize::from(end) - 1, rest.len()));
+        }
+        best
+    }
+}
+
+/// Symbol, plain bits, and how many, of a phrase's place.
+#[inline(always)]
+fn split(place: usize) -> (u8, u64, u32) {
+    if place < SINGLE {
+        return (place as u8, 0, 0);
+    }
+    let (symbol, plain, n) = number::split((place - SINGLE + 16) as u64);
+    (SINGLE as u8 + symbol - 16, plain, n)
+}
+
+impl Vocabulary {
+    /// At most [`MAX_PHRASES`], the most frequent first; one of them is empty and ends a value.
+    fn new(phrases: &[(Vec<u8>, bool)]) -> Self {
+        let mut bytes = vec![];
+        let mut places = vec![];
+        for (phrase, ends) in phrases {
+            places.push(Phrase { from: bytes.len() as u32, len: phrase.len() as u8, ends: *ends });
+            bytes.extend_from_slice(phrase);
+        }
+        let total = bytes.len();
+        let each = phrases.iter().enumerate().map(|(i, (phrase, ends))| (i, phrase.clone(), *ends));
+        let trie = Trie::new(each, total);
+        bytes.resize(total + MAX_PHRASE, 0);
+        Self { phrases: places, bytes, trie }
+    }
+
+    fn phrase(&self, place: usize) -> (Vec<u8>, bool) {
+        let phrase = self.phrases[place];
+        let from = phrase.from as usize;
+        (self.bytes[from..from + usize::from(phrase.len)].to_vec(), phrase.ends)
+    }
+
+    /// Bytes that the vocabulary takes in a model, before the model is compressed.
+    pub(crate) fn model_bytes(&self) -> usize {
+        self.bytes.len() - MAX_PHRASE + self.phrases.len()
+    }
+
+    /// Cuts a value into phrases; `None` stands for the next byte as it is.
+    #[inline(always)]
+    fn cut(&self, value: &[u8], mut each: impl FnMut(Option<usize>, usize)) {
+        let mut at = 0;
+        loop {
+            match self.trie.longest(&value[at..]) {
+                Some((place, len)) => {
+                    each(Some(place), at);
+                    at += len;
+                    if self.phrases[place].ends {
+                        return;
+                    }
+                }
+                None => {
+                    each(None, at);
+                    at += 1;
+                }
+            }
+        }
+    }
+
+    /// Learns from `values`, of some hundred KiB at most.
+    pub(crate) fn learn(values: &[&[u8]], max_phrases: usize) -> Self {
+        let mut joined = join_pairs(values, max_phrases.min(MAX_PHRASES));
+        joined.push((vec![], true));
+        // What the final cutting hardly uses goes, twice: cutting anew uses others more.
+        let mut vocabulary = Self::new(&joined);
+        for _ in 0..2 {
+            let mut uses = vec![0u32; vocabulary.phrases.len()];
+            for value in values {
+                vocabulary.cut(value, |place, _| {
+                    if let Some(place) = place {
+                        uses[place] += 1;
+                    }
+                });
+            }
+            let mut kept: Vec<(u32, (Vec<u8>, bool))> = (0..uses.len())
+                .map(|place| (uses[place], vocabulary.phrase(place)))
+                .filter(|(uses, (phrase, ends))| *uses >= 4 || (phrase.is_empty() && *ends))
+                .collect();
+            kept.sort_by(|(a, x), (b, y)| b.cmp(a).then_with(|| x.cmp(y)));
+            let kept: Vec<(Vec<u8>, bool)> = kept.into_iter().map(|(_, phrase)| phrase).collect();
+            vocabulary = Self::new(&kept);
+        }
+        vocabulary
+    }
+
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        put_varint(out, self.phrases.len() as u64);
+        for phrase in &self.phrases {
+            out.push(phrase.len << 1 | u8::from(phrase.ends));
+        }
+        out.extend_from_slice(&self.bytes[..self.bytes.len() - MAX_PHRASE]);
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, Corrupt> {
+        let count = reader.at_most(MAX_PHRASES)?;
+        let heads = reader.take(count)?;
+        let mut phrases = Vec::with_capacity(count);
+        for &head in heads {
+            let len = usize::from(head >> 1);
+            if len > MAX_PHRASE {
+                return Err(Corrupt("a phrase is too long"));
+            }
+            phrases.push((reader.take(len)?.to_vec(), head & 1 == 1));
+        }
+        if !phrases.iter().any(|(phrase, ends)| phrase.is_empty() && *ends) {
+            return Err(Corrupt("a vocabulary without an end"));
+        }
+        if phrases.iter().any(|(phrase, ends)| phrase.is_empty() && !*ends) {
+            return Err(Corrupt("a phrase of nothing"));
+        }
+        Ok(Self::new(&phrases))
+    }
+
+    /// Streams: state, first phrase, further phrases, bytes that are no phrase, lengths (two).
+    pub(crate) fn put<S: Sink>(&self, w: &mut Write<'_>, sink: &mut S, c: usize, context: Context) {
+        let base = context.base;
+        let usual = |cell: usize| w.grid.form[cell] == Form::usual(usize::from(w.grid.len[cell]));
+        if !w.rows.iter().all(|&t| usual(w.cell(c, t))) {
+            sink.put(base, 0, ALL_COMMON);
+            for &t in w.rows {
+                let cell = w.cell(c, t);
+                put_len(sink, base + 4, 0, usize::from(w.grid.len[cell]), w.grid.form[cell]);
+                let mut above = 0;
+                for &byte in w.grid.content(w.page, c, t) {
+                    sink.put(base + 3, above, byte);
+                    above = byte;
+                }
+            }
+            return;
+        }
+        sink.put(base, 0, CODED);
+        let mut first = 0;
+        for &t in w.rows {
+            let mut ctx = context.of(w.grid, t, first);
+            let mut stream = base + 1;
+            let content = w.grid.content(w.page, c, t);
+            self.cut(content, |place, at| {
+                let (symbol, plain, n) = place.map_or((LITERAL, 0, 0), split);
+                sink.put(stream, ctx, symbol);
+                sink.bits(plain as u32, n);
+                if symbol == LITERAL {
+                    sink.put(base + 3, 0, content[at]);
+                }
+                if stream == base + 1 {
+                    first = symbol;
+                    stream = base + 2;
+                }
+                ctx = symbol;
+            });
+            let cell = w.cell(c, t);
+            w.grid.sym[cell] = first;
+        }
+    }
+
+    /// Reads what [`Vocabulary::put`] wrote: lengths into the grid, contents to `r.early`.
+    pub(crate) fn get(&self, r: &mut Read<'_, '_>, c: usize, context: Context) -> Result<(), Corrupt> {
+        let streams = &r.streams[context.base..context.base + 6];
+        let max = r.page.len();
+        match r.decoder.get(streams[0].table(0)) {
+            CODED => {}
+            ALL_COMMON => return get_plain(r, c, context.base),
+            _ => return Err(Corrupt("a column's state")),
+        }
+        let bytes = &mut r.early.bytes;
+        let mut last = 0;
+        for &t in r.rows {
+            let begin = bytes.len();
+            let mut ctx = context.of(r.grid, t, last);
+            let mut stream = &streams[1];
+            let mut first = None;
+            loop {
+                let symbol = r.decoder.get(stream.table(ctx));
+                ctx = symbol;
+                stream = &streams[2];
+                first.get_or_insert(symbol);
+                if symbol == LITERAL {
+                    bytes.push(r.decoder.get(streams[3].table(0)));
+                } else {
+                    let place = if usize::from(symbol) < SINGLE {
+                        usize::from(symbol)
+                    } else {
+                        let symbol = symbol - SINGLE as u8 + 16;
+                        let plain = u64::from(r.decoder.bits(number::plain_bits(symbol).min(16)));
+                        number::join(symbol, plain) as usize - 16 + SINGLE
+                    };
+                    let phrase = self.phrases.get(place).ok_or(Corrupt("a phrase beyond its vocabulary"))?;
+                    append(bytes, &self.bytes, phrase.from as usize, usize::from(phrase.len));
+                    if phrase.ends {
+                        break;
+                    }
+                }
+                if bytes.len() > max {
+                    return Err(Corrupt("contents are longer than their page"));
+                }
+            }
+            let len = bytes.len() - begin;
+            last = first.unwrap_or(0);
+            let cell = c * r.grid.rows + usize::from(t);
+            (r.grid.len[cell], r.grid.form[cell], r.grid.sym[cell]) = (len as u16, Form::usual(len), last);
+        }
+        Ok(())
+    }
+}
+
+/// A column of a page that has values of another form.
+fn get_plain(r: &mut Read<'_, '_>, c: usize, base: usize) -> Result<(), Corrupt> {
+    for &t in r.rows {
+        let (len, form) = get_len(r.decoder, &r.streams[base + 4..], 0)?;
+        if r.early.bytes.len() + usize::from(len) > r.page.len() {
+            return Err(Corrupt("contents are longer than their page"));
+        }
+        let mut above = 0;
+        for _ in 0..len {
+            above = r.decoder.get(r.streams[base + 3].table(above));
+            r.early.bytes.push(above);
+        }
+        let cell = r.cell(c, t);
+        (r.grid.len[cell], r.grid.form[cell]) = (len, form);
+    }
+    Ok(())
+}
+
+/// The mark behind each value.
+const END: u32 = 256;
+/// Joins are made in rounds of the most frequent pairs.
+const ROUNDS: usize = 16;
+/// A pair that is less frequent than this is not joined.
+const MIN_PAIRS: u32 = 6;
+
+/// Byte pair encoding: frequent bytes and joins, with whether each ends its value.
+fn join_pairs(values: &[&[u8]], max_phrases: usize) -> Vec<(Vec<u8>, bool)> {
+    // Ids below 256 are bytes, 256 is the end mark, further ones are joins.
+    let mut phrases: Vec<(Vec<u8>, bool)> = (0..=255u8).map(|byte| (vec![byte], false)).collect();
+    phrases.push((vec![], true));
+    let mut texts: Vec<Vec<u32>> =
+        values.iter().map(|value| value.iter().map(|&byte| u32::from(byte)).chain([END]).collect()).collect();
+    let mut uses = [0u32; 256];
+    for &byte in values.iter().copied().flatten() {
+        uses[usize::from(byte)] += 1;
+    }
+    for _ in 0..ROUNDS {
+        let room = (max_phrases + 257).saturating_sub(phrases.len());
+        let mut pairs: HashMap<(u32, u32), u32> = HashMap::new();
+        for pair in texts.iter().flat_map(|text| text.windows(2)) {
+            *pairs.entry((pair[0], pair[1])).or_default() += 1;
+        }
+        let fits = |&(a, b): &(u32, u32)| phrases[a as usize].0.len() + phrases[b as usize].0.len() <= MAX_PHRASE;
+        let mut frequent: Vec<(u32, (u32, u32))> =
+            pairs.into_iter().filter(|(pair, n)| *n >= MIN_PAIRS && fits(pair)).map(|(pair, n)| (n, pair)).collect();
+        frequent.sort_unstable_by(|x, y| y.cmp(x));
+        frequent.truncate(room.min(max_phrases / 8 + 16));
+        if frequent.is_empty() {
+            break;
+        }
+        let mut joins = HashMap::new();
+        for (_, (a, b)) in frequent {
+            let joined = [&phrases[a as usize].0[..], &phrases[b as usize].0[..]].concat();
+            joins.insert((a, b), phrases.len() as u32);
+            phrases.push((joined, phrases[b as usize].1));
+        }
+        for text in &mut texts {
+            apply(text, &joins);
+        }
+    }
+    let frequent = |i: usize| i >= 256 || uses[i] >= MIN_PAIRS;
+    let mut kept: Vec<(Vec<u8>, bool)> =
+        phrases.into_iter().enumerate().filter(|&(i, _)| frequent(i) && i as u32 != END).map(|(_, phrase)| phrase).collect();
+    kept.sort();
+    kept.dedup();
+    kept.truncate(MAX_PHRASES - 1);
+    kept
+}
+
+fn apply(text: &mut Vec<u32>, joins: &HashMap<(u32, u32), u32>) {
+    let (mut to, mut from) = (0, 0);
+    while from < text.len() {
+        match text.get(from + 1).and_then(|&next| joins.get(&(text[from], next))) {
+            Some(&joined) => {
+                text[to] = joined;
+                from += 2;
+            }
+            None => {
+                text[to] = text[from];
+                from += 1;
+            }
+        }
+        to += 1;
+    }
+    text.truncate(to);
+}

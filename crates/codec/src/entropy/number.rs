@@ -1,0 +1,63 @@
+//! Numbers of any size: a symbol for their magnitude, plain bits for the rest.
+//!
+//! Below 16 the symbol is the number. Above, with `e` the place of its highest bit, the symbol is `16 + 4 (e - 4) + m`
+//! where `m` are the two bits below the highest; `e - 2` plain bits follow.
+
+use super::{Decoder, Sink, Stream};
+
+/// Symbol, plain bits, and how many.
+#[inline]
+pub(crate) fn split(value: u64) -> (u8, u64, u32) {
+    if value < 16 {
+        return (value as u8, 0, 0);
+    }
+    let e = 63 - value.leading_zeros();
+    let n = e - 2;
+    let symbol = 16 + 4 * (e - 4) as u8 + (value >> n & 3) as u8;
+    (symbol, value & ((1 << n) - 1), n)
+}
+
+/// How many plain bits follow a symbol.
+#[inline]
+pub(crate) fn plain_bits(symbol: u8) -> u32 {
+    if symbol < 16 { 0 } else { u32::from(symbol - 16) / 4 + 2 }
+}
+
+/// The inverse of [`split`].
+#[inline]
+pub(crate) fn join(symbol: u8, plain: u64) -> u64 {
+    if symbol < 16 {
+        return u64::from(symbol);
+    }
+    let n = plain_bits(symbol);
+    (4 | u64::from((symbol - 16) & 3)) << n | plain
+}
+
+/// Writes `value`; returns its symbol.
+#[inline]
+pub(crate) fn put<S: Sink>(sink: &mut S, id: usize, ctx: u8, value: u64) -> u8 {
+    let (symbol, plain, n) = split(value);
+    sink.put(id, ctx, symbol);
+    sink.long_bits(plain, n);
+    symbol
+}
+
+/// Reads what [`put`] wrote: symbol and value.
+#[inline]
+pub(crate) fn get(decoder: &mut Decoder<'_>, stream: &Stream, ctx: u8) -> (u8, u64) {
+    let symbol = decoder.get(stream.table(ctx));
+    let plain = decoder.long_bits(plain_bits(symbol));
+    (symbol, join(symbol, plain))
+}
+
+/// Small positive and negative numbers become small ones.
+#[inline]
+pub(crate) fn zigzag(value: i64) -> u64 {
+    (value << 1 ^ value >> 63) as u64
+}
+
+/// The inverse of [`zigzag`].
+#[inline]
+pub(crate) fn unzigzag(value: u64) -> i64 {
+    (value >> 1) as i64 ^ -((value & 1) as i64)
+}

@@ -1,0 +1,176 @@
+//! rANS with two interleaved states.
+//!
+//! States are in `2^16 .. 2^32`. The first symbol belongs to the first state, the second to the second, and so on.
+//! A code is the two states, four bytes each, then words of two bytes, all little endian. Each state begins (and its
+//! decoding ends) with 16 bits that the caller chooses: they carry a part of the page for nothing.
+//!
+//! Decoding takes no bytes beyond the end: there it reads zeros, and [`Decoder::finish`] says that the code is corrupt.
+
+use super::{Sink, Stream, Table};
+use crate::Corrupt;
+
+const LOW: u32 = 1 << 16;
+
+/// Collects symbols, then codes them from the last to the first.
+#[derive(Debug, Default)]
+pub(crate) struct Ops {
+    /// Start 16, frequency - 1 12, bits - 1 4.
+    ops: Vec<u32>,
+    words: Vec<u16>,
+}
+
+impl Ops {
+    pub(crate) fn clear(&mut self) {
+        self.ops.clear();
+    }
+
+    #[inline(always)]
+    fn push(&mut self, start: u32, freq: u32, bits: u32) {
+        self.ops.push(start | (freq - 1) << 16 | (bits - 1) << 28);
+    }
+
+    /// Appends the code of all symbols since [`Ops::clear`] to `out`.
+    pub(crate) fn finish(&mut self, carried: [u16; 2], out: &mut Vec<u8>) {
+        let [mut a, mut b] = carried.map(|bits| LOW | u32::from(bits));
+        self.words.clear();
+        if let (1, Some(&last)) = (self.ops.len() % 2, self.ops.last()) {
+            // After an odd number of symbols it is the second state's turn, which then carries the first number.
+            (a, b) = (step(b, last, &mut self.words), a);
+        }
+        for pair in self.ops[..self.ops.len() & !1].rchunks_exact(2) {
+            b = step(b, pair[1], &mut self.words);
+            a = step(a, pair[0], &mut self.words);
+        }
+        out.extend_from_slice(&a.to_le_bytes());
+        out.extend_from_slice(&b.to_le_bytes());
+        out.extend(self.words.iter().rev().flat_map(|word| word.to_le_bytes()));
+    }
+}
+
+#[inline(always)]
+fn step(mut x: u32, op: u32, words: &mut Vec<u16>) -> u32 {
+    let (start, freq, bits) = (op & 0xFFFF, (op >> 16 & 0xFFF) + 1, (op >> 28) + 1);
+    if u64::from(x) >= u64::from(freq) << (32 - bits) {
+        words.push(x as u16);
+        x >>= 16;
+    }
+    let quotient = x / freq;
+    (quotient << bits) + (x - quotient * freq) + start
+}
+
+/// Codes with trained streams.
+#[derive(Debug)]
+pub(crate) struct Encoder<'a> {
+    streams: &'a [Stream],
+    ops: &'a mut Ops,
+}
+
+impl<'a> Encoder<'a> {
+    pub(crate) fn new(streams: &'a [Stream], ops: &'a mut Ops) -> Self {
+        ops.clear();
+        Self { streams, ops }
+    }
+
+    #[inline(always)]
+    fn put_in(&mut self, table: &Table, symbol: u8) {
+        let slot = table.slot(symbol);
+        if slot.freq > 0 && !table.is_escape(symbol) {
+            self.ops.push(u32::from(slot.start), u32::from(slot.freq), table.bits());
+        } else if let Some(escape) = table.escape() {
+            let slot = table.slot(escape);
+            self.ops.push(u32::from(slot.start), u32::from(slot.freq), table.bits());
+            self.ops.push(u32::from(symbol), 1, 8);
+        }
+    }
+}
+
+impl Sink for Encoder<'_> {
+    #[inline]
+    fn put(&mut self, id: usize, ctx: u8, symbol: u8) {
+        let streams = self.streams;
+        self.put_in(streams[id].table(ctx), symbol);
+    }
+
+    #[inline]
+    fn bits(&mut self, value: u32, n: u32) {
+        if n > 0 {
+            self.ops.push(value, 1, n);
+        }
+    }
+}
+
+/// Reads symbols in the order in which they were written.
+#[derive(Debug)]
+pub(crate) struct Decoder<'a> {
+    a: u32,
+    b: u32,
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Decoder<'a> {
+    /// Begins with a code of [`Ops::finish`].
+    pub(crate) fn new(code: &'a [u8]) -> Result<Self, Corrupt> {
+        let (a, rest) = code.split_first_chunk::<4>().ok_or(Corrupt("a code without states"))?;
+        let (b, bytes) = rest.split_first_chunk::<4>().ok_or(Corrupt("a code without states"))?;
+        Ok(Self { a: u32::from_le_bytes(*a), b: u32::from_le_bytes(*b), bytes, at: 0 })
+    }
+
+    #[inline(always)]
+    fn turn(&mut self, x: u32) {
+        let word = match self.bytes.get(self.at..self.at + 2) {
+            Some(word) => u32::from(word[0]) | u32::from(word[1]) << 8,
+            None => 0,
+        };
+        let refill = x < LOW;
+        self.at += usize::from(refill) * 2;
+        self.a = self.b;
+        self.b = if refill { x << 16 | word } else { x };
+    }
+
+    /// The next symbol.
+    #[inline(always)]
+    pub(crate) fn get(&mut self, table: &Table) -> u8 {
+        let (x, bits) = (self.a, table.bits());
+        let slot = x & ((1 << bits) - 1);
+        let symbol = table.symbol(slot as usize);
+        let range = table.slot(symbol);
+        self.turn(u32::from(range.freq).wrapping_mul(x >> bits) + slot - u32::from(range.start));
+        if table.is_escape(symbol) { self.bits(8) as u8 } else { symbol }
+    }
+
+    /// The next `n` bits, `n` in 0..=16.
+    #[inline(always)]
+    pub(crate) fn bits(&mut self, n: u32) -> u32 {
+        if n == 0 {
+            return 0;
+        }
+        let x = self.a;
+        self.turn(x >> n);
+        x & ((1 << n) - 1)
+    }
+
+    /// The next `n` bits, `n` in 0..=64.
+    #[inline(always)]
+    pub(crate) fn long_bits(&mut self, n: u32) -> u64 {
+        let (mut value, mut done) = (0, 0);
+        while done < n {
+            let step = (n - done).min(16);
+            value |= u64::from(self.bits(step)) << done;
+            done += step;
+        }
+        value
+    }
+
+    /// The 16 bits that each state carries.
+    ///
+    /// # Errors
+    /// When the code was not used up exactly.
+    pub(crate) fn finish(self) -> Result<[u16; 2], Corrupt> {
+        let carried = [self.a, self.b].map(|state| (state >> 16 == 1).then_some(state as u16));
+        match carried {
+            [Some(a), Some(b)] if self.at == self.bytes.len() => Ok([a, b]),
+            _ => Err(Corrupt("a code does not end where its page does")),
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! Models: learned, stored, used.
+
+use zstd::zstd_safe;
+
+use crate::entropy::{Counter, Decoder, Encoder, Stream};
+use crate::limits::{DICTIONARY, MODEL_MAX, MODEL_PLAIN_MAX, PAGE_MAX, PAGE_MIN, STREAMS_MAX};
+use crate::postgres::checksum::checksum;
+use crate::postgres::heap::{self, HeapModel};
+use crate::postgres::page::CHECKSUM_AT;
+use crate::scratch::Scratch;
+use crate::text::{Dictionary, MAX_TEXT};
+use crate::wire::{Reader, put_bytes, put_varint};
+use crate::Corrupt;
+
+/// Version of stored models.
+const VERSION: u8 = 1;
+/// Of so many sampled pages one is held out: the model has to gain on those it was not trained on.
+const HELD_OUT: usize = 5;
+/// A model has to save at least one part in so many of what zstd-3 makes of the held-out pages.
+const MIN_GAIN: usize = 20;
+
+/// What a model describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// PostgreSQL's tables.
+    PostgresHeap,
+}
+
+/// How to learn.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Level of zstd for text, 1..=19.
+    pub level: i32,
+    /// Pages that the relation has: the model's bytes are weighed against what it saves on so many.
+    pub relation_pages: u64,
+}
+
+/// What the pages of a relation have in common.
+#[derive(Debug)]
+pub struct Model {
+    page_bytes: usize,
+    level: i32,
+    parts: Parts,
+    streams: Vec<Stream>,
+    dictionary: Dictionary,
+}
+
+#[derive(Debug)]
+enum Parts {
+    Heap(HeapModel),
+}
+
+/// Flags of a record: its first byte.
+mod flags {
+    pub(super) const TEXT: u8 = 1;
+    pub(super) const TEXT_FRAME: u8 = 2;
+    pub(super) const STALE: u8 = 4;
+    pub(super) const STALE_FRAME: u8 = 8;
+    pub(super) const ALL: u8 = 15;
+}
+
+/// Learns a model from sampled pages of one relation, all of one length, spread over the whole relation; some hundred
+/// are enough. `None` if the pages are of no known kind, or if the model does not gain on pages that it was not
+/// trained on, its own bytes counted.
+#[must_use]
+pub fn learn(pages: &[&[u8]], options: Options) -> Option<Model> {
+    let page_bytes = pages.first()?.len();
+    if !page_bytes.is_power_of_two() || !(PAGE_MIN..=PAGE_MAX).contains(&page_bytes) {
+        return None;
+    }
+    let same: Vec<&[u8]> = pages.iter().copied().filter(|page| page.len() == page_bytes).collect();
+    let held_out: Vec<&[u8]> = same.iter().copied().skip(HELD_OUT / 2).step_by(HELD_OUT).collect();
+    let rest = same.iter().enumerate().filter(|(i, _)| i % HELD_OUT != HELD_OUT / 2);
+    let training: Vec<&[u8]> = rest.map(|(_, page)| *page).collect();
+    let heap = heap::learn::learn(&training, options.level)?;
+    let model = Model::train(Parts::Heap(heap), &training, page_bytes, options.level)?;
+    model.gains(&held_out, options).then_some(model)
+}
+
+impl Model {
+    /// Counts what coding `pages` takes, and makes tables and a dictionary of it.
+    fn train(parts: Parts, pages: &[&[u8]], page_bytes: usize, level: i32) -> Option<Self> {
+        let count = parts.stream_count();
+        let mut counter = Counter::new(count);
+        let mut scratch = Scratch::new();
+        let mut texts = vec![];
+        for page in pages {
+            if parts.write(page, &mut scratch, &mut counter).is_some() && !scratch.buffers.text.is_empty() {
+                texts.push(scratch.buffers.text.clone());
+            }
+        }
+        let streams = counter.train().0;
+        let dictionary = train_dictionary(&texts, level)?;
+        Some(Self { page_bytes, level, parts, streams, dictionary })
+    }
+
+    /// Whether the model gains on `held_out`, the bytes of the model counted.
+    fn gains(&self, held_out: &[&[u8]], options: Options) -> bool {
+        let mut scratch = Scratch::new();
+        let (mut with, mut without, mut record) = (0, 0, vec![]);
+        for page in held_out {
+            let generic = zstd::bulk::compress(page, 3).map_or(page.len(), |bytes| bytes.len().min(page.len()));
+            record.clear();
+            let coded = self.encode(&mut scratch, page, &mut record);
+            with += if coded { record.len().min(generic) } else { generic };
+            without += generic;
+        }
+        if held_out.is_empty() {
+            return false;
+        }
+        let saved = without.saturating_sub(with) as f64 / held_out.len() as f64 * options.relation_pages as f64;
+        with + without / MIN_GAIN < without && saved > self.to_bytes().len() as f64
+    }
+
+    /// What the model describes.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self.parts {
+            Parts::Heap(_) => Kind::PostgresHeap,
+        }
+    }
+
+    /// Length of the pages that it codes.
+    #[must_use]
+    pub fn page_bytes(&self) -> usize {
+        self.page_bytes
+    }
+
+    /// Appends the record of `page` to `out`, and says `true`; or says `false`, and leaves `out` as it was, if the page is not
+    /// exactly what the model describes. A record has been decoded and compared with its page.
+    pub fn encode(&self, scratch: &mut Scratch, page: &[u8], out: &mut Vec<u8>) -> bool {
+        let begin = out.len();
+        if page.len() != self.page_bytes || !self.encode_unverified(scratch, page, out) {
+            out.truncate(begin);
+            return false;
+        }
+        let mut again = std::mem::take(&mut scratch.again);
+        again.resize(page.len(), 0);
+        let same = self.decode(scratch, &out[begin..], &mut again).is_ok() && again == page;
+        scratch.again = again;
+        if !same {
+            out.truncate(begin);
+        }
+        same
+    }
+
+    /// As [`Model::encode`], for measuring what verification costs.
+    #[doc(hidden)]
+    pub fn encode_unverified(&self, scratch: &mut Scratch, page: &[u8], out: &mut Vec<u8>) -> bool {
+        let mut ops = std::mem::take(&mut scratch.ops);
+        let mut encoder = Encoder::new(&self.streams, &mut ops);
+        let carried = self.parts.write(page, scratch, &mut encoder);
+        let done = carried.is_some_and(|carried| {
+            scratch.code.clear();
+            ops.finish(carried, &mut scratch.code);
+            self.finish_record(scratch, page, out)
+        });
+        scratch.ops = ops;
+        done
+    }
+
+    fn finish_record(&self, scratch: &mut Scratch, page: &[u8], out: &mut Vec<u8>) -> bool {
+        let text = &scratch.buffers.text;
+        let stale = &scratch.heap.stale;
+        if text.len() >= MAX_TEXT || stale.bytes.len() >= MAX_TEXT {
+            return false;
+        }
+        let at = out.len();
+        let mut mode = 0;
+        out.push(0);
+        if !text.is_empty() || !stale.bytes.is_empty() {
+            put_varint(out, scratch.code.len() as u64);
+        }
+        if !text.is_empty() {
+            put_varint(out, text.len() as u64);
+        }
+        out.extend_from_slice(&scratch.code);
+        if !text.is_empty() {
+            mode |= flags::TEXT;
+            scratch.code.clear();
+            if scratch.contexts.compress(text, &self.dictionary, &mut scratch.code) {
+                mode |= flags::TEXT_FRAME;
+            }
+            if !stale.bytes.is_empty() {
+                put_varint(out, scratch.code.len() as u64);
+            }
+            out.extend_from_slice(&scratch.code);
+        }
+        if !stale.bytes.is_empty() {
+            mode |= flags::STALE;
+            scratch.page.clear();
+            scratch.page.extend_from_slice(page);
+            stale.fill(&mut scratch.page, true);
+            if scratch.contexts.compress_after(&stale.bytes, live(&mut scratch.page), 1, out) {
+                mode |= flags::STALE_FRAME;
+            }
+        }
+        out[at] = mode;
+        true
+    }
+
+    /// Fills `page` from its record.
+    ///
+    /// # Errors
+    /// [`Corrupt`] when `record` is not one that this model made of a page as long as `page`; what `page` holds is
+    /// arbitrary then.
+    pub fn decode(&self, scratch: &mut Scratch, record: &[u8], page: &mut [u8]) -> Result<(), Corrupt> {
+        if page.len() != self.page_bytes {
+            return Err(Corrupt("the page has another length"));
+        }
+        let mut reader = Reader::new(record);
+        let mode = reader.byte()?;
+        if mode & !flags::ALL != 0 {
+            return Err(Corrupt("a record's mode"));
+        }
+        let (has_text, has_stale) = (mode & flags::TEXT != 0, mode & flags::STALE != 0);
+        let code_bytes = if has_text || has_stale { reader.at_most(record.len())? } else { reader.rest().len() };
+        let text_bytes = if has_text { reader.at_most(MAX_TEXT - 1)? } else { 0 };
+        let code = reader.take(code_bytes)?;
+        let Scratch { buffers, heap, contexts, .. } = scratch;
+        buffers.text.clear();
+        if has_text {
+            let stored = if has_stale { reader.bytes(record.len())? } else { reader.take(reader.rest().len())? };
+            if mode & flags::TEXT_FRAME != 0 {
+                buffers.text.resize(text_bytes, 0);
+                contexts.decompress(stored, &self.dictionary, &mut buffers.text)?;
+            } else if stored.len() == text_bytes {
+                buffers.text.extend_from_slice(stored);
+            } else {
+                return Err(Corrupt("a text's length"));
+            }
+        }
+        page.fill(0);
+        let Parts::Heap(model) = &self.parts;
+        let shape = heap::read::get(model, &self.streams, Decoder::new(code)?, heap, buffers, page)?;
+        if buffers.text_taken != buffers.text.len() {
+            return Err(Corrupt("a text is too long"));
+        }
+        let stale = &mut heap.stale;
+        if has_stale {
+            let stored = reader.rest();
+            if mode & flags::STALE_FRAME != 0 {
+                stale.bytes.resize(stale.len(), 0);
+                let mut bytes = std::mem::take(&mut stale.bytes);
+                heap.header.write(page);
+                let done = contexts.decompress_after(stored, live(page), &mut bytes);
+                heap.stale.bytes = bytes;
+                done?;
+            } else if stored.len() == stale.len() {
+                stale.bytes.clear();
+                stale.bytes.extend_from_slice(stored);
+            } else {
+                return Err(Corrupt("stale bytes are of another length"));
+            }
+            heap.stale.fill(page, false);
+            heap.header.write(page);
+        } else if stale.len() != 0 {
+            return Err(Corrupt("stale bytes are missing"));
+        }
+        if shape.checksum == 1 {
+            heap.header.checksum = 0;
+            heap.header.write(page);
+            let sum = checksum(page, heap.block);
+            page[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&sum.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    /// The model as it is stored.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut plain = vec![];
+        put_varint(&mut plain, self.page_bytes as u64);
+        plain.push(self.level as u8);
+        match &self.parts {
+            Parts::Heap(model) => {
+                plain.push(0);
+                model.write_model(&mut plain);
+            }
+        }
+        put_varint(&mut plain, self.streams.len() as u64);
+        for stream in &self.streams {
+            stream.write(&mut plain);
+        }
+        put_bytes(&mut plain, self.dictionary.bytes());
+        let mut out = vec![VERSION];
+        put_varint(&mut out, plain.len() as u64);
+        // The level is one that exists; and what zstd makes of a buffer fits its bound.
+        out.extend(zstd::bulk::compress(&plain, 12).unwrap_or_default());
+        out
+    }
+
+    /// A model from what [`Model::to_bytes`] gave.
+    ///
+    /// # Errors
+    /// [`Corrupt`] when it did not.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Corrupt> {
+        let mut reader = Reader::new(bytes);
+        if bytes.len() > MODEL_MAX || reader.byte()? != VERSION {
+            return Err(Corrupt("a model of another version, or too long"));
+        }
+        let plain_bytes = reader.at_most(MODEL_PLAIN_MAX)?;
+        let mut plain = vec![0; plain_bytes];
+        let done = zstd_safe::decompress(&mut plain[..], reader.rest());
+        if done != Ok(plain_bytes) {
+            return Err(Corrupt("a model's frame"));
+        }
+        let mut reader = Reader::new(&plain);
+        let page_bytes = reader.at_most(PAGE_MAX)?;
+        if !page_bytes.is_power_of_two() || page_bytes < PAGE_MIN {
+            return Err(Corrupt("a model's page size"));
+        }
+        let level = i32::from(reader.byte()?).clamp(1, 22);
+        let parts = match reader.byte()? {
+            0 => Parts::Heap(HeapModel::read_model(&mut reader)?),
+            _ => return Err(Corrupt("a model's kind")),
+        };
+        let count = reader.at_most(STREAMS_MAX)?;
+        if count != parts.stream_count() {
+            return Err(Corrupt("a model's streams"));
+        }
+        let streams = (0..count).map(|_| Stream::read(&mut reader)).collect::<Result<Vec<_>, _>>()?;
+        let dictionary = Dictionary::new(reader.bytes(2 * DICTIONARY)?, level)?;
+        if !reader.is_empty() {
+            return Err(Corrupt("a model is too long"));
+        }
+        Ok(Self { page_bytes, level, parts, streams, dictionary })
+    }
+
+    /// One line per column: what it is and how it is coded. For people.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match &self.parts {
+            Parts::Heap(model) => model.plans.describe(),
+        }
+    }
+}
+
+/// The bytes that stale ones are compressed after: a page without its checksum.
+fn live(page: &mut [u8]) -> &[u8] {
+    page[CHECKSUM_AT..CHECKSUM_AT + 2].fill(0);
+    page
+}
+
+impl Parts {
+    fn stream_count(&self) -> usize {
+        match self {
+            Self::Heap(model) => model.plans.end,
+        }
+    }
+
+    /// Writes a page's symbols; returns what the coder's states are to carry, or `None` if the page is refused.
+    fn write<S: crate::entropy::Sink>(&self, page: &[u8], scratch: &mut Scratch, sink: &mut S) -> Option<[u16; 2]> {
+        match self {
+            Self::Heap(model) => {
+                let Scratch { buffers, heap, .. } = scratch;
+                if !heap.parse(page) {
+                    return None;
+                }
+                heap::write::put(model, heap, page, buffers, sink);
+                Some(heap::write::carried(heap.header.lsn, heap.block))
+            }
+        }
+    }
+}
+
+/// A dictionary for texts of pages, if there is enough to train one; otherwise an empty one.
+fn train_dictionary(texts: &[Vec<u8>], level: i32) -> Option<Dictionary> {
+    let total: usize = texts.iter().map(Vec::len).sum();
+    let mut best = vec![];
+    if total > 16 << 10 {
+        let samples: Vec<u8> = texts.concat();
+        let sizes: Vec<usize> = texts.iter().map(Vec::len).collect();
+        let mut dictionary = vec![0; DICTIONARY.min(total / 4)];
+        if let Ok(len) = zstd_safe::train_from_buffer(&mut dictionary[..], &samples, &sizes) {
+            dictionary.truncate(len);
+            // Frames name no dictionary.
+            if let Some(id) = dictionary.get_mut(4..8) {
+                id.fill(0);
+            }
+            best = dictionary;
+        }
+    }
+    Dictionary::new(&best, level).ok()
+}

@@ -1,0 +1,115 @@
+//! A heap model from sampled pages.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use super::pattern::{MAX_PATTERNS, Patterns};
+use super::{HeapModel, MAX_BITMAPS, Parts, streams, write};
+use crate::columns::infer::{self, infer};
+use crate::columns::learn::{Sampled, choose};
+use crate::columns::plan::Plans;
+use crate::columns::Column;
+use crate::postgres::page::State;
+
+/// Tuples that a layout is inferred from.
+const INFER_TUPLES: usize = 192;
+/// Pages that codings are tried on.
+const TRIAL_PAGES: usize = 64;
+
+/// Learns from pages that [`Parts::parse`] accepts; what cannot be inferred is left to generic coding of whole tuples.
+pub(crate) fn learn(pages: &[&[u8]], level: i32) -> Option<HeapModel> {
+    let mut parts = Parts::default();
+    let parsed: Vec<&[u8]> = pages.iter().copied().filter(|page| parts.parse(page)).collect();
+    if parsed.is_empty() {
+        return None;
+    }
+    let columns = infer_columns(&parsed);
+    let mut model = HeapModel {
+        lsn: 0,
+        xid: 0,
+        patterns: Patterns::default(),
+        bitmaps: vec![],
+        plans: Plans { columns, plans: vec![], end: streams::END },
+    };
+    learn_usual(&mut model, &parsed);
+    let step = parsed.len().div_ceil(TRIAL_PAGES);
+    let mut sampled: Vec<Sampled<'_>> = vec![];
+    for page in parsed.iter().step_by(step) {
+        let mut parts = Parts::default();
+        if parts.parse(page) {
+            parts.parse_columns(page, &model.plans);
+            sampled.push(Sampled { page, grid: parts.grid });
+        }
+    }
+    model.plans = choose(&model.plans.columns, &mut sampled, level, streams::END);
+    Some(model)
+}
+
+/// The layout that most tuples have: columns are inferred from those that have all of them.
+fn infer_columns(pages: &[&[u8]]) -> Vec<Column> {
+    let mut parts = Parts::default();
+    let mut samples = vec![];
+    let step = pages.len().div_ceil(INFER_TUPLES / 4).max(1);
+    let mut columns = 0;
+    for page in pages.iter().step_by(step) {
+        if !parts.parse(page) {
+            continue;
+        }
+        let normal = parts.lines.iter().zip(&parts.tuples).filter(|(line, _)| line.state == State::Normal);
+        let usual: Vec<_> = normal.filter(|(_, tuple)| tuple.is_regular(usize::MAX)).collect();
+        for (line, tuple) in usual.iter().step_by((usual.len() / 5).max(1)) {
+            let data = &page[line.off + usize::from(tuple.hoff)..line.off + line.len];
+            samples.push(infer::Sample { data, columns: tuple.columns(), present: tuple.present });
+            columns = columns.max(tuple.columns());
+        }
+    }
+    samples.sort_by_key(|sample| sample.columns);
+    let step = samples.len().div_ceil(INFER_TUPLES).max(1);
+    let chosen: Vec<infer::Sample<'_>> = samples.iter().copied().step_by(step).collect();
+    infer(&chosen, columns, true).unwrap_or_default()
+}
+
+/// The usual LSN, transaction, patterns and null bitmaps.
+fn learn_usual(model: &mut HeapModel, pages: &[&[u8]]) {
+    let mut parts = Parts::default();
+    let (mut lsns, mut xids) = (vec![], vec![]);
+    let mut bitmaps = HashMap::new();
+    for page in pages {
+        if parts.parse(page) {
+            lsns.push(parts.header.lsn >> 19);
+            xids.extend(parts.visits.first().map(|visit| parts.tuples[usize::from(visit.line)].xmin));
+        }
+    }
+    lsns.sort_unstable();
+    xids.sort_unstable();
+    model.lsn = lsns.get(lsns.len() / 2).copied().unwrap_or(0);
+    model.xid = xids.get(xids.len() / 2).copied().unwrap_or(0);
+    let mut patterns = HashMap::new();
+    for page in pages {
+        if !parts.parse(page) {
+            continue;
+        }
+        parts.parse_columns(page, &model.plans);
+        write::find_patterns(model, &mut parts);
+        for pattern in &parts.patterns {
+            *patterns.entry(pattern.pack()).or_insert(0) += 1;
+        }
+        for &n in &parts.rows {
+            let tuple = &parts.tuples[usize::from(n)];
+            if tuple.has_nulls() {
+                *bitmaps.entry(tuple.present).or_insert(0) += 1;
+            }
+        }
+    }
+    model.patterns = Patterns::new(most_frequent(patterns, MAX_PATTERNS));
+    model.bitmaps = most_frequent(bitmaps, MAX_BITMAPS);
+}
+
+/// Those of `counts` that came at least twice, the most frequent first.
+fn most_frequent<T: Copy + Ord + Hash>(counts: HashMap<T, u32>, max: usize) -> Vec<T> {
+    let mut all: Vec<(u32, T)> =
+        counts.into_iter().filter(|(_, count)| *count >= 2).map(|(value, count)| (count, value)).collect();
+    all.sort_by(|x, y| y.cmp(x));
+    all.truncate(max);
+    all.into_iter().map(|(_, value)| value).collect()
+}

@@ -1,0 +1,138 @@
+//! What a line pointer is, and how its tuple's header follows from others, as one number.
+
+use std::collections::HashMap;
+
+use super::tuple::Ctid;
+use crate::Corrupt;
+use crate::postgres::page::State;
+use crate::wire::{Reader, put_varint};
+
+/// Most patterns with a symbol of their own.
+pub(crate) const MAX_PATTERNS: usize = 254;
+/// The symbol of all other patterns, whose bits follow.
+pub(crate) const OTHER: u8 = 255;
+/// Bits of a pattern.
+pub(crate) const BITS: u32 = 44;
+
+/// How a transaction id follows from the row before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Xid {
+    /// The same as that of the row before; for xmax: zero.
+    #[default]
+    Usual = 0,
+    /// For xmin: the xmax of the older version. For xmax: the same as that of the row before.
+    Other = 1,
+    /// A difference follows.
+    Far = 2,
+    /// For xmax: the row's own xmin.
+    Own = 3,
+}
+
+impl Xid {
+    fn from_bits(bits: u64) -> Self {
+        match bits & 3 {
+            0 => Self::Usual,
+            1 => Self::Other,
+            2 => Self::Far,
+            _ => Self::Own,
+        }
+    }
+}
+
+/// How a command id follows from the row before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Cid {
+    #[default]
+    Zero = 0,
+    Same = 1,
+    Next = 2,
+    Far = 3,
+}
+
+/// A line pointer and how the header of its tuple is coded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pattern {
+    pub(crate) state: State,
+    pub(crate) odd: bool,
+    pub(crate) ctid: Ctid,
+    pub(crate) xmin: Xid,
+    pub(crate) xmax: Xid,
+    pub(crate) cid: Cid,
+    pub(crate) infomask: u16,
+    pub(crate) infomask2: u16,
+}
+
+impl Pattern {
+    pub(crate) fn pack(self) -> u64 {
+        let small = self.state as u64
+            | u64::from(self.odd) << 2
+            | (self.ctid as u64) << 3
+            | (self.xmin as u64) << 5
+            | (self.xmax as u64) << 7
+            | (self.cid as u64) << 9;
+        small | u64::from(self.infomask) << 11 | u64::from(self.infomask2) << 27
+    }
+
+    pub(crate) fn unpack(bits: u64) -> Self {
+        Self {
+            state: match bits & 3 {
+                0 => State::Unused,
+                1 => State::Normal,
+                2 => State::Redirect,
+                _ => State::Dead,
+            },
+            odd: bits >> 2 & 1 == 1,
+            ctid: match bits >> 3 & 3 {
+                0 => Ctid::Itself,
+                1 => Ctid::SamePage,
+                _ => Ctid::Elsewhere,
+            },
+            xmin: Xid::from_bits(bits >> 5),
+            xmax: Xid::from_bits(bits >> 7),
+            cid: match bits >> 9 & 3 {
+                0 => Cid::Zero,
+                1 => Cid::Same,
+                2 => Cid::Next,
+                _ => Cid::Far,
+            },
+            infomask: (bits >> 11) as u16,
+            infomask2: (bits >> 27) as u16,
+        }
+    }
+}
+
+/// Usual patterns by symbol.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Patterns {
+    packed: Vec<u64>,
+    symbols: HashMap<u64, u8>,
+}
+
+impl Patterns {
+    /// At most [`MAX_PATTERNS`].
+    pub(crate) fn new(packed: Vec<u64>) -> Self {
+        let symbols = packed.iter().zip(0..OTHER).map(|(&bits, symbol)| (bits, symbol)).collect();
+        Self { packed, symbols }
+    }
+
+    pub(crate) fn symbol(&self, packed: u64) -> u8 {
+        self.symbols.get(&packed).copied().unwrap_or(OTHER)
+    }
+
+    pub(crate) fn get(&self, symbol: u8) -> Result<u64, Corrupt> {
+        self.packed.get(usize::from(symbol)).copied().ok_or(Corrupt("a pattern beyond its table"))
+    }
+
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        put_varint(out, self.packed.len() as u64);
+        for &bits in &self.packed {
+            put_varint(out, bits);
+        }
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, Corrupt> {
+        let count = reader.at_most(MAX_PATTERNS)?;
+        let packed = (0..count).map(|_| reader.varint()).collect::<Result<Vec<u64>, Corrupt>>()?;
+        Ok(Self::new(packed))
+    }
+}

@@ -1,0 +1,6 @@
+//! Pages of PostgreSQL, layout version 4: versions 8.3 to 18.
+
+pub(crate) mod btree;
+pub(crate) mod checksum;
+pub(crate) mod heap;
+pub(crate) mod page;

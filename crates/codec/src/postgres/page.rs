@@ -1,0 +1,266 @@
+//! What all pages of PostgreSQL have: a header, line pointers, items, stale bytes between them.
+
+use crate::Corrupt;
+use crate::entropy::{Decoder, Sink, Stream, number};
+use crate::entropy::number::{unzigzag, zigzag};
+use crate::wire::{le16, le32};
+
+/// Bytes of the header.
+pub(crate) const HEADER: usize = 24;
+/// Bytes of a line pointer.
+pub(crate) const LINE: usize = 4;
+pub(crate) const CHECKSUM_AT: usize = 8;
+/// Layout version in the low byte of the page's size.
+const VERSION: u16 = 4;
+
+/// A page's header. `lower` is in `lines`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// High word first, as a number.
+    pub(crate) lsn: u64,
+    pub(crate) checksum: u16,
+    pub(crate) flags: u16,
+    /// Line pointers.
+    pub(crate) lines: usize,
+    pub(crate) upper: usize,
+    pub(crate) special: usize,
+    pub(crate) prune_xid: u32,
+}
+
+impl Header {
+    /// The header of a page whose line pointers, items and special space are in order.
+    pub(crate) fn parse(page: &[u8]) -> Option<Self> {
+        let lower = usize::from(le16(page, 12));
+        let (upper, special) = (usize::from(le16(page, 14)), usize::from(le16(page, 16)));
+        let version = le16(page, 18);
+        let sized = version & 0xFF == VERSION && usize::from(version & 0xFF00) == page.len();
+        let ordered = HEADER <= lower && lower <= upper && upper <= special && special <= page.len();
+        let whole = (lower - HEADER.min(lower)).is_multiple_of(LINE) && special.is_multiple_of(8);
+        (sized && ordered && whole).then(|| Self {
+            lsn: u64::from(le32(page, 0)) << 32 | u64::from(le32(page, 4)),
+            checksum: le16(page, CHECKSUM_AT),
+            flags: le16(page, 10),
+            lines: (lower - HEADER) / LINE,
+            upper,
+            special,
+            prune_xid: le32(page, 20),
+        })
+    }
+
+    pub(crate) fn lower(&self) -> usize {
+        HEADER + LINE * self.lines
+    }
+
+    pub(crate) fn write(&self, page: &mut [u8]) {
+        let size = page.len() as u16 | VERSION;
+        page[..4].copy_from_slice(&((self.lsn >> 32) as u32).to_le_bytes());
+        page[4..8].copy_from_slice(&(self.lsn as u32).to_le_bytes());
+        let words = [self.checksum, self.flags, self.lower() as u16, self.upper as u16, self.special as u16, size];
+        for (i, word) in words.into_iter().enumerate() {
+            page[8 + 2 * i..10 + 2 * i].copy_from_slice(&word.to_le_bytes());
+        }
+        page[20..24].copy_from_slice(&self.prune_xid.to_le_bytes());
+    }
+}
+
+/// State of a line pointer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum State {
+    #[default]
+    Unused = 0,
+    Normal = 1,
+    Redirect = 2,
+    Dead = 3,
+}
+
+/// A line pointer: offset 15 bits, state 2, length 15.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Line {
+    pub(crate) state: State,
+    pub(crate) off: usize,
+    pub(crate) len: usize,
+}
+
+impl Line {
+    #[inline]
+    pub(crate) fn parse(page: &[u8], n: usize) -> Self {
+        let word = le32(page, HEADER + LINE * n);
+        let state = match word >> 15 & 3 {
+            0 => State::Unused,
+            1 => State::Normal,
+            2 => State::Redirect,
+            _ => State::Dead,
+        };
+        Self { state, off: (word & 0x7FFF) as usize, len: (word >> 17) as usize }
+    }
+
+    #[inline]
+    pub(crate) fn write(self, page: &mut [u8], n: usize) {
+        let word = self.off as u32 & 0x7FFF | (self.state as u32) << 15 | (self.len as u32) << 17;
+        page[HEADER + LINE * n..HEADER + LINE * (n + 1)].copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+/// Items from the highest to the lowest, and whether they follow each other without gaps.
+#[derive(Debug, Default)]
+pub(crate) struct Order {
+    /// Numbers of lines.
+    pub(crate) lines: Vec<u16>,
+    /// Where items do not touch, but for the bytes that alignment costs.
+    pub(crate) has_gaps: bool,
+}
+
+/// Where the item below `end` with `len` bytes begins if nothing lies between.
+#[inline(always)]
+pub(crate) fn item_below(end: usize, len: usize) -> Option<usize> {
+    end.checked_sub(len.next_multiple_of(8))
+}
+
+impl Order {
+    /// Sorts the items among `lines`; `false` if they overlap, are not aligned, or lie beyond `upper` or `special`.
+    pub(crate) fn find(&mut self, lines: &[Line], stored: impl Fn(&Line) -> bool, header: &Header) -> bool {
+        self.lines.clear();
+        self.lines.extend((0..lines.len()).filter(|&n| stored(&lines[n])).map(|n| n as u16));
+        let sorted = self.lines.is_sorted_by(|&a, &b| lines[usize::from(a)].off > lines[usize::from(b)].off);
+        if !sorted {
+            self.lines.sort_unstable_by_key(|&n| usize::MAX - lines[usize::from(n)].off);
+        }
+        self.has_gaps = false;
+        let mut end = header.special;
+        for &n in &self.lines {
+            let line = lines[usize::from(n)];
+            let Some(expected) = item_below(end, line.len) else { return false };
+            if !line.off.is_multiple_of(8) || line.off > expected || line.off < header.upper {
+                return false;
+            }
+            self.has_gaps |= line.off != expected;
+            end = line.off;
+        }
+        true
+    }
+
+    /// Whether the order is that of the lines.
+    pub(crate) fn is_plain(&self) -> bool {
+        !self.has_gaps && self.lines.is_sorted()
+    }
+
+    /// Writes an order that is not plain; streams `id` and `id + 1`.
+    pub(crate) fn put<S: Sink>(&self, lines: &[Line], special: usize, sink: &mut S, id: usize) {
+        sink.bits(u32::from(self.has_gaps), 1);
+        let (mut expected, mut end) = (0, special);
+        for &n in &self.lines {
+            number::put(sink, id, 0, zigzag(i64::from(n) - expected));
+            expected = i64::from(n) + 1;
+            if self.has_gaps {
+                let line = lines[usize::from(n)];
+                let gap = item_below(end, line.len).map_or(0, |below| below - line.off);
+                number::put(sink, id + 1, 0, gap as u64 / 8);
+                end = line.off;
+            }
+        }
+    }
+
+    /// Reads what [`Order::put`] wrote, or makes the plain order of the lines that are `stored`, and places the items.
+    pub(crate) fn get(
+        &mut self,
+        lines: &mut [Line],
+        stored: impl Fn(&Line) -> bool,
+        special: usize,
+        coded: Option<(&mut Decoder<'_>, &[Stream])>,
+    ) -> Result<(), Corrupt> {
+        const BAD: Corrupt = Corrupt("items do not fit their page");
+        self.lines.clear();
+        self.lines.extend((0..lines.len()).filter(|&n| stored(&lines[n])).map(|n| n as u16));
+        let mut end = special;
+        let Some((decoder, streams)) = coded else {
+            for &n in &self.lines {
+                end = item_below(end, lines[usize::from(n)].len).ok_or(BAD)?;
+                lines[usize::from(n)].off = end;
+            }
+            return Ok(());
+        };
+        let count = self.lines.len();
+        self.lines.clear();
+        self.has_gaps = decoder.bits(1) == 1;
+        for line in lines.iter_mut().filter(|line| stored(line)) {
+            line.off = 0;
+        }
+        let mut expected = 0;
+        for _ in 0..count {
+            let (_, step) = number::get(decoder, &streams[0], 0);
+            let n = usize::try_from(unzigzag(step).wrapping_add(expected)).map_err(|_| BAD)?;
+            let gap = if self.has_gaps { number::get(decoder, &streams[1], 0).1 } else { 0 };
+            let line = lines.get_mut(n).filter(|line| stored(line) && line.off == 0).ok_or(BAD)?;
+            let below = item_below(end, line.len).ok_or(BAD)?;
+            let gap = usize::try_from(gap).ok().filter(|&gap| gap <= below / 8).ok_or(BAD)?;
+            line.off = below - 8 * gap;
+            end = line.off;
+            self.lines.push(n as u16);
+            expected = n as i64 + 1;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that belong to nothing: the hole between line pointers and items, and what lies behind items.
+#[derive(Debug, Default)]
+pub(crate) struct Stale {
+    /// From and to of each region, the hole first.
+    regions: Vec<(usize, usize)>,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Stale {
+    /// Notes the regions. Hole and others are left out where the flag says that they are zero.
+    pub(crate) fn regions(&mut self, header: &Header, lines: &[Line], order: &Order, hole: bool, behind: bool) {
+        self.regions.clear();
+        if hole && header.lower() < header.upper {
+            self.regions.push((header.lower(), header.upper));
+        }
+        let mut end = header.special;
+        if behind {
+            for &n in &order.lines {
+                let line = lines[usize::from(n)];
+                if line.off + line.len < end {
+                    self.regions.push((line.off + line.len, end));
+                }
+                end = line.off;
+            }
+        } else if let Some(&last) = order.lines.last() {
+            end = lines[usize::from(last)].off;
+        }
+        // Items may begin above `upper`.
+        if behind && header.upper < end {
+            self.regions.push((header.upper, end));
+        }
+    }
+
+    /// Whether all bytes of the regions are zero.
+    pub(crate) fn is_zero(&self, page: &[u8]) -> bool {
+        self.regions.iter().all(|&(from, to)| page[from..to].iter().fold(0, |all, byte| all | byte) == 0)
+    }
+
+    pub(crate) fn collect(&mut self, page: &[u8]) {
+        self.bytes.clear();
+        for &(from, to) in &self.regions {
+            self.bytes.extend_from_slice(&page[from..to]);
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.regions.iter().map(|(from, to)| to - from).sum()
+    }
+
+    /// Writes the collected bytes back, or with `zero` zeros.
+    pub(crate) fn fill(&self, page: &mut [u8], zero: bool) {
+        let mut taken = 0;
+        for &(from, to) in &self.regions {
+            if zero {
+                page[from..to].fill(0);
+            } else {
+                page[from..to].copy_from_slice(&self.bytes[taken..taken + to - from]);
+                taken += to - from;
+            }
+        }
+    }
+}

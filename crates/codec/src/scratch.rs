@@ -1,0 +1,50 @@
+//! Buffers that are kept from page to page: one set per thread.
+
+use crate::columns::code::Early;
+use crate::entropy::rans::Ops;
+use crate::postgres::heap;
+use crate::text::Contexts;
+
+/// Buffers of one page's columns.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    pub(crate) rows: Vec<u16>,
+    pub(crate) residuals: Vec<u64>,
+    /// What goes through zstd.
+    pub(crate) text: Vec<u8>,
+    pub(crate) text_taken: usize,
+    pub(crate) early: Early,
+    /// How long each row is.
+    pub(crate) ends: Vec<u16>,
+}
+
+impl Buffers {
+    pub(crate) fn begin_reading(&mut self) {
+        self.text_taken = 0;
+        self.early.bytes.clear();
+        self.early.taken = 0;
+        self.ends.clear();
+    }
+}
+
+/// What coding needs beside the model: buffers and zstd's contexts. Make one per thread and keep it; it serves all models.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    pub(crate) buffers: Buffers,
+    pub(crate) heap: heap::Parts,
+    pub(crate) ops: Ops,
+    pub(crate) contexts: Contexts,
+    /// A page's code.
+    pub(crate) code: Vec<u8>,
+    /// The page without its stale bytes; the page again, when a record is verified.
+    pub(crate) page: Vec<u8>,
+    pub(crate) again: Vec<u8>,
+}
+
+impl Scratch {
+    /// Empty buffers.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}

@@ -1,0 +1,161 @@
+//! zstd: columns of text with a trained dictionary, stale bytes with the live page as dictionary.
+//!
+//! Frames are kept without their header, which follows from the length of what they hold.
+
+use std::fmt;
+
+use zstd::zstd_safe::{self, CCtx, CDict, DCtx, DDict};
+
+use crate::Corrupt;
+
+/// Shorter texts are kept as they are.
+const MIN_TEXT: usize = 24;
+/// Magic number, and a descriptor that says: one segment, its size in one or two bytes, no checksum, no dictionary id.
+const MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
+const ONE_SEGMENT: u8 = 0x20;
+const SIZE_IN_TWO: u8 = 0x40;
+/// From this size on the size has two bytes, and is stored less this.
+const TWO_BYTES_FROM: usize = 256;
+/// Texts are at most this long, so that their size has two bytes.
+pub(crate) const MAX_TEXT: usize = 65_536;
+
+/// A dictionary, ready for both directions.
+pub(crate) struct Dictionary {
+    bytes: Box<[u8]>,
+    encode: CDict<'static>,
+    decode: DDict<'static>,
+}
+
+impl fmt::Debug for Dictionary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dictionary").field("bytes", &self.bytes.len()).finish_non_exhaustive()
+    }
+}
+
+impl Dictionary {
+    /// `bytes` may be anything, and nothing.
+    pub(crate) fn new(bytes: &[u8], level: i32) -> Result<Self, Corrupt> {
+        let encode = CDict::try_create(bytes, level).ok_or(Corrupt("a dictionary"))?;
+        let decode = DDict::try_create(bytes).ok_or(Corrupt("a dictionary"))?;
+        Ok(Self { bytes: bytes.into(), encode, decode })
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// zstd's contexts, and a buffer.
+pub(crate) struct Contexts {
+    encode: CCtx<'static>,
+    decode: DCtx<'static>,
+    frame: Vec<u8>,
+}
+
+impl fmt::Debug for Contexts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Contexts").finish_non_exhaustive()
+    }
+}
+
+impl Default for Contexts {
+    fn default() -> Self {
+        Self { encode: CCtx::create(), decode: DCtx::create(), frame: vec![] }
+    }
+}
+
+/// A frame's header for `len` bytes.
+fn header(len: usize) -> ([u8; 7], usize) {
+    let [a, b, c, d] = MAGIC;
+    if len < TWO_BYTES_FROM {
+        return ([a, b, c, d, ONE_SEGMENT, len as u8, 0], 6);
+    }
+    let [low, high] = ((len - TWO_BYTES_FROM) as u16).to_le_bytes();
+    ([a, b, c, d, ONE_SEGMENT | SIZE_IN_TWO, low, high], 7)
+}
+
+impl Contexts {
+    /// Appends the frame of `text`, or `text` itself where that is not longer; says whether it is a frame.
+    pub(crate) fn compress(&mut self, text: &[u8], dictionary: &Dictionary, out: &mut Vec<u8>) -> bool {
+        self.append(text, out, |context, frame| context.compress_using_cdict(frame, text, &dictionary.encode))
+    }
+
+    /// As [`Contexts::compress`], with the bytes of `prefix` as dictionary.
+    pub(crate) fn compress_after(&mut self, text: &[u8], prefix: &[u8], level: i32, out: &mut Vec<u8>) -> bool {
+        self.append(text, out, |context, frame| context.compress_using_dict(frame, text, prefix, level))
+    }
+
+    fn append(
+        &mut self,
+        text: &[u8],
+        out: &mut Vec<u8>,
+        compress: impl FnOnce(&mut CCtx<'static>, &mut [u8]) -> zstd_safe::SafeResult,
+    ) -> bool {
+        if text.len() >= MIN_TEXT && text.len() < MAX_TEXT {
+            self.frame.resize(zstd_safe::compress_bound(MAX_TEXT), 0);
+            let (header, header_len) = header(text.len());
+            if let Ok(len) = compress(&mut self.encode, &mut self.frame)
+                && let Some(body) = self.frame[..len].strip_prefix(&header[..header_len])
+                && body.len() < text.len()
+            {
+                out.extend_from_slice(body);
+                return true;
+            }
+        }
+        out.extend_from_slice(text);
+        false
+    }
+
+    /// Fills `text` from a frame that [`Contexts::compress`] made.
+    pub(crate) fn decompress(&mut self, body: &[u8], dictionary: &Dictionary, text: &mut [u8]) -> Result<(), Corrupt> {
+        self.restore(body, text.len())?;
+        let done = self.decode.decompress_using_ddict(text, &self.frame, &dictionary.decode);
+        if done == Ok(text.len()) { Ok(()) } else { Err(Corrupt("a text's frame")) }
+    }
+
+    /// Fills `text` from a frame that [`Contexts::compress_after`] made.
+    pub(crate) fn decompress_after(&mut self, body: &[u8], prefix: &[u8], text: &mut [u8]) -> Result<(), Corrupt> {
+        self.restore(body, text.len())?;
+        let done = self.decode.decompress_using_dict(text, &self.frame, prefix);
+        if done == Ok(text.len()) { Ok(()) } else { Err(Corrupt("a frame of stale bytes")) }
+    }
+
+    fn restore(&mut self, body: &[u8], len: usize) -> Result<(), Corrupt> {
+        if len >= MAX_TEXT || body.len() >= len {
+            return Err(Corrupt("a frame is longer than what it holds"));
+        }
+        let (header, header_len) = header(len);
+        self.frame.clear();
+        self.frame.extend_from_slice(&header[..header_len]);
+        self.frame.extend_from_slice(body);
+        Ok(())
+    }
+}
+
+/// About how many bits `texts` of as many pages take with a dictionary of the relation.
+pub(crate) fn estimate_bits(texts: &[Vec<u8>], max_bytes: usize, level: i32) -> f64 {
+    let total: usize = texts.iter().map(Vec::len).sum();
+    if total == 0 {
+        return 0.0;
+    }
+    let mut dictionary = vec![];
+    for text in texts.iter().step_by(2).take_while({
+        let mut sum = 0;
+        move |text| {
+            sum += text.len();
+            sum <= max_bytes
+        }
+    }) {
+        dictionary.extend_from_slice(text);
+    }
+    let Ok(dictionary) = Dictionary::new(&dictionary, level) else { return f64::INFINITY };
+    let mut contexts = Contexts::default();
+    let (mut plain, mut coded, mut out) = (0, 0, vec![]);
+    for text in texts.iter().skip(1).step_by(2).take(32) {
+        out.clear();
+        contexts.compress(text, &dictionary, &mut out);
+        plain += text.len();
+        coded += out.len() + 1;
+    }
+    if plain == 0 { total as f64 * 8.0 } else { total as f64 * 8.0 * coded as f64 / plain as f64 }
+}
