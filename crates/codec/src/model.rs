@@ -7,7 +7,7 @@ use crate::limits::{DICTIONARY, MODEL_MAX, MODEL_PLAIN_MAX, PAGE_MAX, PAGE_MIN, 
 use crate::postgres::checksum::checksum;
 use crate::postgres::heap::{self, HeapModel};
 use crate::postgres::page::CHECKSUM_AT;
-use crate::scratch::Scratch;
+use crate::scratch::{Buffers, Scratch};
 use crate::text::{Dictionary, MAX_TEXT};
 use crate::wire::{Reader, put_bytes, put_varint};
 use crate::Corrupt;
@@ -56,7 +56,8 @@ mod flags {
     pub(super) const TEXT_FRAME: u8 = 2;
     pub(super) const STALE: u8 = 4;
     pub(super) const STALE_FRAME: u8 = 8;
-    pub(super) const ALL: u8 = 15;
+    pub(super) const PLAIN: u8 = 16;
+    pub(super) const ALL: u8 = 31;
 }
 
 /// Learns a model from sampled pages of one relation, all of one length, spread over the whole relation; some hundred
@@ -136,7 +137,7 @@ impl Model {
         }
         let mut again = std::mem::take(&mut scratch.again);
         again.resize(page.len(), 0);
-        let same = self.decode(scratch, &out[begin..], &mut again).is_ok() && again == page;
+        let same = self.decode(scratch, &out[begin..], &mut again); let same = same.is_ok() && again == page;
         scratch.again = again;
         if !same {
             out.truncate(begin);
@@ -160,7 +161,7 @@ impl Model {
     }
 
     fn finish_record(&self, scratch: &mut Scratch, page: &[u8], out: &mut Vec<u8>) -> bool {
-        let text = &scratch.buffers.text;
+        let Buffers { text, plain, .. } = &scratch.buffers;
         let stale = &scratch.heap.stale;
         if text.len() >= MAX_TEXT || stale.bytes.len() >= MAX_TEXT {
             return false;
@@ -168,13 +169,18 @@ impl Model {
         let at = out.len();
         let mut mode = 0;
         out.push(0);
-        if !text.is_empty() || !stale.bytes.is_empty() {
+        if !plain.is_empty() || !text.is_empty() || !stale.bytes.is_empty() {
             put_varint(out, scratch.code.len() as u64);
+        }
+        if !plain.is_empty() {
+            mode |= flags::PLAIN;
+            put_varint(out, plain.len() as u64);
         }
         if !text.is_empty() {
             put_varint(out, text.len() as u64);
         }
         out.extend_from_slice(&scratch.code);
+        out.extend_from_slice(plain);
         if !text.is_empty() {
             mode |= flags::TEXT;
             scratch.code.clear();
@@ -214,10 +220,14 @@ impl Model {
             return Err(Corrupt("a record's mode"));
         }
         let (has_text, has_stale) = (mode & flags::TEXT != 0, mode & flags::STALE != 0);
-        let code_bytes = if has_text || has_stale { reader.at_most(record.len())? } else { reader.rest().len() };
+        let has_plain = mode & flags::PLAIN != 0;
+        let code_bytes = if has_plain || has_text || has_stale { reader.at_most(record.len())? } else { reader.rest().len() };
+        let plain_bytes = if has_plain { reader.at_most(record.len())? } else { 0 };
         let text_bytes = if has_text { reader.at_most(MAX_TEXT - 1)? } else { 0 };
         let code = reader.take(code_bytes)?;
         let Scratch { buffers, heap, contexts, .. } = scratch;
+        buffers.plain.clear();
+        buffers.plain.extend_from_slice(reader.take(plain_bytes)?);
         buffers.text.clear();
         if has_text {
             let stored = if has_stale { reader.bytes(record.len())? } else { reader.take(reader.rest().len())? };
@@ -233,8 +243,8 @@ impl Model {
         page.fill(0);
         let Parts::Heap(model) = &self.parts;
         let shape = heap::read::get(model, &self.streams, Decoder::new(code)?, heap, buffers, page)?;
-        if buffers.text_taken != buffers.text.len() {
-            return Err(Corrupt("a text is too long"));
+        if buffers.text_taken != buffers.text.len() || buffers.plain_taken != buffers.plain.len() {
+            return Err(Corrupt("more bytes than belong to the page"));
         }
         let stale = &mut heap.stale;
         if has_stale {

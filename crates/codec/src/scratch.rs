@@ -13,6 +13,9 @@ pub(crate) struct Buffers {
     /// What goes through zstd.
     pub(crate) text: Vec<u8>,
     pub(crate) text_taken: usize,
+    /// What is stored as it is.
+    pub(crate) plain: Vec<u8>,
+    pub(crate) plain_taken: usize,
     pub(crate) early: Early,
     /// How long each row is.
     pub(crate) ends: Vec<u16>,
@@ -21,6 +24,7 @@ pub(crate) struct Buffers {
 impl Buffers {
     pub(crate) fn begin_reading(&mut self) {
         self.text_taken = 0;
+        self.plain_taken = 0;
         self.early.bytes.clear();
         self.early.taken = 0;
         self.ends.clear();

@@ -271,6 +271,41 @@ pub(crate) fn get_runs(r: &mut Read<'_, '_>, c: usize, base: usize) -> Result<()
     Ok(())
 }
 
+/// A symbol per row says whether it is as the row before; what is not goes to the text.
+pub(crate) fn put_repeats<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize, stream: usize) {
+    let mut before: &[u8] = &[];
+    let mut last = 0;
+    for &t in w.rows {
+        let content = w.grid.content(w.page, c, t);
+        let new = u8::from(content != before);
+        sink.put(stream, last, new);
+        last = new;
+        if new == 1 {
+            w.text.extend_from_slice(content);
+            before = content;
+        }
+    }
+}
+
+pub(crate) fn get_repeats(r: &mut Read<'_, '_>, c: usize, stream: usize) -> Result<(), Corrupt> {
+    let mut before = 0..0;
+    let mut last = 0;
+    for &t in r.rows {
+        let cell = r.cell(c, t);
+        let (at, len) = (usize::from(r.grid.pos[cell]), usize::from(r.grid.len[cell]));
+        last = r.decoder.get(r.streams[stream].table(last));
+        if last == 1 {
+            r.take_text(at, len)?;
+            before = at..at + len;
+        } else if before.len() == len {
+            r.page.copy_within(before.clone(), at);
+        } else {
+            return Err(Corrupt("a repeated value of another length"));
+        }
+    }
+    Ok(())
+}
+
 /// Streams of positions begin behind those of lengths.
 pub(crate) fn put_positions<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize, base: usize) {
     for &t in w.rows {

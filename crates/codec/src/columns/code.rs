@@ -35,6 +35,8 @@ pub(crate) struct Write<'a> {
     pub(crate) residuals: &'a mut Vec<u64>,
     /// What goes through zstd.
     pub(crate) text: &'a mut Vec<u8>,
+    /// What is stored as it is.
+    pub(crate) plain: &'a mut Vec<u8>,
 }
 
 impl Write<'_> {
@@ -63,6 +65,8 @@ pub(crate) struct Read<'a, 'd> {
     pub(crate) early: &'a mut Early,
     /// What went through zstd and is not yet taken.
     pub(crate) text: &'a [u8],
+    /// What was stored as it is and is not yet taken.
+    pub(crate) plain: &'a [u8],
 }
 
 impl Read<'_, '_> {
@@ -77,11 +81,17 @@ impl Read<'_, '_> {
 
     /// The next `len` bytes of text.
     pub(crate) fn take_text(&mut self, at: usize, len: usize) -> Result<(), Corrupt> {
-        let (taken, rest) = self.text.split_at_checked(len).ok_or(Corrupt("text is missing"))?;
-        self.page[at..at + len].copy_from_slice(taken);
-        self.text = rest;
-        Ok(())
+        take_into(&mut self.text, &mut self.page[at..at + len])
     }
+}
+
+/// Fills `to` with the next bytes.
+#[inline(always)]
+pub(crate) fn take_into(from: &mut &[u8], to: &mut [u8]) -> Result<(), Corrupt> {
+    let (taken, rest) = from.split_at_checked(to.len()).ok_or(Corrupt("bytes are missing"))?;
+    to.copy_from_slice(taken);
+    *from = rest;
+    Ok(())
 }
 
 /// Contents that the first pass has decoded, in the order of the second; with slack behind, so that copies may be
@@ -214,6 +224,12 @@ pub(crate) fn write_contents_of<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usi
                 w.text.extend_from_slice(w.grid.content(w.page, c, t));
             }
         }
+        Coding::Plain => {
+            for &t in w.rows {
+                w.plain.extend_from_slice(w.grid.content(w.page, c, t));
+            }
+        }
+        Coding::Repeat => bytes::put_repeats(w, sink, c, plan.base + 3),
     }
 }
 
@@ -244,6 +260,15 @@ pub(crate) fn read_contents_of(r: &mut Read<'_, '_>, c: usize) -> Result<(), Cor
             }
             Ok(())
         }
+        Coding::Plain => {
+            for &t in r.rows {
+                let cell = r.cell(c, t);
+                let (at, len) = (usize::from(r.grid.pos[cell]), usize::from(r.grid.len[cell]));
+                take_into(&mut r.plain, &mut r.page[at..at + len])?;
+            }
+            Ok(())
+        }
+        Coding::Repeat => bytes::get_repeats(r, c, plan.base + 3),
     }
 }
 
@@ -286,14 +311,14 @@ fn write_pass(
     buffers: &mut Buffers,
     mut each: impl FnMut(&mut Write<'_>, usize),
 ) {
-    let Buffers { rows, residuals, text, .. } = buffers;
+    let Buffers { rows, residuals, text, plain, .. } = buffers;
     if grid.rows == 0 {
         return;
     }
     for c in 0..plans.columns.len() {
         grid.rows_of(c, rows);
         if !rows.is_empty() {
-            each(&mut Write { page, plans, grid, rows, residuals, text }, c);
+            each(&mut Write { page, plans, grid, rows, residuals, text, plain }, c);
         }
     }
 }
@@ -338,17 +363,29 @@ fn read_pass(
     page: &mut [u8],
     mut each: impl FnMut(&mut Read<'_, '_>, usize) -> Result<(), Corrupt>,
 ) -> Result<(), Corrupt> {
-    let Buffers { rows, residuals, text, text_taken, early, .. } = buffers;
+    let Buffers { rows, residuals, text, text_taken, plain, plain_taken, early, .. } = buffers;
     if grid.rows == 0 {
         return Ok(());
     }
     for c in 0..plans.columns.len() {
         grid.rows_of(c, rows);
         if !rows.is_empty() {
-            let rest = &text[*text_taken..];
-            let mut r = Read { page, plans, streams, decoder, grid, rows, residuals, early, text: rest };
+            let (text_left, plain_left) = (&text[*text_taken..], &plain[*plain_taken..]);
+            let mut r = Read {
+                page,
+                plans,
+                streams,
+                decoder,
+                grid,
+                rows,
+                residuals,
+                early,
+                text: text_left,
+                plain: plain_left,
+            };
             each(&mut r, c)?;
             *text_taken = text.len() - r.text.len();
+            *plain_taken = plain.len() - r.plain.len();
         }
     }
     Ok(())

@@ -27,11 +27,13 @@ const TYPES: [Column; 13] = [
     Column::fixed(32, 8),
 ];
 /// What each type costs beforehand, in bits per column.
-const PRIOR_BITS: [f64; 13] = [0.0, 0.0, 4.0, 4.0, 8.0, 60.0, 90.0, 40.0, 80.0, 80.0, 80.0, 80.0, 90.0];
+const PRIOR_BITS: [f64; 13] = [0.0, 0.0, 4.0, 4.0, 24.0, 60.0, 100.0, 40.0, 150.0, 150.0, 150.0, 150.0, 150.0];
 /// Bytes of values with a length word are told apart up to this position.
 const MAX_POSITION: usize = 40;
+/// Padding is as likely a value's zeros, which cost six bits a byte.
+const PADDING_BITS: f64 = 7.0;
 /// No search goes on beyond this many states.
-const MAX_STATES: usize = 20_000;
+const MAX_STATES: usize = 60_000;
 
 /// A tuple's data: as it lies in its page, and which columns it has.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +51,7 @@ struct Search<'a> {
     exact: bool,
     /// By depth and places: the cost from there on, and the type to take.
     known: HashMap<(usize, Vec<u16>), Option<(f64, usize)>>,
+    bytes: Bytes,
 }
 
 /// The cheapest layout that describes every one of `samples`, or `None`.
@@ -58,7 +61,7 @@ pub(crate) fn infer(samples: &[Sample<'_>], columns: usize, exact: bool) -> Opti
     if samples.is_empty() || columns == 0 || columns > MAX_COLUMNS {
         return None;
     }
-    let mut search = Search { samples, columns, exact, known: HashMap::new() };
+    let mut search = Search { samples, columns, exact, known: HashMap::new(), bytes: Bytes::default() };
     let start = vec![0; samples.len()];
     search.cheapest(0, &start)?;
     let (mut layout, mut places) = (vec![], start);
@@ -79,7 +82,7 @@ impl Search<'_> {
         if let Some(known) = self.known.get(&key) {
             return known.map(|(cost, _)| cost);
         }
-        if self.known.len() > MAX_STATES {
+        if self.known.len() > MAX_STATES || !self.has_room(depth, places) {
             return None;
         }
         let mut best: Option<(f64, usize)> = None;
@@ -95,15 +98,25 @@ impl Search<'_> {
         best.map(|(cost, _)| cost)
     }
 
+    /// Whether each tuple has a byte for each of its columns from `depth` on.
+    fn has_room(&self, depth: usize, places: &[u16]) -> bool {
+        self.samples.iter().zip(places).all(|(sample, &at)| {
+            let left = sample.present >> depth.min(127);
+            usize::from(at) + left.count_ones() as usize <= sample.data.len()
+        })
+    }
+
     fn ends(&self, sample: &Sample<'_>, at: usize) -> bool {
         let slack = if self.exact { 0 } else { 7 };
         at <= sample.data.len() && sample.data.len() - at <= slack && sample.data[at..].iter().all(|&byte| byte == 0)
     }
 
     /// Places behind column number `depth`, if it is a `column`, and what its bytes cost.
-    fn follow(&self, column: Column, depth: usize, places: &[u16]) -> Option<(Vec<u16>, f64)> {
+    fn follow(&mut self, column: Column, depth: usize, places: &[u16]) -> Option<(Vec<u16>, f64)> {
         let mut next = places.to_vec();
-        let mut bytes = Bytes::default();
+        let bytes = &mut self.bytes;
+        bytes.clear();
+        let mut padding = 0;
         for (sample, at) in self.samples.iter().zip(&mut next) {
             if sample.columns <= depth || sample.present >> depth & 1 == 0 {
                 continue;
@@ -119,9 +132,12 @@ impl Search<'_> {
                     bytes.add(i, byte);
                 }
             }
+            if !column.is_varlena() {
+                padding = padding.max(pos - usize::from(*at));
+            }
             *at = (pos + len) as u16;
         }
-        Some((next, bytes.cost_bits(column)))
+        Some((next, bytes.cost_bits(column) + PADDING_BITS * padding as f64))
     }
 }
 
@@ -129,30 +145,53 @@ impl Search<'_> {
 #[derive(Default)]
 struct Bytes {
     positions: Vec<Box<[u16; 256]>>,
+    /// Which bytes each position has had; as many positions as are in use.
+    seen: Vec<Vec<u8>>,
+    used: usize,
 }
 
 impl Bytes {
+    fn clear(&mut self) {
+        for (counts, seen) in self.positions.iter_mut().zip(&mut self.seen) {
+            for &byte in seen.iter() {
+                counts[usize::from(byte)] = 0;
+            }
+            seen.clear();
+        }
+        self.used = 0;
+    }
+
     fn add(&mut self, position: usize, byte: u8) {
         while self.positions.len() <= position {
             self.positions.push(Box::new([0; 256]));
+            self.seen.push(vec![]);
         }
-        self.positions[position][usize::from(byte)] += 1;
+        self.used = self.used.max(position + 1);
+        let count = &mut self.positions[position][usize::from(byte)];
+        if *count == 0 {
+            self.seen[position].push(byte);
+        }
+        *count += 1;
     }
 
     fn cost_bits(&self, column: Column) -> f64 {
-        let costs: Vec<f64> = self.positions.iter().map(|counts| entropy_bits(counts)).collect();
+        let used = self.positions.iter().zip(&self.seen).take(self.used);
+        let costs: Vec<f64> = used.map(|(counts, seen)| entropy_bits(counts, seen)).collect();
         let mut cost: f64 = costs.iter().sum();
         // The higher a byte of an integer, the less it varies: otherwise there are two, or none.
-        if matches!(column.width, 2 | 4 | 8) {
-            cost += costs.windows(2).map(|pair| (pair[1] - pair[0]).max(0.0) * 0.5).sum::<f64>();
+        if let (2 | 4 | 8, Some(highest)) = (column.width, costs.last()) {
+            cost += costs.windows(2).map(|pair| (pair[1] - pair[0]).max(0.0) * 0.5).sum::<f64>() + highest * 0.2;
         }
         cost
     }
 }
 
-/// Bits of `counts` with their own distribution, and of the distribution.
-fn entropy_bits(counts: &[u16; 256]) -> f64 {
-    let total: f64 = counts.iter().map(|&n| f64::from(n)).sum();
-    let each = |&n: &u16| f64::from(n) * (total / f64::from(n)).log2() + 6.0;
-    counts.iter().filter(|&&n| n > 0).map(each).sum()
+/// Bits of what was `seen` with its own distribution, and of the distribution.
+fn entropy_bits(counts: &[u16; 256], seen: &[u8]) -> f64 {
+    let total: f64 = seen.iter().map(|&byte| f64::from(counts[usize::from(byte)])).sum();
+    let each = |&byte: &u8| {
+        let n = f64::from(counts[usize::from(byte)]);
+        n * (total / n).log2() + 6.0
+    };
+    seen.iter().map(each).sum()
 }

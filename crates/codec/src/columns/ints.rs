@@ -1,7 +1,7 @@
 //! Columns of integers (and of all that has 1, 2, 4 or 8 bytes).
 
 use super::Grid;
-use super::code::{Context, Read, Write};
+use super::code::{Context, Read, Write, take_into};
 use crate::Corrupt;
 use crate::entropy::number::{self, unzigzag, zigzag};
 use crate::entropy::{Decoder, Sink, Stream};
@@ -23,7 +23,7 @@ pub(crate) enum Against {
 pub(crate) enum Planes {
     /// As a [`number`].
     Number,
-    /// `coded` bytes from the highest that is ever used, each in the context of the one above; then `plain` bytes.
+    /// `coded` bytes from the highest that is ever used, each in the context of the one above; then `plain` bytes as they are.
     Bytes { coded: u8, plain: u8 },
 }
 
@@ -248,7 +248,7 @@ impl IntCoding {
                         sink.put(stream + usize::from(i), above, byte);
                         above = byte;
                     }
-                    sink.long_bits(residual & mask_bytes(plain), 8 * u32::from(plain));
+                    w.plain.extend_from_slice(&residual.to_le_bytes()[..usize::from(plain)]);
                 }
             }
         }
@@ -275,7 +275,7 @@ impl IntCoding {
                     r.grid.sym[c * r.grid.rows + usize::from(t)] = symbol;
                 }
             }
-            CODED => self.get_residuals(r, c, context),
+            CODED => self.get_residuals(r, c, context)?,
             _ => return Err(Corrupt("a column's state")),
         }
         let rows = r.grid.rows;
@@ -305,7 +305,7 @@ impl IntCoding {
         Ok(())
     }
 
-    fn get_residuals(&self, r: &mut Read<'_, '_>, c: usize, context: Context) {
+    fn get_residuals(&self, r: &mut Read<'_, '_>, c: usize, context: Context) -> Result<(), Corrupt> {
         let streams: &[Stream] = &r.streams[context.base + 1..];
         r.residuals.clear();
         let mut last = 0;
@@ -321,18 +321,23 @@ impl IntCoding {
             Planes::Bytes { coded, plain } => {
                 for &t in r.rows {
                     let ctx = context.of(r.grid, t, last);
-                    let (residual, first) = get_bytes(r.decoder, streams, coded, plain, ctx);
+                    let (above, first) = get_bytes(r.decoder, streams, coded, ctx);
+                    let mut low = [0; 8];
+                    take_into(&mut r.plain, &mut low[..usize::from(plain)])?;
+                    let shifted = if plain == 8 { 0 } else { above << (8 * u32::from(plain)) };
                     last = first;
                     r.grid.sym[c * r.grid.rows + usize::from(t)] = first;
-                    r.residuals.push(residual);
+                    r.residuals.push(shifted | u64::from_le_bytes(low));
                 }
             }
         }
+        Ok(())
     }
 }
 
+/// The coded bytes of a residual, and the highest of them.
 #[inline(always)]
-fn get_bytes(decoder: &mut Decoder<'_>, streams: &[Stream], coded: u8, plain: u8, ctx: u8) -> (u64, u8) {
+fn get_bytes(decoder: &mut Decoder<'_>, streams: &[Stream], coded: u8, ctx: u8) -> (u64, u8) {
     let (mut residual, mut above, mut first) = (0u64, ctx, 0);
     for (i, stream) in streams[..usize::from(coded)].iter().enumerate() {
         above = decoder.get(stream.table(above));
@@ -341,15 +346,7 @@ fn get_bytes(decoder: &mut Decoder<'_>, streams: &[Stream], coded: u8, plain: u8
             first = above;
         }
     }
-    if plain == 8 {
-        return (decoder.long_bits(64), first);
-    }
-    (residual << (8 * u32::from(plain)) | decoder.long_bits(8 * u32::from(plain)), first)
-}
-
-#[inline(always)]
-fn mask_bytes(bytes: u8) -> u64 {
-    if bytes == 0 { 0 } else { u64::MAX >> (64 - 8 * u32::from(bytes)) }
+    (residual, first)
 }
 
 /// What column `other` holds in row `t`; 0 where the row does not have it.

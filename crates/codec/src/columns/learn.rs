@@ -56,12 +56,20 @@ impl Trial<'_, '_> {
     /// Bits of column `c` as it is planned.
     fn cost_bits(&mut self, c: usize) -> f64 {
         let mut counter = Counter::new(self.plans.plans[c].coding.streams());
-        let (mut rows, mut residuals, mut text) = (vec![], vec![], vec![]);
+        let (mut rows, mut residuals, mut text, mut plain) = (vec![], vec![], vec![], vec![]);
         let mut texts = vec![];
         for Sampled { page, grid } in self.pages.iter_mut() {
             grid.rows_of(c, &mut rows);
             text.clear();
-            let mut w = Write { page, plans: &self.plans, grid, rows: &rows, residuals: &mut residuals, text: &mut text };
+            let mut w = Write {
+                page,
+                plans: &self.plans,
+                grid,
+                rows: &rows,
+                residuals: &mut residuals,
+                text: &mut text,
+                plain: &mut plain,
+            };
             if self.plans.columns[c].is_varlena() {
                 write_lengths_of(&mut w, &mut counter, c);
             }
@@ -70,7 +78,8 @@ impl Trial<'_, '_> {
                 texts.push(text.clone());
             }
         }
-        counter.estimate_bits() + text::estimate_bits(&texts, TEXT_SAMPLE, self.level)
+        let plain_bits = 8.0 * plain.len() as f64;
+        counter.estimate_bits() + plain_bits + text::estimate_bits(&texts, TEXT_SAMPLE, self.level)
     }
 
     fn try_plan(&mut self, c: usize, mut plan: ColumnPlan, best: &mut Option<(f64, ColumnPlan)>) -> f64 {
@@ -98,6 +107,20 @@ impl Trial<'_, '_> {
         best.map_or_else(|| ColumnPlan::new(column, Coding::Text, Ctx::Nothing), |(_, plan)| plan)
     }
 
+    /// The different contents of column `c` in each page.
+    fn different(&self, c: usize) -> Vec<&[u8]> {
+        let mut rows = vec![];
+        let mut all = vec![];
+        for Sampled { page, grid } in self.pages.iter() {
+            grid.rows_of(c, &mut rows);
+            let mut contents: Vec<&[u8]> = rows.iter().map(|&t| grid.content(page, c, t)).collect();
+            contents.sort_unstable();
+            contents.dedup();
+            all.extend(contents);
+        }
+        all
+    }
+
     /// All contents of column `c`, page by page.
     fn contents(&self, c: usize) -> Vec<&[u8]> {
         let mut rows = vec![];
@@ -118,14 +141,18 @@ impl Trial<'_, '_> {
         let numerics = contents.iter().filter(|content| numeric::is_numeric(content)).count();
         let common_len = most_frequent(contents.iter().map(|content| content.len() as u64)) as u16;
         let count = contents.len();
-        let table = frequent_values(&contents);
+        let different = self.different(c);
+        let repeated = different.len() * 4 < count * 3;
+        let table = frequent_values(&contents, &different);
         let mut vocabularies = vec![];
         if column.is_varlena() && total > 2048 && total / count.max(1) < 256 {
-            let sample = spread(&contents, total);
+            let sample = spread(&different, total);
             vocabularies.extend(VOCABULARIES.map(|phrases| Vocabulary::learn(&sample, phrases)));
         }
-        drop(contents);
-        let mut codings = vec![Coding::Text];
+        let mut codings = vec![Coding::Text, Coding::Plain];
+        if repeated {
+            codings.push(Coding::Repeat);
+        }
         if count > 0 && column.is_varlena() && numerics == count {
             codings.push(Coding::Numeric);
         }
@@ -252,18 +279,23 @@ fn most_frequent(values: impl Iterator<Item = u64>) -> u64 {
     counts.into_iter().max_by_key(|&(value, count)| (count, value)).map_or(0, |(value, _)| value)
 }
 
-/// The values that come often enough to have a place in a table, if they make up much of all.
-fn frequent_values(contents: &[&[u8]]) -> Option<Values> {
+/// The values that come in enough pages to have a place in a table, if they make up much of all. `different` has the
+/// values of each page once.
+fn frequent_values(contents: &[&[u8]], different: &[&[u8]]) -> Option<Values> {
+    let mut pages: HashMap<&[u8], usize> = HashMap::new();
+    for &value in different.iter().filter(|value| value.len() <= MAX_VALUE_BYTES) {
+        *pages.entry(value).or_default() += 1;
+    }
     let mut counts: HashMap<&[u8], usize> = HashMap::new();
-    for &content in contents.iter().filter(|content| content.len() <= MAX_VALUE_BYTES) {
+    for &content in contents.iter().filter(|content| pages.get(*content).is_some_and(|&pages| pages >= 3)) {
         *counts.entry(content).or_default() += 1;
     }
-    let mut frequent: Vec<(usize, &[u8])> =
-        counts.into_iter().filter(|(_, count)| *count >= 3).map(|(value, count)| (count, value)).collect();
+    let mut frequent: Vec<(usize, &[u8])> = counts.into_iter().map(|(value, count)| (count, value)).collect();
     frequent.sort_by(|(a, x), (b, y)| b.cmp(a).then_with(|| x.cmp(y)));
     frequent.truncate(MAX_VALUES);
     let covered: usize = frequent.iter().map(|(count, _)| count).sum();
-    (covered * 2 >= contents.len()).then(|| Values::new(frequent.into_iter().map(|(_, value)| value.into()).collect()))
+    (covered * 2 >= contents.len() && covered > 0)
+        .then(|| Values::new(frequent.into_iter().map(|(_, value)| value.into()).collect()))
 }
 
 /// Of `contents` as many as vocabularies are learned from, spread evenly.

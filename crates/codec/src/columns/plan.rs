@@ -41,6 +41,10 @@ pub(crate) enum Coding {
     Numeric,
     /// In the page's text, which goes through zstd.
     Text,
+    /// As they are.
+    Plain,
+    /// As the row before, or in the page's text.
+    Repeat,
 }
 
 impl Coding {
@@ -54,6 +58,8 @@ impl Coding {
             Self::Order1 => 5,
             Self::Numeric => 6,
             Self::Text => 7,
+            Self::Plain => 8,
+            Self::Repeat => 9,
         }
     }
 
@@ -63,11 +69,11 @@ impl Coding {
             Self::Int(ints) => 1 + ints.streams(),
             Self::Table(_) => 5,
             Self::Words(_) => 6,
-            Self::Order1 => 4,
+            Self::Order1 | Self::Repeat => 4,
             Self::Run => 5,
             Self::Positions => 3 + POSITIONS,
             Self::Numeric => 5 + 2 * DIGITS,
-            Self::Text => 3,
+            Self::Text | Self::Plain => 3,
         }
     }
 }
@@ -106,7 +112,7 @@ impl ColumnPlan {
             Coding::Int(ints) => ints.write(out),
             Coding::Table(values) => values.write(out),
             Coding::Words(words) => words.write(out),
-            Coding::Run | Coding::Positions | Coding::Order1 | Coding::Numeric | Coding::Text => {}
+            _ => {}
         }
     }
 
@@ -129,6 +135,8 @@ impl ColumnPlan {
             5 => Coding::Order1,
             6 if column.is_varlena() => Coding::Numeric,
             7 => Coding::Text,
+            8 => Coding::Plain,
+            9 => Coding::Repeat,
             _ => return Err(Corrupt("a column's coding")),
         };
         Ok(Self { column, coding, ctx, common_len, base: 0 })

@@ -12,7 +12,7 @@ use crate::columns::Column;
 use crate::postgres::page::State;
 
 /// Tuples that a layout is inferred from.
-const INFER_TUPLES: usize = 192;
+const INFER_TUPLES: usize = 80;
 /// Pages that codings are tried on.
 const TRIAL_PAGES: usize = 64;
 
@@ -57,7 +57,7 @@ fn infer_columns(pages: &[&[u8]]) -> Vec<Column> {
         }
         let normal = parts.lines.iter().zip(&parts.tuples).filter(|(line, _)| line.state == State::Normal);
         let usual: Vec<_> = normal.filter(|(_, tuple)| tuple.is_regular(usize::MAX)).collect();
-        for (line, tuple) in usual.iter().step_by((usual.len() / 5).max(1)) {
+        for (line, tuple) in usual.iter().step_by((usual.len() / 3).max(1)) {
             let data = &page[line.off + usize::from(tuple.hoff)..line.off + line.len];
             samples.push(infer::Sample { data, columns: tuple.columns(), present: tuple.present });
             columns = columns.max(tuple.columns());

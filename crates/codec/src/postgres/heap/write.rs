@@ -28,6 +28,7 @@ pub(crate) fn put<S: Sink>(
     sink: &mut S,
 ) -> Shape {
     buffers.text.clear();
+    buffers.plain.clear();
     parts.parse_columns(page, &model.plans);
     let shape = put_head(model, parts, page, sink);
     find_patterns(model, parts);
