@@ -37,6 +37,9 @@ struct Args {
     /// Shows the columns of each model.
     #[arg(long)]
     describe: bool,
+    /// Codes everything so often, and shows the mean time.
+    #[arg(long, default_value_t = 1)]
+    repeat: u32,
     /// Leaves the generic codecs out.
     #[arg(long)]
     alone: bool,
@@ -130,51 +133,64 @@ fn measure(args: &Args, path: &PathBuf) -> Result<Measured> {
         generic(&pages, &mut measured)?;
         extents(&bytes, args, &mut measured, step)?;
     }
-    own(&pages, model.as_ref(), &mut measured)?;
+    own(&pages, model.as_ref(), args.repeat, &mut measured)?;
     Ok(measured)
 }
 
 /// The page codec; pages that it does not take are stored as zstd-3 makes them.
-fn own(pages: &[&[u8]], model: Option<&Model>, measured: &mut Measured) -> Result<()> {
+fn own(pages: &[&[u8]], model: Option<&Model>, repeat: u32, measured: &mut Measured) -> Result<()> {
     let mut scratch = Scratch::new();
     let mut records = vec![];
     let mut ends = vec![];
+    let mut taken = vec![];
     let fallback = |page: &[u8], records: &mut Vec<u8>| -> Result<()> {
         let record = zstd::bulk::compress(page, 3)?;
         records.extend_from_slice(if record.len() < page.len() { &record } else { page });
         Ok(())
     };
-    let begin = cpu();
-    let mut taken = vec![];
-    for page in pages {
-        let coded = model.is_some_and(|model| model.encode_unverified(&mut scratch, page, &mut records));
-        if !coded {
-            fallback(page, &mut records)?;
+    for _ in 0..repeat {
+        records.clear();
+        ends.clear();
+        taken.clear();
+        let begin = cpu();
+        for page in pages {
+            let coded = model.is_some_and(|model| model.encode_unverified(&mut scratch, page, &mut records));
+            if !coded {
+                fallback(page, &mut records)?;
+            }
+            taken.push(coded);
+            ends.push(records.len());
         }
-        taken.push(coded);
-        ends.push(records.len());
+        measured.page.encode += (cpu() - begin) / repeat;
     }
-    measured.page.encode = cpu() - begin;
     measured.page.bytes = records.len();
+    measured.refused = taken.iter().filter(|&&coded| !coded).count();
     let mut again = vec![0; pages.first().map_or(0, |page| page.len())];
-    let begin = cpu();
     let mut wrong = 0;
-    let mut from = 0;
-    for ((page, &end), &coded) in pages.iter().zip(&ends).zip(&taken) {
-        if let (Some(model), true) = (model, coded) {
-            let done = model.decode(&mut scratch, &records[from..end], &mut again);
-            wrong += usize::from(done.is_err() || again != *page);
-        } else {
-            measured.refused += 1;
-            if end - from < page.len() {
+    for _ in 0..repeat {
+        let begin = cpu();
+        let mut from = 0;
+        for ((page, &end), &coded) in pages.iter().zip(&ends).zip(&taken) {
+            if let (Some(model), true) = (model, coded) {
+                let done = model.decode(&mut scratch, &records[from..end], &mut again);
+                wrong += usize::from(done.is_err() || again != *page);
+            } else if end - from < page.len() {
                 again = zstd::bulk::decompress(&records[from..end], page.len())?;
             }
+            from = end;
         }
-        from = end;
+        measured.page.decode += (cpu() - begin) / repeat;
     }
-    measured.page.decode = cpu() - begin;
     if wrong > 0 {
         bail!("{wrong} of {} pages did not come back", pages.len());
+    }
+    if let Some(model) = model {
+        let begin = cpu();
+        for page in pages {
+            records.clear();
+            model.encode(&mut scratch, page, &mut records);
+        }
+        measured.verified = cpu() - begin;
     }
     Ok(())
 }
@@ -231,6 +247,7 @@ fn row(name: &str, m: &Measured) -> Vec<String> {
         m.model.to_string(),
         ratio(m.page.bytes + m.model),
         times(&m.page),
+        format!("{:.1}", us(m.verified)),
         format!("{} {}", ratio(m.lz4.bytes), times(&m.lz4)),
         format!("{} {}", ratio(m.zstd1.bytes), times(&m.zstd1)),
         format!("{} {}", ratio(m.zstd3.bytes), times(&m.zstd3)),
@@ -244,7 +261,7 @@ fn main() -> Result<()> {
     let args = Args::parse();
     let mut table = Table::new();
     table.load_style(comfy_table::presets::NOTHING).set_header([
-        "relation", "pages", "refused", "model", "ratio", "us enc/dec", "lz4", "zstd-1", "zstd-3", "zlib 128K",
+        "relation", "pages", "refused", "model", "ratio", "us enc/dec", "verified", "lz4", "zstd-1", "zstd-3", "zlib 128K",
         "zstd 128K", "learn s",
     ]);
     let (mut all, mut without) = (Measured::default(), Measured::default());

@@ -15,6 +15,7 @@ pub(crate) mod ints;
 pub(crate) mod learn;
 pub(crate) mod numeric;
 pub(crate) mod plan;
+mod trie;
 pub(crate) mod words;
 #[cfg(test)]
 mod tests;

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use super::bytes::append;
 use super::code::{ALL_COMMON, CODED, Context, Read, Write, get_len, put_len};
 use super::Form;
+use super::trie::Trie;
 use crate::Corrupt;
 use crate::entropy::{Sink, number};
 use crate::wire::{Reader, put_varint};
@@ -38,88 +39,6 @@ pub(crate) struct Vocabulary {
     trie: Trie,
 }
 
-/// Phrases by their bytes.
-#[derive(Clone, Debug, Default)]
-struct Trie {
-    /// Open addressing of edges: key `node << 8 | byte` plus one in the low half, next node in the high half.
-    edges: Vec<u64>,
-    /// By node: place plus one of the phrase that stops here, of the one that ends a value here.
-    stops: Vec<[u16; 2]>,
-}
-
-impl Trie {
-    fn new(phrases: impl Iterator<Item = (usize, Vec<u8>, bool)>, total_bytes: usize) -> Self {
-        let slots = (2 * total_bytes + 2).next_power_of_two();
-        let mut trie = Self { edges: vec![0; slots], stops: vec![[0; 2]] };
-        for (place, bytes, ends) in phrases {
-            let mut node = 0;
-            for &byte in &bytes {
-                node = trie.enter(node, byte);
-            }
-            trie.stops[node][usize::from(ends)] = place as u16 + 1;
-        }
-        trie
-    }
-
-    #[inline(always)]
-    fn slot(&self, key: u32) -> usize {
-        (key.wrapping_mul(0x9E37_79B1) >> 7) as usize & (self.edges.len() - 1)
-    }
-
-    fn enter(&mut self, node: usize, byte: u8) -> usize {
-        if let Some(next) = self.next(node, byte) {
-            return next;
-        }
-        let key = ((node as u32) << 8 | u32::from(byte)) + 1;
-        let mut slot = self.slot(key);
-        while self.edges[slot] != 0 {
-            slot = (slot + 1) & (self.edges.len() - 1);
-        }
-        let next = self.stops.len();
-        self.edges[slot] = (next as u64) << 32 | u64::from(key);
-        self.stops.push([0; 2]);
-        next
-    }
-
-    #[inline(always)]
-    fn next(&self, node: usize, byte: u8) -> Option<usize> {
-        let key = ((node as u32) << 8 | u32::from(byte)) + 1;
-        let mut slot = self.slot(key);
-        loop {
-            let edge = self.edges[slot];
-            if edge as u32 == key {
-                return Some((edge >> 32) as usize);
-            }
-            if edge == 0 {
-                return None;
-            }
-            slot = (slot + 1) & (self.edges.len() - 1);
-        }
-    }
-
-    /// The phrase that takes most of `rest`, which is a value's end: its place and how many bytes it takes.
-    #[inline]
-    fn longest(&self, rest: &[u8]) -> Option<(usize, usize)> {
-        let mut node = 0;
-        let mut best = None;
-        for (i, &byte) in rest.iter().take(MAX_PHRASE).enumerate() {
-            match self.next(node, byte) {
-                Some(next) => node = next,
-                None => return best,
-            }
-            let [stop, _] = self.stops[node];
-            if stop > 0 {
-                best = Some((usize::from(stop) - 1, i + 1));
-            }
-        }
-        let [_, end] = self.stops[node];
-        if rest.len() <= MAX_PHRASE && end > 0 {
-            best = Some((usize::from(end) - 1, rest.len()));
-        }
-        best
-    }
-}
-
 /// Symbol, plain bits, and how many, of a phrase's place.
 #[inline(always)]
 fn split(place: usize) -> (u8, u64, u32) {
@@ -140,8 +59,7 @@ impl Vocabulary {
             bytes.extend_from_slice(phrase);
         }
         let total = bytes.len();
-        let each = phrases.iter().enumerate().map(|(i, (phrase, ends))| (i, phrase.clone(), *ends));
-        let trie = Trie::new(each, total);
+        let trie = Trie::new(phrases);
         bytes.resize(total + MAX_PHRASE, 0);
         Self { phrases: places, bytes, trie }
     }
