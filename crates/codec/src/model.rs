@@ -5,6 +5,7 @@ use zstd::zstd_safe;
 use crate::entropy::{Counter, Decoder, Encoder, Stream};
 use crate::limits::{DICTIONARY, MODEL_MAX, MODEL_PLAIN_MAX, PAGE_MAX, PAGE_MIN, STREAMS_MAX};
 use crate::postgres::checksum::checksum;
+use crate::postgres::btree::{self, BtreeModel};
 use crate::postgres::heap::{self, HeapModel};
 use crate::postgres::page::CHECKSUM_AT;
 use crate::scratch::{Buffers, Scratch};
@@ -24,6 +25,8 @@ const MIN_GAIN: usize = 20;
 pub enum Kind {
     /// PostgreSQL's tables.
     PostgresHeap,
+    /// PostgreSQL's B-tree indexes.
+    PostgresBtree,
 }
 
 /// How to learn.
@@ -48,6 +51,7 @@ pub struct Model {
 #[derive(Debug)]
 enum Parts {
     Heap(HeapModel),
+    Btree(BtreeModel),
 }
 
 /// Flags of a record: its first byte.
@@ -73,8 +77,8 @@ pub fn learn(pages: &[&[u8]], options: Options) -> Option<Model> {
     let held_out: Vec<&[u8]> = same.iter().copied().skip(HELD_OUT / 2).step_by(HELD_OUT).collect();
     let rest = same.iter().enumerate().filter(|(i, _)| i % HELD_OUT != HELD_OUT / 2);
     let training: Vec<&[u8]> = rest.map(|(_, page)| *page).collect();
-    let heap = heap::learn::learn(&training, options.level)?;
-    let model = Model::train(Parts::Heap(heap), &training, page_bytes, options.level)?;
+    let parts = Parts::learn(&training, options.level)?;
+    let model = Model::train(parts, &training, page_bytes, options.level)?;
     model.gains(&held_out, options).then_some(model)
 }
 
@@ -118,6 +122,7 @@ impl Model {
     pub fn kind(&self) -> Kind {
         match self.parts {
             Parts::Heap(_) => Kind::PostgresHeap,
+            Parts::Btree(_) => Kind::PostgresBtree,
         }
     }
 
@@ -162,7 +167,10 @@ impl Model {
 
     fn finish_record(&self, scratch: &mut Scratch, page: &[u8], out: &mut Vec<u8>) -> bool {
         let Buffers { text, plain, .. } = &scratch.buffers;
-        let stale = &scratch.heap.stale;
+        let stale = match self.parts {
+            Parts::Heap(_) => &scratch.heap.stale,
+            Parts::Btree(_) => &scratch.btree.stale,
+        };
         if text.len() >= MAX_TEXT || stale.bytes.len() >= MAX_TEXT {
             return false;
         }
@@ -225,7 +233,7 @@ impl Model {
         let plain_bytes = if has_plain { reader.at_most(record.len())? } else { 0 };
         let text_bytes = if has_text { reader.at_most(MAX_TEXT - 1)? } else { 0 };
         let code = reader.take(code_bytes)?;
-        let Scratch { buffers, heap, contexts, .. } = scratch;
+        let Scratch { buffers, heap, btree, contexts, .. } = scratch;
         buffers.plain.clear();
         buffers.plain.extend_from_slice(reader.take(plain_bytes)?);
         buffers.text.clear();
@@ -241,36 +249,42 @@ impl Model {
             }
         }
         page.fill(0);
-        let Parts::Heap(model) = &self.parts;
-        let shape = heap::read::get(model, &self.streams, Decoder::new(code)?, heap, buffers, page)?;
+        let decoder = Decoder::new(code)?;
+        // The block whose checksum is still to be computed.
+        let mut checksum_of = None;
+        let (header, stale) = match &self.parts {
+            Parts::Heap(model) => {
+                let shape = heap::read::get(model, &self.streams, decoder, heap, buffers, page)?;
+                checksum_of = (shape.checksum == 1).then_some(heap.block);
+                (&heap.header, &mut heap.stale)
+            }
+            Parts::Btree(model) => {
+                btree::read::get(model, &self.streams, decoder, btree, buffers, page)?;
+                (&btree.header, &mut btree.stale)
+            }
+        };
         if buffers.text_taken != buffers.text.len() || buffers.plain_taken != buffers.plain.len() {
             return Err(Corrupt("more bytes than belong to the page"));
         }
-        let stale = &mut heap.stale;
         if has_stale {
             let stored = reader.rest();
+            stale.bytes.clear();
             if mode & flags::STALE_FRAME != 0 {
-                stale.bytes.resize(stale.len(), 0);
-                let mut bytes = std::mem::take(&mut stale.bytes);
-                heap.header.write(page);
-                let done = contexts.decompress_after(stored, live(page), &mut bytes);
-                heap.stale.bytes = bytes;
-                done?;
+                let len = stale.len();
+                stale.bytes.resize(len, 0);
+                contexts.decompress_after(stored, live(page), &mut stale.bytes)?;
             } else if stored.len() == stale.len() {
-                stale.bytes.clear();
                 stale.bytes.extend_from_slice(stored);
             } else {
                 return Err(Corrupt("stale bytes are of another length"));
             }
-            heap.stale.fill(page, false);
-            heap.header.write(page);
+            stale.fill(page, false);
+            header.write(page);
         } else if stale.len() != 0 {
             return Err(Corrupt("stale bytes are missing"));
         }
-        if shape.checksum == 1 {
-            heap.header.checksum = 0;
-            heap.header.write(page);
-            let sum = checksum(page, heap.block);
+        if let Some(block) = checksum_of {
+            let sum = checksum(page, block);
             page[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&sum.to_le_bytes());
         }
         Ok(())
@@ -285,6 +299,10 @@ impl Model {
         match &self.parts {
             Parts::Heap(model) => {
                 plain.push(0);
+                model.write_model(&mut plain);
+            }
+            Parts::Btree(model) => {
+                plain.push(1);
                 model.write_model(&mut plain);
             }
         }
@@ -323,6 +341,7 @@ impl Model {
         let level = i32::from(reader.byte()?).clamp(1, 22);
         let parts = match reader.byte()? {
             0 => Parts::Heap(HeapModel::read_model(&mut reader)?),
+            1 => Parts::Btree(BtreeModel::read_model(&mut reader)?),
             _ => return Err(Corrupt("a model's kind")),
         };
         let count = reader.at_most(STREAMS_MAX)?;
@@ -342,6 +361,7 @@ impl Model {
     pub fn describe(&self) -> String {
         match &self.parts {
             Parts::Heap(model) => model.plans.describe(),
+            Parts::Btree(model) => model.plans.describe(),
         }
     }
 }
@@ -353,9 +373,22 @@ fn live(page: &mut [u8]) -> &[u8] {
 }
 
 impl Parts {
+    /// Learns what most of `pages` are.
+    fn learn(pages: &[&[u8]], level: i32) -> Option<Self> {
+        let (mut heap, mut btree) = (heap::Parts::default(), btree::Parts::default());
+        let heaps = pages.iter().filter(|page| heap.parse(page)).count();
+        let btrees = pages.iter().filter(|page| btree.parse(page)).count();
+        if heaps >= btrees {
+            heap::learn::learn(pages, level).map(Self::Heap)
+        } else {
+            btree::learn::learn(pages, level).map(Self::Btree)
+        }
+    }
+
     fn stream_count(&self) -> usize {
         match self {
             Self::Heap(model) => model.plans.end,
+            Self::Btree(model) => model.plans.end,
         }
     }
 
@@ -369,6 +402,14 @@ impl Parts {
                 }
                 heap::write::put(model, heap, page, buffers, sink);
                 Some(heap::write::carried(heap.header.lsn, heap.block))
+            }
+            Self::Btree(model) => {
+                let Scratch { buffers, btree, .. } = scratch;
+                if !btree.parse(page) {
+                    return None;
+                }
+                btree::write::put(model, btree, page, buffers, sink);
+                Some(btree::write::carried(btree))
             }
         }
     }

@@ -2,7 +2,8 @@
 
 use crate::columns::code::Early;
 use crate::entropy::rans::Ops;
-use crate::postgres::heap;
+use crate::postgres::btree::tid::Tid;
+use crate::postgres::{btree, heap};
 use crate::text::Contexts;
 
 /// Buffers of one page's columns.
@@ -19,6 +20,8 @@ pub(crate) struct Buffers {
     pub(crate) early: Early,
     /// How long each row is.
     pub(crate) ends: Vec<u16>,
+    /// TIDs behind keys.
+    pub(crate) tids: Vec<Tid>,
 }
 
 impl Buffers {
@@ -36,6 +39,7 @@ impl Buffers {
 pub struct Scratch {
     pub(crate) buffers: Buffers,
     pub(crate) heap: heap::Parts,
+    pub(crate) btree: btree::Parts,
     pub(crate) ops: Ops,
     pub(crate) contexts: Contexts,
     /// A page's code.

@@ -2,7 +2,7 @@
 
 use super::Form;
 use super::code::{
-    ALL_COMMON, CODED, Context, Read, Write, get_len, position_stream, put_len,
+    ALL_COMMON, CODED, Context, Read, Write, get_len, position_stream, put_len, take_into,
 };
 use crate::Corrupt;
 use crate::entropy::Sink;
@@ -302,6 +302,58 @@ pub(crate) fn get_repeats(r: &mut Read<'_, '_>, c: usize, stream: usize) -> Resu
         } else {
             return Err(Corrupt("a repeated value of another length"));
         }
+    }
+    Ok(())
+}
+
+/// Bytes that a value shares with the one before are counted up to this.
+const MAX_SHARED: usize = 255;
+
+/// Two streams: bytes shared with the row before, and the others.
+pub(crate) fn put_front<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize, stream: usize, plain: bool) {
+    let mut before: &[u8] = &[];
+    let mut last = 0;
+    for &t in w.rows {
+        let content = w.grid.content(w.page, c, t);
+        let shared = content.iter().zip(before).take(MAX_SHARED).take_while(|(a, b)| a == b).count();
+        sink.put(stream, last, shared as u8);
+        last = shared as u8;
+        if plain {
+            w.plain.extend_from_slice(&content[shared..]);
+        } else {
+            let mut above = if shared > 0 { content[shared - 1] } else { 0 };
+            for &byte in &content[shared..] {
+                sink.put(stream + 1, above, byte);
+                above = byte;
+            }
+        }
+        before = content;
+    }
+}
+
+pub(crate) fn get_front(r: &mut Read<'_, '_>, c: usize, stream: usize, plain: bool) -> Result<(), Corrupt> {
+    let mut before = 0..0;
+    let mut last = 0;
+    for &t in r.rows {
+        let cell = r.cell(c, t);
+        let (at, len) = (usize::from(r.grid.pos[cell]), usize::from(r.grid.len[cell]));
+        last = r.decoder.get(r.streams[stream].table(last));
+        let shared = usize::from(last);
+        if shared > len || shared > before.len() {
+            return Err(Corrupt("more bytes are shared than there are"));
+        }
+        r.page.copy_within(before.start..before.start + shared, at);
+        if plain {
+            take_into(&mut r.plain, &mut r.page[at + shared..at + len])?;
+        } else {
+            let mut above = if shared > 0 { r.page[at + shared - 1] } else { 0 };
+            let others = &r.streams[stream + 1];
+            for to in &mut r.page[at + shared..at + len] {
+                above = r.decoder.get(others.table(above));
+                *to = above;
+            }
+        }
+        before = at..at + len;
     }
     Ok(())
 }

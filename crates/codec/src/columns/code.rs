@@ -105,7 +105,6 @@ pub(crate) struct Early {
 /// States of a column in a page.
 pub(crate) const CODED: u8 = 0;
 pub(crate) const ALL_COMMON: u8 = 1;
-pub(crate) const PLAIN: u8 = 2;
 
 /// Symbols of lengths: up to 253 they are themselves.
 const ODD_FORM: u8 = 254;
@@ -230,6 +229,7 @@ pub(crate) fn write_contents_of<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usi
             }
         }
         Coding::Repeat => bytes::put_repeats(w, sink, c, plan.base + 3),
+        Coding::Front { plain } => bytes::put_front(w, sink, c, plan.base + 3, *plain),
     }
 }
 
@@ -269,6 +269,7 @@ pub(crate) fn read_contents_of(r: &mut Read<'_, '_>, c: usize) -> Result<(), Cor
             Ok(())
         }
         Coding::Repeat => bytes::get_repeats(r, c, plan.base + 3),
+        Coding::Front { plain } => bytes::get_front(r, c, plan.base + 3, *plain),
     }
 }
 

@@ -71,6 +71,7 @@ pub(crate) struct Span {
 #[derive(Debug, Default)]
 pub(crate) struct Grid {
     pub(crate) rows: usize,
+    columns: usize,
     /// Where the content begins, behind a length word.
     pub(crate) pos: Vec<u16>,
     /// Bytes of content.
@@ -90,6 +91,7 @@ impl Grid {
     pub(crate) fn reset(&mut self, rows: usize, columns: usize) {
         let cells = rows * columns;
         self.rows = rows;
+        self.columns = columns;
         self.pos.clear();
         self.pos.resize(cells, 0);
         self.len.clear();
@@ -100,6 +102,11 @@ impl Grid {
         self.sym.resize(cells, 0);
         self.present.clear();
         self.everywhere = u128::MAX;
+    }
+
+    /// Columns that room was made for.
+    pub(crate) fn columns(&self) -> usize {
+        self.columns
     }
 
     /// Adds a row whose columns are `present`.
@@ -143,19 +150,31 @@ impl Grid {
     /// Notes where the values of the next row lie, as row `t`; `false`, and nothing that counts, if `columns` do not describe
     /// its bytes exactly.
     pub(crate) fn parse(&mut self, columns: &[Column], page: &[u8], t: usize, span: Span) -> bool {
+        self.walk(columns, page, t, span) == Some(span.end)
+    }
+
+    /// As [`Grid::parse`], for rows that are padded with zeros to a multiple of 8.
+    pub(crate) fn parse_padded(&mut self, columns: &[Column], page: &[u8], t: usize, span: Span) -> bool {
+        let end = self.walk(columns, page, t, span);
+        end.is_some_and(|end| end.next_multiple_of(8) == span.end && zeros(page, end, span.end))
+    }
+
+    /// Where the last value ends.
+    #[inline(always)]
+    fn walk(&mut self, columns: &[Column], page: &[u8], t: usize, span: Span) -> Option<usize> {
         let mut at = span.start;
         for (c, column) in columns.iter().enumerate() {
             if span.present >> c & 1 == 0 {
                 continue;
             }
-            let Some((form, pos, len)) = locate(*column, page, at, span.end) else { return false };
+            let (form, pos, len) = locate(*column, page, at, span.end)?;
             let cell = c * self.rows + t;
             self.pos[cell] = pos as u16;
             self.len[cell] = len as u16;
             self.form[cell] = form;
             at = pos + len;
         }
-        at == span.end
+        Some(at)
     }
 
     /// From lengths and forms to places within each row, the first byte of a row being 0; returns in `ends` how long each

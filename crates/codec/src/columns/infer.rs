@@ -58,19 +58,28 @@ struct Search<'a> {
 ///
 /// `exact` says whether data ends at its last column; otherwise zeros up to a multiple of 8 may follow.
 pub(crate) fn infer(samples: &[Sample<'_>], columns: usize, exact: bool) -> Option<Vec<Column>> {
+    infer_with_cost(samples, columns, exact).map(|(_, layout)| layout)
+}
+
+/// As [`infer`], with what the samples' bytes cost in it, in bits.
+pub(crate) fn infer_with_cost(
+    samples: &[Sample<'_>],
+    columns: usize,
+    exact: bool,
+) -> Option<(f64, Vec<Column>)> {
     if samples.is_empty() || columns == 0 || columns > MAX_COLUMNS {
         return None;
     }
     let mut search = Search { samples, columns, exact, known: HashMap::new(), bytes: Bytes::default() };
     let start = vec![0; samples.len()];
-    search.cheapest(0, &start)?;
+    let cost = search.cheapest(0, &start)?;
     let (mut layout, mut places) = (vec![], start);
     while layout.len() < columns {
         let (_, choice) = (*search.known.get(&(layout.len(), places.clone()))?)?;
         places = search.follow(TYPES[choice], layout.len(), &places)?.0;
         layout.push(TYPES[choice]);
     }
-    Some(layout)
+    Some((cost, layout))
 }
 
 impl Search<'_> {

@@ -207,10 +207,12 @@ impl IntCoding {
                 sink.long_bits(load(w.page, usize::from(w.grid.pos[cell]), width), 8 * width as u32);
                 w.grid.sym[cell] = 0;
             }
-        } else if residuals.iter().all(|&residual| residual == self.common) {
+        } else if residuals[self.apart(&residuals)..].iter().all(|&residual| residual == self.common) {
             sink.put(base, 0, ALL_COMMON);
+            let apart = self.apart(&residuals);
+            self.put_residuals(w, sink, c, &residuals[..apart], context);
             let symbol = self.symbol(self.common);
-            for &t in w.rows {
+            for &t in &w.rows[apart..] {
                 w.grid.sym[c * w.grid.rows + usize::from(t)] = symbol;
             }
         } else {
@@ -218,6 +220,12 @@ impl IntCoding {
             self.put_residuals(w, sink, c, &residuals, context);
         }
         *w.residuals = residuals;
+    }
+
+    /// How many rows are coded even in a page of common residuals: the first has no row before.
+    #[inline(always)]
+    fn apart<T>(&self, rows: &[T]) -> usize {
+        usize::from(self.against == Against::Previous).min(rows.len())
     }
 
     /// The symbol by which other columns know a residual.
@@ -268,14 +276,14 @@ impl IntCoding {
                 return Ok(());
             }
             ALL_COMMON => {
-                let symbol = self.symbol(self.common);
-                r.residuals.clear();
+                let (symbol, apart) = (self.symbol(self.common), self.apart(r.rows));
+                self.get_residuals(r, c, &r.rows[..apart], context)?;
                 r.residuals.resize(r.rows.len(), self.common);
-                for &t in r.rows {
+                for &t in &r.rows[apart..] {
                     r.grid.sym[c * r.grid.rows + usize::from(t)] = symbol;
                 }
             }
-            CODED => self.get_residuals(r, c, context)?,
+            CODED => self.get_residuals(r, c, r.rows, context)?,
             _ => return Err(Corrupt("a column's state")),
         }
         let rows = r.grid.rows;
@@ -305,13 +313,19 @@ impl IntCoding {
         Ok(())
     }
 
-    fn get_residuals(&self, r: &mut Read<'_, '_>, c: usize, context: Context) -> Result<(), Corrupt> {
+    fn get_residuals(
+        &self,
+        r: &mut Read<'_, '_>,
+        c: usize,
+        rows: &[u16],
+        context: Context,
+    ) -> Result<(), Corrupt> {
         let streams: &[Stream] = &r.streams[context.base + 1..];
         r.residuals.clear();
         let mut last = 0;
         match self.planes {
             Planes::Number => {
-                for &t in r.rows {
+                for &t in rows {
                     let (symbol, residual) = number::get(r.decoder, &streams[0], context.of(r.grid, t, last));
                     last = symbol;
                     r.grid.sym[c * r.grid.rows + usize::from(t)] = symbol;
@@ -319,7 +333,7 @@ impl IntCoding {
                 }
             }
             Planes::Bytes { coded, plain } => {
-                for &t in r.rows {
+                for &t in rows {
                     let ctx = context.of(r.grid, t, last);
                     let (above, first) = get_bytes(r.decoder, streams, coded, ctx);
                     let mut low = [0; 8];

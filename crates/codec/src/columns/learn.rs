@@ -153,6 +153,9 @@ impl Trial<'_, '_> {
         if repeated {
             codings.push(Coding::Repeat);
         }
+        if longest > 8 {
+            codings.extend([Coding::Front { plain: false }, Coding::Front { plain: true }]);
+        }
         if count > 0 && column.is_varlena() && numerics == count {
             codings.push(Coding::Numeric);
         }

@@ -45,6 +45,11 @@ pub(crate) enum Coding {
     Plain,
     /// As the row before, or in the page's text.
     Repeat,
+    /// How many bytes are as in the row before, then the others: each in the context of the one before, or as they are.
+    Front {
+        /// The others are stored as they are.
+        plain: bool,
+    },
 }
 
 impl Coding {
@@ -60,6 +65,8 @@ impl Coding {
             Self::Text => 7,
             Self::Plain => 8,
             Self::Repeat => 9,
+            Self::Front { plain: false } => 10,
+            Self::Front { plain: true } => 11,
         }
     }
 
@@ -70,7 +77,7 @@ impl Coding {
             Self::Table(_) => 5,
             Self::Words(_) => 6,
             Self::Order1 | Self::Repeat => 4,
-            Self::Run => 5,
+            Self::Run | Self::Front { .. } => 5,
             Self::Positions => 3 + POSITIONS,
             Self::Numeric => 5 + 2 * DIGITS,
             Self::Text | Self::Plain => 3,
@@ -137,6 +144,8 @@ impl ColumnPlan {
             7 => Coding::Text,
             8 => Coding::Plain,
             9 => Coding::Repeat,
+            10 => Coding::Front { plain: false },
+            11 => Coding::Front { plain: true },
             _ => return Err(Corrupt("a column's coding")),
         };
         Ok(Self { column, coding, ctx, common_len, base: 0 })

@@ -139,9 +139,12 @@ impl Order {
         true
     }
 
-    /// Whether the order is that of the lines.
-    pub(crate) fn is_plain(&self) -> bool {
-        !self.has_gaps && self.lines.is_sorted()
+    /// Whether the order is that of the lines from `first` on, those before it coming last.
+    pub(crate) fn is_plain(&self, first: usize) -> bool {
+        let count = self.lines.len();
+        let first = first.min(count);
+        let rotated = |lines: &[u16]| lines.is_sorted() && lines.first().is_none_or(|&n| usize::from(n) >= first);
+        !self.has_gaps && rotated(&self.lines[..count - first]) && self.lines[count - first..].is_sorted()
     }
 
     /// Writes an order that is not plain; streams `id` and `id + 1`.
@@ -160,12 +163,13 @@ impl Order {
         }
     }
 
-    /// Reads what [`Order::put`] wrote, or makes the plain order of the lines that are `stored`, and places the items.
+    /// Reads what [`Order::put`] wrote, or makes the plain order of the lines that are `stored`, which begins
+    /// with the line of number `first` among them, and places the items.
     pub(crate) fn get(
         &mut self,
         lines: &mut [Line],
         stored: impl Fn(&Line) -> bool,
-        special: usize,
+        (special, first): (usize, usize),
         coded: Option<(&mut Decoder<'_>, &[Stream])>,
     ) -> Result<(), Corrupt> {
         const BAD: Corrupt = Corrupt("items do not fit their page");
@@ -173,6 +177,9 @@ impl Order {
         self.lines.extend((0..lines.len()).filter(|&n| stored(&lines[n])).map(|n| n as u16));
         let mut end = special;
         let Some((decoder, streams)) = coded else {
+            self.has_gaps = false;
+            let first = first.min(self.lines.len());
+            self.lines.rotate_left(first);
             for &n in &self.lines {
                 end = item_below(end, lines[usize::from(n)].len).ok_or(BAD)?;
                 lines[usize::from(n)].off = end;

@@ -106,7 +106,7 @@ fn learn_usual(model: &mut HeapModel, pages: &[&[u8]]) {
 }
 
 /// Those of `counts` that came at least twice, the most frequent first.
-fn most_frequent<T: Copy + Ord + Hash>(counts: HashMap<T, u32>, max: usize) -> Vec<T> {
+pub(crate) fn most_frequent<T: Copy + Ord + Hash>(counts: HashMap<T, u32>, max: usize) -> Vec<T> {
     let mut all: Vec<(u32, T)> =
         counts.into_iter().filter(|(_, count)| *count >= 2).map(|(value, count)| (count, value)).collect();
     all.sort_by(|x, y| y.cmp(x));

@@ -43,10 +43,8 @@ pub(crate) fn get(
     parts.header.lsn |= u64::from(lsn) << 3;
     parts.block |= u32::from(block);
     write_tuples(parts, buffers, page)?;
-    if shape.checksum != 1 {
-        // A right checksum is computed when stale bytes are in place.
-        parts.header.write(page);
-    }
+    // A right checksum is computed when stale bytes are in place.
+    parts.header.write(page);
     parts.stale.regions(&parts.header, &parts.lines, &parts.order, !shape.hole_zero, !shape.behind_zero);
     Ok(shape)
 }
@@ -221,7 +219,7 @@ fn place(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts, shape: Shap
     let special = parts.header.special;
     let stored = |line: &Line| line.state == State::Normal;
     let coded = (!shape.plain_order).then_some((d, &streams[streams::ORDER..]));
-    parts.order.get(&mut parts.lines, stored, special, coded)?;
+    parts.order.get(&mut parts.lines, stored, (special, 0), coded)?;
     let lowest = parts.order.lines.last().map_or(special, |&n| parts.lines[usize::from(n)].off);
     if shape.tight {
         parts.header.upper = lowest;

@@ -70,7 +70,7 @@ fn put_head<S: Sink>(model: &HeapModel, parts: &mut Parts, page: &[u8], sink: &m
         tight: header.upper == lowest,
         hole_zero,
         behind_zero,
-        plain_order: parts.order.is_plain(),
+        plain_order: parts.order.is_plain(0),
         checksum: match header.checksum {
             0 => 0,
             sum if sum == checksum(page, parts.block) => 1,

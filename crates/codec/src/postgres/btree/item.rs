@@ -1,0 +1,208 @@
+//! Items of B-tree pages: index tuples.
+//!
+//! A header of 8 bytes (where it leads: block 4, offset 2; size and flags 2), a null bitmap of 4 bytes padded to 8 where
+//! there are nulls, key columns, padding to a multiple of 8. Pivots (high keys, and items of inner pages) have in the
+//! place of the offset how many columns they have, and may have a heap TID in their last 6 bytes. Posting lists have how
+//! many TIDs follow the key, and in the place of the block where these begin.
+
+use super::tid::{TID, Tid};
+use crate::columns::MAX_COLUMNS;
+use crate::postgres::page::{Line, State};
+use crate::wire::{le16, le32};
+
+/// Bytes of the header.
+pub(crate) const HEAD: usize = 8;
+const SIZE: u16 = 0x1FFF;
+const ALTERNATIVE: u16 = 0x2000;
+const HAS_NULLS: u16 = 0x8000;
+/// In the place of the offset.
+const IS_POSTING: u16 = 0x2000;
+const HAS_HEAP_TID: u16 = 0x1000;
+const COUNT: u16 = 0x0FFF;
+/// Columns of an index that can have nulls' bits.
+const BITMAP_COLUMNS: usize = 32;
+
+/// What an item is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A key and the row that has it.
+    #[default]
+    Plain = 0,
+    /// A key and a page below, or a high key.
+    Pivot = 1,
+    /// A key and the rows that have it.
+    Posting = 2,
+    /// Kept whole behind size and flags.
+    Odd = 3,
+}
+
+/// An item's header, and what follows from it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Item {
+    pub(crate) state: State,
+    pub(crate) kind: Kind,
+    pub(crate) tid: Tid,
+    /// Flags and size.
+    pub(crate) info: u16,
+    /// Bytes of the item.
+    pub(crate) len: usize,
+    pub(crate) present: u128,
+}
+
+impl Item {
+    pub(crate) fn parse(page: &[u8], line: Line) -> Option<Self> {
+        let bytes = page.get(line.off..line.off + line.len).filter(|bytes| bytes.len() >= HEAD)?;
+        let tid = Tid { block: u32::from(le16(bytes, 0)) << 16 | u32::from(le16(bytes, 2)), offset: le16(bytes, 4) };
+        let info = le16(bytes, 6);
+        let mut item = Self { state: line.state, kind: Kind::Plain, tid, info, len: line.len, present: 0 };
+        item.kind = item.find_kind(bytes);
+        if item.has_nulls() && item.kind != Kind::Odd {
+            item.present = u128::from(le32(bytes, HEAD));
+        }
+        Some(item)
+    }
+
+    fn find_kind(&self, bytes: &[u8]) -> Kind {
+        let sized = usize::from(self.info & SIZE) == self.len && self.len.is_multiple_of(8);
+        let bitmap = !self.has_nulls() || self.len >= 2 * HEAD && bytes[12..16] == [0; 4];
+        if !sized || !bitmap {
+            return Kind::Odd;
+        }
+        let kind = self.alternative();
+        match kind {
+            Kind::Posting => {
+                let from = self.tid.block as usize;
+                let end = from + TID * self.postings();
+                let fits = from >= self.data() && from.is_multiple_of(8) && end.next_multiple_of(8) == self.len;
+                let padded = fits && self.postings() > 0 && bytes[end..].iter().all(|&byte| byte == 0);
+                if padded { kind } else { Kind::Odd }
+            }
+            Kind::Pivot if self.has_heap_tid() => {
+                let fits = self.len >= self.data() + 8;
+                if fits && bytes[self.len - 8..self.len - TID] == [0; 2] { kind } else { Kind::Odd }
+            }
+            _ => kind,
+        }
+    }
+
+    /// Plain, pivot or posting list, from the flags.
+    pub(crate) fn alternative(&self) -> Kind {
+        match (self.info & ALTERNATIVE != 0, self.tid.offset & IS_POSTING != 0) {
+            (false, _) => Kind::Plain,
+            (true, true) => Kind::Posting,
+            (true, false) => Kind::Pivot,
+        }
+    }
+
+    pub(crate) fn has_nulls(&self) -> bool {
+        self.info & HAS_NULLS != 0
+    }
+
+    pub(crate) fn has_heap_tid(&self) -> bool {
+        self.alternative() == Kind::Pivot && self.tid.offset & HAS_HEAP_TID != 0
+    }
+
+    /// TIDs of a posting list.
+    pub(crate) fn postings(&self) -> usize {
+        usize::from(self.tid.offset & COUNT)
+    }
+
+    /// Where key columns begin.
+    pub(crate) fn data(&self) -> usize {
+        if self.has_nulls() { 2 * HEAD } else { HEAD }
+    }
+
+    /// From and to of the key columns.
+    pub(crate) fn keys(&self) -> (usize, usize) {
+        let to = match self.kind {
+            Kind::Posting => self.tid.block as usize,
+            Kind::Pivot if self.has_heap_tid() => self.len - 8,
+            _ => self.len,
+        };
+        (self.data(), to)
+    }
+
+    /// Bytes behind the key columns.
+    pub(crate) fn tail(&self) -> usize {
+        match self.kind {
+            Kind::Posting => (TID * self.postings()).next_multiple_of(8),
+            Kind::Pivot if self.has_heap_tid() => 8,
+            _ => 0,
+        }
+    }
+
+    /// Sets which of `columns` the item has, or makes it odd.
+    pub(crate) fn set_columns(&mut self, columns: usize) {
+        let count = match self.kind {
+            Kind::Pivot => usize::from(self.tid.offset & COUNT),
+            _ => columns,
+        };
+        if count > columns || count > MAX_COLUMNS {
+            self.kind = Kind::Odd;
+            return;
+        }
+        let all = if count == MAX_COLUMNS { u128::MAX } else { (1 << count) - 1 };
+        let nulls = self.has_nulls();
+        if nulls && (self.present & !all != 0 || columns > BITMAP_COLUMNS) {
+            self.kind = Kind::Odd;
+        } else {
+            self.present = if nulls { self.present & all } else { all };
+        }
+    }
+
+    /// Number of columns by the flags, `columns` for items that have all.
+    pub(crate) fn own_columns(&self) -> Option<usize> {
+        (self.kind == Kind::Pivot).then_some(usize::from(self.tid.offset & COUNT))
+    }
+
+    /// What a pattern says of the item: state, kind, flags, and of pivots their columns.
+    pub(crate) fn pattern(&self) -> u64 {
+        let pivot = if self.alternative() == Kind::Pivot { u64::from(self.tid.offset) } else { 0 };
+        let posting = u64::from(self.alternative() == Kind::Posting);
+        self.state as u64
+            | (self.kind as u64) << 2
+            | u64::from(self.info & !SIZE) << 4
+            | pivot << 20
+            | posting << 36
+    }
+
+    /// Bits of a pattern.
+    pub(crate) const PATTERN_BITS: u32 = 37;
+
+    /// An item of which only the pattern is known.
+    pub(crate) fn from_pattern(pattern: u64) -> Self {
+        let state = if pattern & 3 == State::Dead as u64 { State::Dead } else { State::Normal };
+        let kind = match pattern >> 2 & 3 {
+            0 => Kind::Plain,
+            1 => Kind::Pivot,
+            2 => Kind::Posting,
+            _ => Kind::Odd,
+        };
+        let posting = if pattern >> 36 & 1 == 1 { IS_POSTING } else { 0 };
+        let offset = (pattern >> 20) as u16 | posting;
+        Self {
+            state,
+            kind,
+            tid: Tid { block: 0, offset },
+            info: (pattern >> 4) as u16 & !SIZE,
+            len: 0,
+            present: 0,
+        }
+    }
+
+    /// Sets the number of TIDs; `false` if it cannot be.
+    pub(crate) fn set_postings(&mut self, count: u64) -> bool {
+        self.tid.offset = IS_POSTING | count as u16 & COUNT;
+        (1..=u64::from(COUNT)).contains(&count)
+    }
+
+    /// Writes the header to `bytes`, which is the item.
+    pub(crate) fn write(&self, bytes: &mut [u8]) {
+        self.tid.write(bytes);
+        let info = self.info | self.len as u16 & SIZE;
+        bytes[6..8].copy_from_slice(&info.to_le_bytes());
+        if self.has_nulls() && self.kind != Kind::Odd {
+            bytes[8..12].copy_from_slice(&(self.present as u32).to_le_bytes());
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! A B-tree page from symbols.
+
+use super::item::{HEAD, Item, Kind};
+use super::tid::{Chain, TID, Tid};
+use super::{BtreeModel, Parts, SPECIAL, Shape, Special, streams};
+use crate::Corrupt;
+use crate::columns::code::{self, get_len};
+use crate::entropy::number::{self, unzigzag};
+use crate::entropy::{Decoder, Stream};
+use crate::postgres::heap::pattern::OTHER;
+use crate::postgres::page::{HEADER, Header, LINE, Line};
+use crate::scratch::Buffers;
+
+const BAD: Corrupt = Corrupt("a B-tree page that cannot be");
+
+/// Reads what [`super::write::put`] wrote into `page`, which is all zeros: everything but stale bytes. Text is in
+/// `buffers`; the regions of stale bytes are left in `parts`.
+pub(crate) fn get(
+    model: &BtreeModel,
+    streams: &[Stream],
+    mut decoder: Decoder<'_>,
+    parts: &mut Parts,
+    buffers: &mut Buffers,
+    page: &mut [u8],
+) -> Result<(), Corrupt> {
+    let d = &mut decoder;
+    let shape = Shape::from_symbol(d.get(streams[streams::SHAPE].table(0)));
+    get_head(model, streams, d, parts, shape, page.len())?;
+    get_patterns(model, streams, d, parts)?;
+    buffers.tids.clear();
+    get_heads(streams, d, parts, buffers, page.len())?;
+    buffers.begin_reading();
+    code::read_lengths(&model.plans, streams, d, &mut parts.grid, buffers, page)?;
+    for (&n, &end) in parts.rows.iter().zip(&buffers.ends) {
+        let n = usize::from(n);
+        let item = &mut parts.items[n];
+        let keys = item.data() + usize::from(end).next_multiple_of(8);
+        if item.kind == Kind::Posting {
+            item.tid.block = keys as u32;
+        }
+        item.len = keys + item.tail();
+        parts.lines[n].len = item.len;
+    }
+    place(streams, d, parts, shape)?;
+    code::read_contents(&model.plans, streams, d, &mut parts.grid, buffers, page)?;
+    let [lsn, previous] = decoder.finish()?;
+    parts.header.lsn |= u64::from(lsn) << 3;
+    parts.special.previous |= u32::from(previous);
+    if parts.special.next != 0 {
+        let usual = parts.special.previous.wrapping_add(2);
+        parts.special.next = unzigzag(u64::from(parts.special.next) - 1) as u32;
+        parts.special.next = parts.special.next.wrapping_add(usual);
+        if parts.special.next == 0 {
+            return Err(BAD);
+        }
+    }
+    write_items(parts, buffers, page)?;
+    parts.header.write(page);
+    let special = parts.header.special;
+    parts.special.write(&mut page[special..]);
+    parts.stale.regions(&parts.header, &parts.lines, &parts.order, !shape.hole_zero, !shape.behind_zero);
+    Ok(())
+}
+
+fn get_head(
+    model: &BtreeModel,
+    streams: &[Stream],
+    d: &mut Decoder<'_>,
+    parts: &mut Parts,
+    shape: Shape,
+    page_bytes: usize,
+) -> Result<(), Corrupt> {
+    let mut flags = u16::from(d.get(streams[streams::FLAGS].table(0)));
+    let lines = usize::from(get_len(d, &streams[streams::COUNT..], 0)?.0);
+    if lines == 0 || HEADER + LINE * lines > page_bytes - SPECIAL {
+        return Err(BAD);
+    }
+    let lsn = unzigzag(number::get(d, &streams[streams::LSN], 0).1) as u64;
+    let mut lsn = lsn.wrapping_add(model.lsn) << 19;
+    let mut prune_xid = 0;
+    if !shape.plain_header {
+        lsn |= u64::from(d.bits(3));
+        flags |= (d.bits(8) as u16) << 8;
+        prune_xid = d.long_bits(32) as u32;
+    }
+    let checksum = if shape.checksum_zero { 0 } else { d.bits(16) as u16 };
+    let special = page_bytes - SPECIAL;
+    parts.header = Header { lsn, checksum, flags, lines, upper: 0, special, prune_xid };
+    if !shape.tight {
+        let upper = number::get(d, &streams[streams::UPPER], 0).1;
+        parts.header.upper = usize::try_from(upper).ok().filter(|&upper| upper <= special).ok_or(BAD)?;
+    }
+    let mut number = |ctx| number::get(d, &streams[streams::SPECIAL], ctx).1;
+    let previous = (number(0) as u32) << 16;
+    // The next sibling is relative to the previous one, which is complete at the end.
+    let next = u32::try_from(number(1)).map_err(|_| BAD)?;
+    parts.special = Special::plain_leaf(previous, next);
+    if !shape.leaf {
+        parts.special.level = number(2) as u32;
+        parts.special.flags = number(3) as u16;
+        parts.special.cycle = number(4) as u16;
+    }
+    Ok(())
+}
+
+fn get_patterns(
+    model: &BtreeModel,
+    streams: &[Stream],
+    d: &mut Decoder<'_>,
+    parts: &mut Parts,
+) -> Result<(), Corrupt> {
+    let count = parts.header.lines;
+    parts.lines.clear();
+    parts.lines.resize(count, Line::default());
+    parts.items.clear();
+    parts.items.resize(count, Item::default());
+    parts.rows.clear();
+    let columns = model.plans.columns.len();
+    let mut last = 0;
+    for n in parts.by_key() {
+        let symbol = d.get(streams[streams::PATTERN].table(last));
+        last = symbol;
+        let packed = if symbol == OTHER { d.long_bits(Item::PATTERN_BITS) } else { model.patterns.get(symbol)? };
+        let mut item = Item::from_pattern(packed);
+        parts.lines[n].state = item.state;
+        if item.kind == Kind::Odd {
+            let (len, _) = get_len(d, &streams[streams::ODD..], 0)?;
+            parts.lines[n].len = HEAD + usize::from(len);
+            item.len = parts.lines[n].len;
+            item.info |= d.bits(13) as u16;
+        } else {
+            item.present = u128::MAX >> 96;
+            if !item.has_nulls() {
+                item.set_columns(columns);
+            }
+            if item.kind == Kind::Odd {
+                return Err(BAD);
+            }
+            parts.rows.push(n as u16);
+        }
+        parts.items[n] = item;
+    }
+    parts.grid.reset(parts.rows.len(), columns);
+    Ok(())
+}
+
+fn get_heads(
+    streams: &[Stream],
+    d: &mut Decoder<'_>,
+    parts: &mut Parts,
+    buffers: &mut Buffers,
+    max: usize,
+) -> Result<(), Corrupt> {
+    let mut chain = Chain::default();
+    let mut pivot = 0u32;
+    let columns = parts.grid.columns();
+    for &n in &parts.rows {
+        let item = &mut parts.items[usize::from(n)];
+        if item.has_nulls() {
+            let low = d.get(streams[streams::BITMAP].table(0));
+            item.present = u128::from(low) | u128::from(d.long_bits(24)) << 8;
+            item.set_columns(columns);
+            if item.kind == Kind::Odd {
+                return Err(BAD);
+            }
+        }
+        match item.kind {
+            Kind::Plain => item.tid = chain.get(d, &streams[streams::TID..]),
+            Kind::Pivot => {
+                pivot = pivot.wrapping_add(unzigzag(number::get(d, &streams[streams::PIVOT], 0).1) as u32);
+                item.tid.block = pivot;
+                if item.has_heap_tid() {
+                    buffers.tids.push(chain.get(d, &streams[streams::TID..]));
+                }
+            }
+            Kind::Posting => {
+                let count = number::get(d, &streams[streams::POSTING], 0).1;
+                if !item.set_postings(count) || (buffers.tids.len() + count as usize) * TID > max {
+                    return Err(BAD);
+                }
+                buffers.tids.extend((0..count).map(|_| chain.get(d, &streams[streams::TID..])));
+            }
+            Kind::Odd => {}
+        }
+        parts.grid.push(item.present);
+    }
+    Ok(())
+}
+
+/// Finds where items lie, and moves the grid there.
+fn place(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts, shape: Shape) -> Result<(), Corrupt> {
+    let special = parts.header.special;
+    let first = usize::from(parts.special.next != 0);
+    let coded = (!shape.plain_order).then_some((d, &streams[streams::ORDER..]));
+    parts.order.get(&mut parts.lines, |_| true, (special, first), coded)?;
+    let lowest = parts.order.lines.last().map_or(special, |&n| parts.lines[usize::from(n)].off);
+    if shape.tight {
+        parts.header.upper = lowest;
+    }
+    if parts.header.upper > lowest || parts.header.upper < parts.header.lower() {
+        return Err(BAD);
+    }
+    let starts = parts.rows.iter().map(|&n| {
+        let n = usize::from(n);
+        parts.lines[n].off + parts.items[n].data()
+    });
+    parts.grid.shift_all(starts);
+    Ok(())
+}
+
+fn write_items(parts: &Parts, buffers: &mut Buffers, page: &mut [u8]) -> Result<(), Corrupt> {
+    let mut tids: &[Tid] = &buffers.tids;
+    for (n, line) in parts.lines.iter().enumerate() {
+        line.write(page, n);
+    }
+    for n in parts.by_key() {
+        let (line, item) = (parts.lines[n], parts.items[n]);
+        let bytes = page.get_mut(line.off..line.off + line.len).filter(|bytes| bytes.len() >= HEAD).ok_or(BAD)?;
+        if item.kind == Kind::Odd {
+            let text = buffers.text.get(buffers.text_taken..).unwrap_or_default();
+            let (tid, rest) = text.split_at_checked(TID).ok_or(BAD)?;
+            bytes[..TID].copy_from_slice(tid);
+            bytes[TID..HEAD].copy_from_slice(&item.info.to_le_bytes());
+            let rest = rest.get(..bytes.len() - HEAD).ok_or(BAD)?;
+            bytes[HEAD..].copy_from_slice(rest);
+            buffers.text_taken += TID + rest.len();
+            continue;
+        }
+        item.write(bytes);
+        let tail = bytes.len() - item.tail();
+        let (count, from) = match item.kind {
+            Kind::Posting => (item.postings(), tail),
+            Kind::Pivot if item.has_heap_tid() => (1, bytes.len() - TID),
+            _ => continue,
+        };
+        let (own, rest) = tids.split_at_checked(count).ok_or(BAD)?;
+        tids = rest;
+        for (tid, to) in own.iter().zip(bytes[from..].as_chunks_mut::<TID>().0) {
+            tid.write(to);
+        }
+    }
+    Ok(())
+}

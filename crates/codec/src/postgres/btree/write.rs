@@ -1,0 +1,147 @@
+//! A B-tree page as symbols.
+
+use super::item::{HEAD, Item, Kind};
+use super::tid::{Chain, TID, Tid};
+use super::{BtreeModel, Parts, Shape, streams};
+use crate::columns::Form;
+use crate::columns::code::{self, put_len};
+use crate::entropy::Sink;
+use crate::entropy::number::{self, zigzag};
+use crate::postgres::heap::pattern::OTHER;
+use crate::scratch::Buffers;
+
+/// The parts of a page that states of the entropy coder carry: low bits of LSN and of the previous sibling.
+pub(crate) fn carried(parts: &Parts) -> [u16; 2] {
+    [(parts.header.lsn >> 3) as u16, parts.special.previous as u16]
+}
+
+/// Writes the page that `parts` were parsed from; text and stale bytes are left in `buffers` and `parts`.
+pub(crate) fn put<S: Sink>(
+    model: &BtreeModel,
+    parts: &mut Parts,
+    page: &[u8],
+    buffers: &mut Buffers,
+    sink: &mut S,
+) {
+    buffers.text.clear();
+    buffers.plain.clear();
+    parts.parse_columns(page, &model.plans);
+    let shape = put_head(model, parts, page, sink);
+    put_patterns(model, parts, sink);
+    put_heads(parts, page, sink);
+    code::write_lengths(&model.plans, &mut parts.grid, page, buffers, sink);
+    if !shape.plain_order {
+        parts.order.put(&parts.lines, parts.header.special, sink, streams::ORDER);
+    }
+    code::write_contents(&model.plans, &mut parts.grid, page, buffers, sink);
+    for n in parts.by_key() {
+        let line = parts.lines[n];
+        if parts.items[n].kind == Kind::Odd {
+            buffers.text.extend_from_slice(&page[line.off..line.off + TID]);
+            buffers.text.extend_from_slice(&page[line.off + HEAD..line.off + line.len]);
+        }
+    }
+    parts.stale.regions(&parts.header, &parts.lines, &parts.order, !shape.hole_zero, !shape.behind_zero);
+    parts.stale.collect(page);
+}
+
+fn put_head<S: Sink>(model: &BtreeModel, parts: &mut Parts, page: &[u8], sink: &mut S) -> Shape {
+    let (header, special) = (parts.header, parts.special);
+    let lowest = parts.order.lines.last().map_or(header.special, |&n| parts.lines[usize::from(n)].off);
+    parts.stale.regions(&header, &parts.lines, &parts.order, true, false);
+    let hole_zero = parts.stale.is_zero(page);
+    parts.stale.regions(&header, &parts.lines, &parts.order, false, true);
+    let behind_zero = parts.stale.is_zero(page);
+    let shape = Shape {
+        tight: header.upper == lowest,
+        hole_zero,
+        behind_zero,
+        plain_order: parts.order.is_plain(usize::from(special.next != 0)),
+        checksum_zero: header.checksum == 0,
+        plain_header: header.prune_xid == 0 && header.flags < 256 && header.lsn & 7 == 0,
+        leaf: special.is_plain_leaf(),
+    };
+    sink.put(streams::SHAPE, 0, shape.symbol());
+    sink.put(streams::FLAGS, 0, header.flags as u8);
+    put_len(sink, streams::COUNT, 0, header.lines, Form::usual(header.lines));
+    number::put(sink, streams::LSN, 0, zigzag((header.lsn >> 19).wrapping_sub(model.lsn) as i64));
+    if !shape.plain_header {
+        sink.bits(header.lsn as u32 & 7, 3);
+        sink.bits(u32::from(header.flags >> 8), 8);
+        sink.long_bits(u64::from(header.prune_xid), 32);
+    }
+    if !shape.checksum_zero {
+        sink.bits(u32::from(header.checksum), 16);
+    }
+    if !shape.tight {
+        number::put(sink, streams::UPPER, 0, header.upper as u64);
+    }
+    number::put(sink, streams::SPECIAL, 0, u64::from(special.previous >> 16));
+    // After a build the siblings are the blocks before and behind; 0 is none.
+    let usual = special.previous.wrapping_add(2);
+    let next = if special.next == 0 { 0 } else { 1 + zigzag(i64::from(special.next.wrapping_sub(usual) as i32)) };
+    number::put(sink, streams::SPECIAL, 1, next);
+    if !shape.leaf {
+        number::put(sink, streams::SPECIAL, 2, u64::from(special.level));
+        number::put(sink, streams::SPECIAL, 3, u64::from(special.flags));
+        number::put(sink, streams::SPECIAL, 4, u64::from(special.cycle));
+    }
+    shape
+}
+
+fn put_patterns<S: Sink>(model: &BtreeModel, parts: &Parts, sink: &mut S) {
+    let mut last = 0;
+    for n in parts.by_key() {
+        let item = &parts.items[n];
+        let packed = item.pattern();
+        let symbol = model.patterns.symbol(packed);
+        sink.put(streams::PATTERN, last, symbol);
+        last = symbol;
+        if symbol == OTHER {
+            sink.long_bits(packed, Item::PATTERN_BITS);
+        }
+        if item.kind == Kind::Odd {
+            let len = parts.lines[n].len - HEAD;
+            put_len(sink, streams::ODD, 0, len, Form::usual(len));
+            sink.bits(u32::from(item.info) & 0x1FFF, 13);
+        }
+    }
+}
+
+/// What headers hold beside the pattern: TIDs, blocks, null bitmaps, posting lists.
+fn put_heads<S: Sink>(parts: &Parts, page: &[u8], sink: &mut S) {
+    let mut chain = Chain::default();
+    let mut pivot = 0u32;
+    for &n in &parts.rows {
+        let (item, line) = (&parts.items[usize::from(n)], parts.lines[usize::from(n)]);
+        if item.has_nulls() {
+            sink.put(streams::BITMAP, 0, item.present as u8);
+            sink.long_bits(item.present as u64 >> 8, 24);
+        }
+        match item.kind {
+            Kind::Plain => chain.put(sink, streams::TID, item.tid),
+            Kind::Pivot => {
+                number::put(sink, streams::PIVOT, 0, zigzag(i64::from(item.tid.block.wrapping_sub(pivot) as i32)));
+                pivot = item.tid.block;
+            }
+            Kind::Posting => {
+                number::put(sink, streams::POSTING, 0, item.postings() as u64);
+            }
+            Kind::Odd => {}
+        }
+        let tail = line.off + line.len - item.tail();
+        match item.kind {
+            Kind::Posting => {
+                let (tids, _) = page[tail..].as_chunks::<TID>();
+                for tid in &tids[..item.postings()] {
+                    chain.put(sink, streams::TID, Tid::parse(tid));
+                }
+            }
+            Kind::Pivot if item.has_heap_tid() => {
+                let last = page[..line.off + line.len].last_chunk::<TID>();
+                chain.put(sink, streams::TID, last.map_or(Tid::default(), Tid::parse));
+            }
+            _ => {}
+        }
+    }
+}
