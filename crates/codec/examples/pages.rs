@@ -237,7 +237,9 @@ fn extents(bytes: &[u8], args: &Args, measured: &mut Measured, step: usize) -> R
 }
 
 fn row(name: &str, m: &Measured) -> Vec<String> {
-    let ratio = |bytes: usize| if bytes == 0 { "-".to_owned() } else { format!("{:.2}", m.plain as f64 / bytes as f64) };
+    let ratio = |bytes: usize| {
+        if bytes == 0 { "-".to_owned() } else { format!("{:.2}", m.plain as f64 / bytes as f64) }
+    };
     let us = |time: Duration| time.as_secs_f64() * 1e6 / m.pages.max(1) as f64;
     let times = |cost: &Cost| format!("{:.1}/{:.1}", us(cost.encode), us(cost.decode));
     vec![
@@ -261,8 +263,19 @@ fn main() -> Result<()> {
     let args = Args::parse();
     let mut table = Table::new();
     table.load_style(comfy_table::presets::NOTHING).set_header([
-        "relation", "pages", "refused", "model", "ratio", "us enc/dec", "verified", "lz4", "zstd-1", "zstd-3", "zlib 128K",
-        "zstd 128K", "learn s",
+        "relation",
+        "pages",
+        "refused",
+        "model",
+        "ratio",
+        "us enc/dec",
+        "verified",
+        "lz4",
+        "zstd-1",
+        "zstd-3",
+        "zlib 128K",
+        "zstd 128K",
+        "learn s",
     ]);
     let (mut all, mut without) = (Measured::default(), Measured::default());
     for path in &args.files {

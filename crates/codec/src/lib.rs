@@ -14,7 +14,7 @@
 //! 3. A decoder never panics, never reads or writes beyond its buffers and never allocates by unverified sizes, whatever
 //!    model and record hold.
 //!
-//! Layers, each of which uses only those below: `model`, `postgres`, `columns`, `text`, `entropy`, `wire`.
+//! Layers, each of which uses only those below: `model`, `scratch`, `postgres`, `columns`, `text`, `entropy`, `wire`.
 
 mod columns;
 mod entropy;
@@ -22,6 +22,8 @@ pub mod limits;
 mod model;
 mod postgres;
 mod scratch;
+#[cfg(test)]
+mod tests;
 mod text;
 mod wire;
 

@@ -2,16 +2,17 @@
 
 use zstd::zstd_safe;
 
+use crate::Corrupt;
+use crate::columns::Buffers;
 use crate::entropy::{Counter, Decoder, Encoder, Stream};
 use crate::limits::{DICTIONARY, MODEL_MAX, MODEL_PLAIN_MAX, PAGE_MAX, PAGE_MIN, STREAMS_MAX};
-use crate::postgres::checksum::checksum;
 use crate::postgres::btree::{self, BtreeModel};
+use crate::postgres::checksum::checksum;
 use crate::postgres::heap::{self, HeapModel};
 use crate::postgres::page::CHECKSUM_AT;
-use crate::scratch::{Buffers, Scratch};
+use crate::scratch::Scratch;
 use crate::text::{Dictionary, MAX_TEXT};
 use crate::wire::{Reader, put_bytes, put_varint};
-use crate::Corrupt;
 
 /// Version of stored models.
 const VERSION: u8 = 1;
@@ -77,12 +78,18 @@ pub fn learn(pages: &[&[u8]], options: Options) -> Option<Model> {
     let held_out: Vec<&[u8]> = same.iter().copied().skip(HELD_OUT / 2).step_by(HELD_OUT).collect();
     let rest = same.iter().enumerate().filter(|(i, _)| i % HELD_OUT != HELD_OUT / 2);
     let training: Vec<&[u8]> = rest.map(|(_, page)| *page).collect();
-    let parts = Parts::learn(&training, options.level)?;
-    let model = Model::train(parts, &training, page_bytes, options.level)?;
+    let model = Model::of(&training, options.level)?;
     model.gains(&held_out, options).then_some(model)
 }
 
 impl Model {
+    /// A model of `pages`, which have the same length, whether it gains or not.
+    pub(crate) fn of(pages: &[&[u8]], level: i32) -> Option<Self> {
+        let page_bytes = pages.first()?.len();
+        let parts = Parts::learn(pages, level)?;
+        Self::train(parts, pages, page_bytes, level)
+    }
+
     /// Counts what coding `pages` takes, and makes tables and a dictionary of it.
     fn train(parts: Parts, pages: &[&[u8]], page_bytes: usize, level: i32) -> Option<Self> {
         let count = parts.stream_count();
@@ -104,7 +111,8 @@ impl Model {
         let mut scratch = Scratch::new();
         let (mut with, mut without, mut record) = (0, 0, vec![]);
         for page in held_out {
-            let generic = zstd::bulk::compress(page, 3).map_or(page.len(), |bytes| bytes.len().min(page.len()));
+            let generic =
+                zstd::bulk::compress(page, 3).map_or(page.len(), |bytes| bytes.len().min(page.len()));
             record.clear();
             let coded = self.encode(&mut scratch, page, &mut record);
             with += if coded { record.len().min(generic) } else { generic };
@@ -113,7 +121,8 @@ impl Model {
         if held_out.is_empty() {
             return false;
         }
-        let saved = without.saturating_sub(with) as f64 / held_out.len() as f64 * options.relation_pages as f64;
+        let saved =
+            without.saturating_sub(with) as f64 / held_out.len() as f64 * options.relation_pages as f64;
         with + without / MIN_GAIN < without && saved > self.to_bytes().len() as f64
     }
 
@@ -142,7 +151,8 @@ impl Model {
         }
         let mut again = std::mem::take(&mut scratch.again);
         again.resize(page.len(), 0);
-        let same = self.decode(scratch, &out[begin..], &mut again); let same = same.is_ok() && again == page;
+        let same = self.decode(scratch, &out[begin..], &mut again);
+        let same = same.is_ok() && again == page;
         scratch.again = again;
         if !same {
             out.truncate(begin);
@@ -229,7 +239,11 @@ impl Model {
         }
         let (has_text, has_stale) = (mode & flags::TEXT != 0, mode & flags::STALE != 0);
         let has_plain = mode & flags::PLAIN != 0;
-        let code_bytes = if has_plain || has_text || has_stale { reader.at_most(record.len())? } else { reader.rest().len() };
+        let code_bytes = if has_plain || has_text || has_stale {
+            reader.at_most(record.len())?
+        } else {
+            reader.rest().len()
+        };
         let plain_bytes = if has_plain { reader.at_most(record.len())? } else { 0 };
         let text_bytes = if has_text { reader.at_most(MAX_TEXT - 1)? } else { 0 };
         let code = reader.take(code_bytes)?;
@@ -238,7 +252,8 @@ impl Model {
         buffers.plain.extend_from_slice(reader.take(plain_bytes)?);
         buffers.text.clear();
         if has_text {
-            let stored = if has_stale { reader.bytes(record.len())? } else { reader.take(reader.rest().len())? };
+            let stored =
+                if has_stale { reader.bytes(record.len())? } else { reader.take(reader.rest().len())? };
             if mode & flags::TEXT_FRAME != 0 {
                 buffers.text.resize(text_bytes, 0);
                 contexts.decompress(stored, &self.dictionary, &mut buffers.text)?;
@@ -293,6 +308,16 @@ impl Model {
     /// The model as it is stored.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
+        let plain = self.to_plain();
+        let mut out = vec![VERSION];
+        put_varint(&mut out, plain.len() as u64);
+        // The level is one that exists; and what zstd makes of a buffer fits its bound.
+        out.extend(zstd::bulk::compress(&plain, 12).unwrap_or_default());
+        out
+    }
+
+    /// The model before it is compressed.
+    pub(crate) fn to_plain(&self) -> Vec<u8> {
         let mut plain = vec![];
         put_varint(&mut plain, self.page_bytes as u64);
         plain.push(self.level as u8);
@@ -311,11 +336,7 @@ impl Model {
             stream.write(&mut plain);
         }
         put_bytes(&mut plain, self.dictionary.bytes());
-        let mut out = vec![VERSION];
-        put_varint(&mut out, plain.len() as u64);
-        // The level is one that exists; and what zstd makes of a buffer fits its bound.
-        out.extend(zstd::bulk::compress(&plain, 12).unwrap_or_default());
-        out
+        plain
     }
 
     /// A model from what [`Model::to_bytes`] gave.
@@ -333,7 +354,12 @@ impl Model {
         if done != Ok(plain_bytes) {
             return Err(Corrupt("a model's frame"));
         }
-        let mut reader = Reader::new(&plain);
+        Self::from_plain(&plain)
+    }
+
+    /// A model from what [`Model::to_plain`] gave.
+    pub(crate) fn from_plain(plain: &[u8]) -> Result<Self, Corrupt> {
+        let mut reader = Reader::new(plain);
         let page_bytes = reader.at_most(PAGE_MAX)?;
         if !page_bytes.is_power_of_two() || page_bytes < PAGE_MIN {
             return Err(Corrupt("a model's page size"));
@@ -393,7 +419,12 @@ impl Parts {
     }
 
     /// Writes a page's symbols; returns what the coder's states are to carry, or `None` if the page is refused.
-    fn write<S: crate::entropy::Sink>(&self, page: &[u8], scratch: &mut Scratch, sink: &mut S) -> Option<[u16; 2]> {
+    fn write<S: crate::entropy::Sink>(
+        &self,
+        page: &[u8],
+        scratch: &mut Scratch,
+        sink: &mut S,
+    ) -> Option<[u16; 2]> {
         match self {
             Self::Heap(model) => {
                 let Scratch { buffers, heap, .. } = scratch;

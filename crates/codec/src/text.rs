@@ -81,7 +81,13 @@ impl Contexts {
     }
 
     /// As [`Contexts::compress`], with the bytes of `prefix` as dictionary.
-    pub(crate) fn compress_after(&mut self, text: &[u8], prefix: &[u8], level: i32, out: &mut Vec<u8>) -> bool {
+    pub(crate) fn compress_after(
+        &mut self,
+        text: &[u8],
+        prefix: &[u8],
+        level: i32,
+        out: &mut Vec<u8>,
+    ) -> bool {
         self.append(text, out, |context, frame| context.compress_using_dict(frame, text, prefix, level))
     }
 
@@ -107,14 +113,24 @@ impl Contexts {
     }
 
     /// Fills `text` from a frame that [`Contexts::compress`] made.
-    pub(crate) fn decompress(&mut self, body: &[u8], dictionary: &Dictionary, text: &mut [u8]) -> Result<(), Corrupt> {
+    pub(crate) fn decompress(
+        &mut self,
+        body: &[u8],
+        dictionary: &Dictionary,
+        text: &mut [u8],
+    ) -> Result<(), Corrupt> {
         self.restore(body, text.len())?;
         let done = self.decode.decompress_using_ddict(text, &self.frame, &dictionary.decode);
         if done == Ok(text.len()) { Ok(()) } else { Err(Corrupt("a text's frame")) }
     }
 
     /// Fills `text` from a frame that [`Contexts::compress_after`] made.
-    pub(crate) fn decompress_after(&mut self, body: &[u8], prefix: &[u8], text: &mut [u8]) -> Result<(), Corrupt> {
+    pub(crate) fn decompress_after(
+        &mut self,
+        body: &[u8],
+        prefix: &[u8],
+        text: &mut [u8],
+    ) -> Result<(), Corrupt> {
         self.restore(body, text.len())?;
         let done = self.decode.decompress_using_dict(text, &self.frame, prefix);
         if done == Ok(text.len()) { Ok(()) } else { Err(Corrupt("a frame of stale bytes")) }

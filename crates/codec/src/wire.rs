@@ -65,7 +65,10 @@ impl<'a> Reader<'a> {
     /// A number of at most `max`.
     pub(crate) fn at_most(&mut self, max: usize) -> Result<usize, Corrupt> {
         let value = self.varint()?;
-        usize::try_from(value).ok().filter(|&value| value <= max).ok_or(Corrupt("a number is beyond its bound"))
+        usize::try_from(value)
+            .ok()
+            .filter(|&value| value <= max)
+            .ok_or(Corrupt("a number is beyond its bound"))
     }
 
     /// What [`put_bytes`] wrote, of at most `max` bytes.

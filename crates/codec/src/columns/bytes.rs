@@ -1,9 +1,7 @@
 //! Columns of bytes: tables of values, runs, bytes in context.
 
 use super::Form;
-use super::code::{
-    ALL_COMMON, CODED, Context, Read, Write, get_len, position_stream, put_len, take_into,
-};
+use super::code::{ALL_COMMON, CODED, Context, Read, Write, get_len, position_stream, put_len, take_into};
 use crate::Corrupt;
 use crate::entropy::Sink;
 use crate::wire::{Reader, put_bytes, put_varint};
@@ -144,7 +142,12 @@ fn get_places(r: &mut Read<'_, '_>, c: usize, context: Context, t: u16, last: u8
 }
 
 /// Reads a column of fixed width that [`put_table`] wrote.
-pub(crate) fn get_table(r: &mut Read<'_, '_>, c: usize, values: &Values, context: Context) -> Result<(), Corrupt> {
+pub(crate) fn get_table(
+    r: &mut Read<'_, '_>,
+    c: usize,
+    values: &Values,
+    context: Context,
+) -> Result<(), Corrupt> {
     let width = r.width_of(c);
     let all_first = match r.decoder.get(r.streams[context.base].table(0)) {
         ALL_COMMON => true,
@@ -239,7 +242,8 @@ fn take_early(r: &mut Read<'_, '_>, at: usize, len: usize) -> Result<(), Corrupt
 
 /// Streams of runs behind those of lengths: kinds, bytes. What is no run goes to the text.
 pub(crate) fn put_runs<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize, base: usize) {
-    let is_run = |content: &[u8]| content.first().is_none_or(|first| content.iter().all(|byte| byte == first));
+    let is_run =
+        |content: &[u8]| content.first().is_none_or(|first| content.iter().all(|byte| byte == first));
     let all = w.rows.iter().all(|&t| is_run(w.grid.content(w.page, c, t)));
     sink.put(base + 3, 0, u8::from(!all));
     for &t in w.rows {

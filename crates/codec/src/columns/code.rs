@@ -1,10 +1,9 @@
 //! Writing and reading a page's columns, in two passes.
 
 use super::plan::{Coding, Ctx, POSITIONS, Plans};
-use super::{Form, Grid, bytes, numeric};
+use super::{Buffers, Form, Grid, bytes, numeric};
 use crate::Corrupt;
 use crate::entropy::{Decoder, Sink, Stream, number};
-use crate::scratch::Buffers;
 
 /// First stream of a column, and what its symbols are conditioned on.
 #[derive(Clone, Copy, Debug)]
@@ -127,7 +126,11 @@ pub(crate) fn put_len<S: Sink>(sink: &mut S, id: usize, ctx: u8, len: usize, for
 
 /// Reads what [`put_len`] wrote.
 #[inline]
-pub(crate) fn get_len(decoder: &mut Decoder<'_>, streams: &[Stream], ctx: u8) -> Result<(u16, Form), Corrupt> {
+pub(crate) fn get_len(
+    decoder: &mut Decoder<'_>,
+    streams: &[Stream],
+    ctx: u8,
+) -> Result<(u16, Form), Corrupt> {
     let symbol = decoder.get(streams[0].table(ctx));
     let (len, form) = match symbol {
         ODD_FORM => {
@@ -155,7 +158,8 @@ pub(crate) fn write_lengths_of<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usiz
 
 fn put_lengths<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize, context: Context, common: u16) {
     let base = context.base;
-    let is_common = |cell: usize| w.grid.len[cell] == common && w.grid.form[cell] == Form::usual(usize::from(common));
+    let is_common =
+        |cell: usize| w.grid.len[cell] == common && w.grid.form[cell] == Form::usual(usize::from(common));
     if w.rows.iter().all(|&t| is_common(w.cell(c, t))) {
         return sink.put(base, 0, ALL_COMMON);
     }
@@ -212,7 +216,9 @@ pub(crate) fn write_contents_of<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usi
     let context = Context { base: plan.base, ctx: plan.ctx };
     match &plan.coding {
         Coding::Int(ints) => ints.put(w, sink, c, w.width_of(c), context),
-        Coding::Table(values) if !plan.column.is_varlena() => bytes::put_table(w, sink, c, values, context, false),
+        Coding::Table(values) if !plan.column.is_varlena() => {
+            bytes::put_table(w, sink, c, values, context, false);
+        }
         Coding::Table(_) | Coding::Words(_) => {}
         Coding::Run => bytes::put_runs(w, sink, c, plan.base),
         Coding::Positions => bytes::put_positions(w, sink, c, plan.base),

@@ -84,6 +84,7 @@ pub(crate) struct Grid {
     pub(crate) present: Vec<u128>,
     /// Columns that all rows have.
     pub(crate) everywhere: u128,
+    starts: Vec<u16>,
 }
 
 impl Grid {
@@ -182,7 +183,12 @@ impl Grid {
     ///
     /// # Errors
     /// When a row is longer than `max`.
-    pub(crate) fn lay_out(&mut self, columns: &[Column], max: usize, ends: &mut Vec<u16>) -> Result<(), Corrupt> {
+    pub(crate) fn lay_out(
+        &mut self,
+        columns: &[Column],
+        max: usize,
+        ends: &mut Vec<u16>,
+    ) -> Result<(), Corrupt> {
         ends.clear();
         for t in 0..self.rows {
             let present = self.present[t];
@@ -214,13 +220,15 @@ impl Grid {
     }
 
     /// Moves rows, laid out from 0, to where they begin.
-    pub(crate) fn shift_all(&mut self, starts: impl Iterator<Item = usize> + Clone) {
+    pub(crate) fn shift_all(&mut self, starts: impl Iterator<Item = usize>) {
+        self.starts.clear();
+        self.starts.extend(starts.map(|start| start as u16));
         if self.rows == 0 {
             return;
         }
         for column in self.pos.chunks_exact_mut(self.rows) {
-            for (pos, start) in column.iter_mut().zip(starts.clone()) {
-                *pos += start as u16;
+            for (pos, start) in column.iter_mut().zip(&self.starts) {
+                *pos = pos.wrapping_add(*start);
             }
         }
     }
@@ -241,7 +249,11 @@ pub(crate) fn locate(column: Column, page: &[u8], at: usize, end: usize) -> Opti
     let aligned = at.next_multiple_of(usize::from(column.align));
     if !column.is_varlena() {
         let fits = aligned + usize::from(column.width) <= end;
-        return (fits && zeros(page, at, aligned)).then_some((Form::Short, aligned, usize::from(column.width)));
+        return (fits && zeros(page, at, aligned)).then_some((
+            Form::Short,
+            aligned,
+            usize::from(column.width),
+        ));
     }
     let first = *page.get(at).filter(|_| at < end)?;
     if first & 1 == 1 {

@@ -27,7 +27,8 @@ const TYPES: [Column; 13] = [
     Column::fixed(32, 8),
 ];
 /// What each type costs beforehand, in bits per column.
-const PRIOR_BITS: [f64; 13] = [0.0, 0.0, 4.0, 4.0, 24.0, 60.0, 100.0, 40.0, 150.0, 150.0, 150.0, 150.0, 150.0];
+const PRIOR_BITS: [f64; 13] =
+    [0.0, 0.0, 4.0, 4.0, 24.0, 60.0, 100.0, 40.0, 150.0, 150.0, 150.0, 150.0, 150.0];
 /// Bytes of values with a length word are told apart up to this position.
 const MAX_POSITION: usize = 40;
 /// Padding is as likely a value's zeros, which cost six bits a byte.
@@ -44,13 +45,16 @@ pub(crate) struct Sample<'a> {
     pub(crate) present: u128,
 }
 
+/// A depth, and where each tuple's next column begins.
+type State = (usize, Vec<u16>);
+
 struct Search<'a> {
     samples: &'a [Sample<'a>],
     columns: usize,
     /// Whether data ends exactly at its last column, not at the next multiple of 8.
     exact: bool,
     /// By depth and places: the cost from there on, and the type to take.
-    known: HashMap<(usize, Vec<u16>), Option<(f64, usize)>>,
+    known: HashMap<State, Option<(f64, usize)>>,
     bytes: Bytes,
 }
 
@@ -85,7 +89,12 @@ pub(crate) fn infer_with_cost(
 impl Search<'_> {
     fn cheapest(&mut self, depth: usize, places: &[u16]) -> Option<f64> {
         if depth == self.columns {
-            return self.samples.iter().zip(places).all(|(s, &at)| self.ends(s, usize::from(at))).then_some(0.0);
+            return self
+                .samples
+                .iter()
+                .zip(places)
+                .all(|(s, &at)| self.ends(s, usize::from(at)))
+                .then_some(0.0);
         }
         let key = (depth, places.to_vec());
         if let Some(known) = self.known.get(&key) {
@@ -117,7 +126,9 @@ impl Search<'_> {
 
     fn ends(&self, sample: &Sample<'_>, at: usize) -> bool {
         let slack = if self.exact { 0 } else { 7 };
-        at <= sample.data.len() && sample.data.len() - at <= slack && sample.data[at..].iter().all(|&byte| byte == 0)
+        at <= sample.data.len()
+            && sample.data.len() - at <= slack
+            && sample.data[at..].iter().all(|&byte| byte == 0)
     }
 
     /// Places behind column number `depth`, if it is a `column`, and what its bytes cost.
@@ -153,7 +164,7 @@ impl Search<'_> {
 /// Bytes by position.
 #[derive(Default)]
 struct Bytes {
-    positions: Vec<Box<[u16; 256]>>,
+    positions: Vec<[u16; 256]>,
     /// Which bytes each position has had; as many positions as are in use.
     seen: Vec<Vec<u8>>,
     used: usize,
@@ -172,7 +183,7 @@ impl Bytes {
 
     fn add(&mut self, position: usize, byte: u8) {
         while self.positions.len() <= position {
-            self.positions.push(Box::new([0; 256]));
+            self.positions.push([0; 256]);
             self.seen.push(vec![]);
         }
         self.used = self.used.max(position + 1);
@@ -189,7 +200,8 @@ impl Bytes {
         let mut cost: f64 = costs.iter().sum();
         // The higher a byte of an integer, the less it varies: otherwise there are two, or none.
         if let (2 | 4 | 8, Some(highest)) = (column.width, costs.last()) {
-            cost += costs.windows(2).map(|pair| (pair[1] - pair[0]).max(0.0) * 0.5).sum::<f64>() + highest * 0.2;
+            cost +=
+                costs.windows(2).map(|pair| (pair[1] - pair[0]).max(0.0) * 0.5).sum::<f64>() + highest * 0.2;
         }
         cost
     }

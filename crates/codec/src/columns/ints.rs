@@ -61,8 +61,14 @@ fn mask(width: usize) -> u64 {
 pub(crate) fn load(page: &[u8], at: usize, width: usize) -> u64 {
     match width {
         1 => page.get(at).map_or(0, |&byte| u64::from(byte)),
-        2 => page.get(at..at + 2).and_then(|b| b.first_chunk().copied()).map_or(0, |b| u64::from(u16::from_le_bytes(b))),
-        4 => page.get(at..at + 4).and_then(|b| b.first_chunk().copied()).map_or(0, |b| u64::from(u32::from_le_bytes(b))),
+        2 => page
+            .get(at..at + 2)
+            .and_then(|b| b.first_chunk().copied())
+            .map_or(0, |b| u64::from(u16::from_le_bytes(b))),
+        4 => page
+            .get(at..at + 4)
+            .and_then(|b| b.first_chunk().copied())
+            .map_or(0, |b| u64::from(u32::from_le_bytes(b))),
         _ => page.get(at..at + 8).and_then(|b| b.first_chunk().copied()).map_or(0, u64::from_le_bytes),
     }
 }
@@ -95,11 +101,14 @@ impl IntCoding {
     }
 
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        put_varint(out, match self.against {
-            Against::Constant => 0,
-            Against::Previous => 1,
-            Against::Column(c) => 2 + u64::from(c),
-        });
+        put_varint(
+            out,
+            match self.against {
+                Against::Constant => 0,
+                Against::Previous => 1,
+                Against::Column(c) => 2 + u64::from(c),
+            },
+        );
         out.push(match self.planes {
             Planes::Number => 0,
             Planes::Bytes { coded, plain } => 1 + coded * 16 + plain,
@@ -182,7 +191,9 @@ impl IntCoding {
             let reference = match self.against {
                 Against::Constant => self.base,
                 Against::Previous => previous,
-                Against::Column(other) => reference_of(page, grid, usize::from(other), t, others(usize::from(other))),
+                Against::Column(other) => {
+                    reference_of(page, grid, usize::from(other), t, others(usize::from(other)))
+                }
             };
             let Some(residual) = self.residual(value, reference, width) else { return false };
             if residual & beyond != 0 {
@@ -195,7 +206,14 @@ impl IntCoding {
     }
 
     /// Writes column `c` of `width` bytes.
-    pub(crate) fn put<S: Sink>(&self, w: &mut Write<'_>, sink: &mut S, c: usize, width: usize, context: Context) {
+    pub(crate) fn put<S: Sink>(
+        &self,
+        w: &mut Write<'_>,
+        sink: &mut S,
+        c: usize,
+        width: usize,
+        context: Context,
+    ) {
         let mut residuals = std::mem::take(w.residuals);
         let others = |other: usize| w.width_of(other);
         let known = self.residuals(w.page, w.grid, (c, width), w.rows, &others, &mut residuals);
@@ -238,7 +256,14 @@ impl IntCoding {
         }
     }
 
-    fn put_residuals<S: Sink>(&self, w: &mut Write<'_>, sink: &mut S, c: usize, residuals: &[u64], context: Context) {
+    fn put_residuals<S: Sink>(
+        &self,
+        w: &mut Write<'_>,
+        sink: &mut S,
+        c: usize,
+        residuals: &[u64],
+        context: Context,
+    ) {
         let stream = context.base + 1;
         let mut last = 0;
         for (&t, &residual) in w.rows.iter().zip(residuals) {
@@ -263,7 +288,13 @@ impl IntCoding {
     }
 
     /// Reads what [`IntCoding::put`] wrote, into the page.
-    pub(crate) fn get(&self, r: &mut Read<'_, '_>, c: usize, width: usize, context: Context) -> Result<(), Corrupt> {
+    pub(crate) fn get(
+        &self,
+        r: &mut Read<'_, '_>,
+        c: usize,
+        width: usize,
+        context: Context,
+    ) -> Result<(), Corrupt> {
         let state = r.decoder.get(r.streams[context.base].table(0));
         match state {
             PLAIN => {
@@ -291,7 +322,12 @@ impl IntCoding {
         match self.against {
             Against::Constant => {
                 for (&t, &residual) in r.rows.iter().zip(r.residuals.iter()) {
-                    store(r.page, usize::from(positions[usize::from(t)]), width, self.value(residual, self.base, width));
+                    store(
+                        r.page,
+                        usize::from(positions[usize::from(t)]),
+                        width,
+                        self.value(residual, self.base, width),
+                    );
                 }
             }
             Against::Previous => {
@@ -306,7 +342,12 @@ impl IntCoding {
                 let other_width = r.width_of(other);
                 for (&t, &residual) in r.rows.iter().zip(r.residuals.iter()) {
                     let reference = reference_of(r.page, r.grid, other, t, other_width);
-                    store(r.page, usize::from(positions[usize::from(t)]), width, self.value(residual, reference, width));
+                    store(
+                        r.page,
+                        usize::from(positions[usize::from(t)]),
+                        width,
+                        self.value(residual, reference, width),
+                    );
                 }
             }
         }

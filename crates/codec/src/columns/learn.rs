@@ -137,7 +137,8 @@ impl Trial<'_, '_> {
         let contents = self.contents(c);
         let total: usize = contents.iter().map(|content| content.len()).sum();
         let longest = contents.iter().map(|content| content.len()).max().unwrap_or(0);
-        let runs = contents.iter().filter(|content| content.windows(2).all(|pair| pair[0] == pair[1])).count();
+        let runs =
+            contents.iter().filter(|content| content.windows(2).all(|pair| pair[0] == pair[1])).count();
         let numerics = contents.iter().filter(|content| numeric::is_numeric(content)).count();
         let common_len = most_frequent(contents.iter().map(|content| content.len() as u64)) as u16;
         let count = contents.len();
@@ -185,7 +186,12 @@ impl Trial<'_, '_> {
         let mut contexts = vec![Ctx::Previous];
         for other in 0..c {
             let known = self.plans.plans[other].is_early() || !early;
-            if known && !matches!(self.plans.plans[other].coding, Coding::Text | Coding::Order1 | Coding::Positions) {
+            if known
+                && !matches!(
+                    self.plans.plans[other].coding,
+                    Coding::Text | Coding::Order1 | Coding::Positions
+                )
+            {
                 contexts.push(Ctx::Column(other as u8));
             }
         }
@@ -235,7 +241,8 @@ impl Trial<'_, '_> {
     /// The smallest value of column `c`, as a signed number.
     fn smallest(&self, c: usize, width: usize) -> u64 {
         let shift = 64 - 8 * width as u32;
-        let signed = self.contents(c).iter().map(|content| (load(content, 0, width) << shift) as i64 >> shift).min();
+        let signed =
+            self.contents(c).iter().map(|content| (load(content, 0, width) << shift) as i64 >> shift).min();
         signed.unwrap_or(0) as u64 & (u64::MAX >> shift)
     }
 

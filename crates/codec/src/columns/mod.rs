@@ -7,6 +7,7 @@
 //! A page's rows are coded in two passes. The first has all that lengths depend on: so a decoder knows where
 //! everything lies before it writes a byte of the page, and writes values where they belong.
 
+mod buffers;
 pub(crate) mod bytes;
 pub(crate) mod code;
 pub(crate) mod grid;
@@ -17,9 +18,8 @@ pub(crate) mod numeric;
 pub(crate) mod plan;
 mod trie;
 pub(crate) mod words;
-#[cfg(test)]
-mod tests;
 
+pub(crate) use buffers::Buffers;
 pub(crate) use grid::{Form, Grid, Span};
 
 use crate::Corrupt;

@@ -19,7 +19,9 @@ const BASE: u16 = 10_000;
 pub(crate) fn is_numeric(content: &[u8]) -> bool {
     let shape = content.len() >= 2 && content.len().is_multiple_of(2) && content.len() <= MAX_BYTES;
     // The short form of the header: its two high bits are 10; 11 is NaN or an infinity.
-    shape && content[1] >> 6 == 2 && content[2..].as_chunks::<2>().0.iter().all(|&d| u16::from_le_bytes(d) < BASE)
+    shape
+        && content[1] >> 6 == 2
+        && content[2..].as_chunks::<2>().0.iter().all(|&d| u16::from_le_bytes(d) < BASE)
 }
 
 pub(crate) fn put<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize, base: usize) {

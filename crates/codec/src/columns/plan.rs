@@ -74,10 +74,9 @@ impl Coding {
     pub(crate) fn streams(&self) -> usize {
         match self {
             Self::Int(ints) => 1 + ints.streams(),
-            Self::Table(_) => 5,
             Self::Words(_) => 6,
             Self::Order1 | Self::Repeat => 4,
-            Self::Run | Self::Front { .. } => 5,
+            Self::Table(_) | Self::Run | Self::Front { .. } => 5,
             Self::Positions => 3 + POSITIONS,
             Self::Numeric => 5 + 2 * DIGITS,
             Self::Text | Self::Plain => 3,
@@ -109,11 +108,14 @@ impl ColumnPlan {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         self.column.write(out);
         out.push(self.coding.id());
-        put_varint(out, match self.ctx {
-            Ctx::Nothing => 0,
-            Ctx::Previous => 1,
-            Ctx::Column(c) => 2 + u64::from(c),
-        });
+        put_varint(
+            out,
+            match self.ctx {
+                Ctx::Nothing => 0,
+                Ctx::Previous => 1,
+                Ctx::Column(c) => 2 + u64::from(c),
+            },
+        );
         put_varint(out, u64::from(self.common_len));
         match &self.coding {
             Coding::Int(ints) => ints.write(out),

@@ -6,9 +6,9 @@
 
 use std::collections::HashMap;
 
+use super::Form;
 use super::bytes::append;
 use super::code::{ALL_COMMON, CODED, Context, Read, Write, get_len, put_len};
-use super::Form;
 use super::trie::Trie;
 use crate::Corrupt;
 use crate::entropy::{Sink, number};
@@ -283,9 +283,13 @@ fn join_pairs(values: &[&[u8]], max_phrases: usize) -> Vec<(Vec<u8>, bool)> {
         for pair in texts.iter().flat_map(|text| text.windows(2)) {
             *pairs.entry((pair[0], pair[1])).or_default() += 1;
         }
-        let fits = |&(a, b): &(u32, u32)| phrases[a as usize].0.len() + phrases[b as usize].0.len() <= MAX_PHRASE;
-        let mut frequent: Vec<(u32, (u32, u32))> =
-            pairs.into_iter().filter(|(pair, n)| *n >= MIN_PAIRS && fits(pair)).map(|(pair, n)| (n, pair)).collect();
+        let fits =
+            |&(a, b): &(u32, u32)| phrases[a as usize].0.len() + phrases[b as usize].0.len() <= MAX_PHRASE;
+        let mut frequent: Vec<(u32, (u32, u32))> = pairs
+            .into_iter()
+            .filter(|(pair, n)| *n >= MIN_PAIRS && fits(pair))
+            .map(|(pair, n)| (n, pair))
+            .collect();
         frequent.sort_unstable_by(|x, y| y.cmp(x));
         frequent.truncate(room.min(max_phrases / 8 + 16));
         if frequent.is_empty() {
@@ -302,8 +306,12 @@ fn join_pairs(values: &[&[u8]], max_phrases: usize) -> Vec<(Vec<u8>, bool)> {
         }
     }
     let frequent = |i: usize| i >= 256 || uses[i] >= MIN_PAIRS;
-    let mut kept: Vec<(Vec<u8>, bool)> =
-        phrases.into_iter().enumerate().filter(|&(i, _)| frequent(i) && i as u32 != END).map(|(_, phrase)| phrase).collect();
+    let mut kept: Vec<(Vec<u8>, bool)> = phrases
+        .into_iter()
+        .enumerate()
+        .filter(|&(i, _)| frequent(i) && i as u32 != END)
+        .map(|(_, phrase)| phrase)
+        .collect();
     kept.sort();
     kept.dedup();
     kept.truncate(MAX_PHRASES - 1);

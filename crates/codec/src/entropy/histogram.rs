@@ -120,7 +120,12 @@ impl Counter {
     /// All streams, trained, and the bits that all would cost.
     pub(crate) fn train(&self) -> (Vec<Stream>, f64) {
         let trained: Vec<(Stream, f64)> = self.streams.iter().map(Histogram::train).collect();
-        let cost = trained.iter().zip(&self.streams).filter(|(_, h)| h.total() > 0).map(|((_, bits), _)| bits).sum::<f64>();
+        let cost = trained
+            .iter()
+            .zip(&self.streams)
+            .filter(|(_, h)| h.total() > 0)
+            .map(|((_, bits), _)| bits)
+            .sum::<f64>();
         (trained.into_iter().map(|(stream, _)| stream).collect(), cost + self.plain_bits as f64)
     }
 

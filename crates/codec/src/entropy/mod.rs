@@ -12,8 +12,6 @@ pub(crate) mod number;
 pub(crate) mod rans;
 pub(crate) mod stream;
 pub(crate) mod table;
-#[cfg(test)]
-mod tests;
 
 pub(crate) use histogram::Counter;
 pub(crate) use rans::{Decoder, Encoder};

@@ -30,8 +30,11 @@ impl Table {
     /// A distribution close to `counts`, in as few slots as cost little.
     pub(crate) fn of_counts(counts: &[u32; 256]) -> Self {
         let total: u64 = counts.iter().map(|&count| u64::from(count)).sum();
-        let mut weights: Vec<(u8, f64)> =
-            (0..=255u8).zip(counts).filter(|&(_, &n)| n > 0).map(|(symbol, &n)| (symbol, f64::from(n))).collect();
+        let mut weights: Vec<(u8, f64)> = (0..=255u8)
+            .zip(counts)
+            .filter(|&(_, &n)| n > 0)
+            .map(|(symbol, &n)| (symbol, f64::from(n)))
+            .collect();
         let mut escape = 256;
         if weights.len() < 256 {
             let unseen = (0..=255u8).rev().find(|&s| counts[usize::from(s)] == 0).unwrap_or(255);
@@ -44,7 +47,8 @@ impl Table {
             let freqs = normalise(&weights, 1 << bits);
             let cost = expected_bits(&weights, &freqs, bits);
             // Another bit doubles the memory that decoding walks through: it has to pay half a percent.
-            let better = best.as_ref().is_none_or(|&(_, _, least): &(u32, Vec<u16>, f64)| cost < least * 0.995 - 2.0);
+            let better =
+                best.as_ref().is_none_or(|&(_, _, least): &(u32, Vec<u16>, f64)| cost < least * 0.995 - 2.0);
             if better {
                 best = Some((bits, freqs, cost));
             }
@@ -99,10 +103,12 @@ impl Table {
     /// Bits that `counts` cost with this table.
     pub(crate) fn cost_bits(&self, counts: &[u32; 256]) -> f64 {
         let all = f64::from(self.bits);
-        let escape = self.escape().map_or(0.0, |escape| all - log2_fast(f64::from(self.slot(escape).freq)) + 8.0);
+        let escape =
+            self.escape().map_or(0.0, |escape| all - log2_fast(f64::from(self.slot(escape).freq)) + 8.0);
         let mut cost = 0.0;
         for (symbol, &count) in (0..=255u8).zip(counts).filter(|(_, count)| **count > 0) {
-            let each = if self.knows(symbol) { all - log2_fast(f64::from(self.slot(symbol).freq)) } else { escape };
+            let each =
+                if self.knows(symbol) { all - log2_fast(f64::from(self.slot(symbol).freq)) } else { escape };
             cost += each * f64::from(count);
         }
         cost
@@ -144,7 +150,8 @@ impl Table {
 }
 
 fn expected_bits(weights: &[(u8, f64)], freqs: &[u16], bits: u32) -> f64 {
-    let each = |(&(_, weight), &freq): (&(u8, f64), &u16)| weight * (f64::from(bits) - log2_fast(f64::from(freq)));
+    let each =
+        |(&(_, weight), &freq): (&(u8, f64), &u16)| weight * (f64::from(bits) - log2_fast(f64::from(freq)));
     weights.iter().zip(freqs).map(each).sum()
 }
 

@@ -4,3 +4,4 @@ pub(crate) mod btree;
 pub(crate) mod checksum;
 pub(crate) mod heap;
 pub(crate) mod page;
+pub(crate) mod patterns;

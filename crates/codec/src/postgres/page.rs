@@ -1,8 +1,8 @@
 //! What all pages of PostgreSQL have: a header, line pointers, items, stale bytes between them.
 
 use crate::Corrupt;
-use crate::entropy::{Decoder, Sink, Stream, number};
 use crate::entropy::number::{unzigzag, zigzag};
+use crate::entropy::{Decoder, Sink, Stream, number};
 use crate::wire::{le16, le32};
 
 /// Bytes of the header.
@@ -55,7 +55,8 @@ impl Header {
         let size = page.len() as u16 | VERSION;
         page[..4].copy_from_slice(&((self.lsn >> 32) as u32).to_le_bytes());
         page[4..8].copy_from_slice(&(self.lsn as u32).to_le_bytes());
-        let words = [self.checksum, self.flags, self.lower() as u16, self.upper as u16, self.special as u16, size];
+        let words =
+            [self.checksum, self.flags, self.lower() as u16, self.upper as u16, self.special as u16, size];
         for (i, word) in words.into_iter().enumerate() {
             page[8 + 2 * i..10 + 2 * i].copy_from_slice(&word.to_le_bytes());
         }
@@ -143,7 +144,8 @@ impl Order {
     pub(crate) fn is_plain(&self, first: usize) -> bool {
         let count = self.lines.len();
         let first = first.min(count);
-        let rotated = |lines: &[u16]| lines.is_sorted() && lines.first().is_none_or(|&n| usize::from(n) >= first);
+        let rotated =
+            |lines: &[u16]| lines.is_sorted() && lines.first().is_none_or(|&n| usize::from(n) >= first);
         !self.has_gaps && rotated(&self.lines[..count - first]) && self.lines[count - first..].is_sorted()
     }
 
@@ -219,7 +221,14 @@ pub(crate) struct Stale {
 
 impl Stale {
     /// Notes the regions. Hole and others are left out where the flag says that they are zero.
-    pub(crate) fn regions(&mut self, header: &Header, lines: &[Line], order: &Order, hole: bool, behind: bool) {
+    pub(crate) fn regions(
+        &mut self,
+        header: &Header,
+        lines: &[Line],
+        order: &Order,
+        hole: bool,
+        behind: bool,
+    ) {
         self.regions.clear();
         if hole && header.lower() < header.upper {
             self.regions.push((header.lower(), header.upper));

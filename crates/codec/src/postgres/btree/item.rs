@@ -52,7 +52,10 @@ pub(crate) struct Item {
 impl Item {
     pub(crate) fn parse(page: &[u8], line: Line) -> Option<Self> {
         let bytes = page.get(line.off..line.off + line.len).filter(|bytes| bytes.len() >= HEAD)?;
-        let tid = Tid { block: u32::from(le16(bytes, 0)) << 16 | u32::from(le16(bytes, 2)), offset: le16(bytes, 4) };
+        let tid = Tid {
+            block: u32::from(le16(bytes, 0)) << 16 | u32::from(le16(bytes, 2)),
+            offset: le16(bytes, 4),
+        };
         let info = le16(bytes, 6);
         let mut item = Self { state: line.state, kind: Kind::Plain, tid, info, len: line.len, present: 0 };
         item.kind = item.find_kind(bytes);
@@ -73,7 +76,8 @@ impl Item {
             Kind::Posting => {
                 let from = self.tid.block as usize;
                 let end = from + TID * self.postings();
-                let fits = from >= self.data() && from.is_multiple_of(8) && end.next_multiple_of(8) == self.len;
+                let fits =
+                    from >= self.data() && from.is_multiple_of(8) && end.next_multiple_of(8) == self.len;
                 let padded = fits && self.postings() > 0 && bytes[end..].iter().all(|&byte| byte == 0);
                 if padded { kind } else { Kind::Odd }
             }

@@ -8,8 +8,7 @@ use crate::columns::Column;
 use crate::columns::infer::{self, infer_with_cost};
 use crate::columns::learn::{Sampled, choose};
 use crate::columns::plan::Plans;
-use crate::postgres::heap::learn::most_frequent;
-use crate::postgres::heap::pattern::{MAX_PATTERNS, Patterns};
+use crate::postgres::patterns::{MAX_PATTERNS, Patterns, most_frequent};
 
 /// Keys that a layout is inferred from.
 const INFER_KEYS: usize = 80;
@@ -65,8 +64,9 @@ fn infer_columns(pages: &[&[u8]]) -> Vec<Column> {
             continue;
         }
         pivots = parts.items.iter().filter_map(super::item::Item::own_columns).fold(pivots, usize::max);
-        let full: Vec<usize> =
-            (0..parts.items.len()).filter(|&n| matches!(parts.items[n].kind, Kind::Plain | Kind::Posting)).collect();
+        let full: Vec<usize> = (0..parts.items.len())
+            .filter(|&n| matches!(parts.items[n].kind, Kind::Plain | Kind::Posting))
+            .collect();
         for &n in full.iter().step_by((full.len() / 2).max(1)) {
             let (item, line) = (&parts.items[n], parts.lines[n]);
             let (from, to) = item.keys();
@@ -79,8 +79,10 @@ fn infer_columns(pages: &[&[u8]]) -> Vec<Column> {
     let chosen: Vec<infer::Sample<'_>> = samples.iter().copied().step_by(step).collect();
     let mut best: Option<(f64, Vec<Column>)> = None;
     for columns in pivots..=MAX_TRIED.max(pivots) {
-        let own: Vec<infer::Sample<'_>> =
-            chosen.iter().map(|sample| infer::Sample { columns, present: mask(sample.present, columns), ..*sample }).collect();
+        let own: Vec<infer::Sample<'_>> = chosen
+            .iter()
+            .map(|sample| infer::Sample { columns, present: mask(sample.present, columns), ..*sample })
+            .collect();
         if let Some((cost, layout)) = infer_with_cost(&own, columns, false)
             && best.as_ref().is_none_or(|(least, _)| cost < *least)
         {

@@ -11,8 +11,8 @@ pub(crate) mod write;
 
 use item::{Item, Kind};
 
-use super::heap::pattern::Patterns;
 use super::page::{Header, Line, Order, Stale, State};
+use super::patterns::Patterns;
 use crate::Corrupt;
 use crate::columns::plan::Plans;
 use crate::columns::{Grid, Span};
@@ -165,6 +165,8 @@ pub(crate) struct Parts {
     pub(crate) grid: Grid,
     /// Lines of the grid's rows.
     pub(crate) rows: Vec<u16>,
+    /// TIDs behind keys.
+    pub(crate) tids: Vec<tid::Tid>,
 }
 
 impl Parts {

@@ -4,12 +4,12 @@ use super::item::{HEAD, Item, Kind};
 use super::tid::{Chain, TID, Tid};
 use super::{BtreeModel, Parts, SPECIAL, Shape, Special, streams};
 use crate::Corrupt;
+use crate::columns::Buffers;
 use crate::columns::code::{self, get_len};
 use crate::entropy::number::{self, unzigzag};
 use crate::entropy::{Decoder, Stream};
-use crate::postgres::heap::pattern::OTHER;
 use crate::postgres::page::{HEADER, Header, LINE, Line};
-use crate::scratch::Buffers;
+use crate::postgres::patterns::OTHER;
 
 const BAD: Corrupt = Corrupt("a B-tree page that cannot be");
 
@@ -27,8 +27,8 @@ pub(crate) fn get(
     let shape = Shape::from_symbol(d.get(streams[streams::SHAPE].table(0)));
     get_head(model, streams, d, parts, shape, page.len())?;
     get_patterns(model, streams, d, parts)?;
-    buffers.tids.clear();
-    get_heads(streams, d, parts, buffers, page.len())?;
+    parts.tids.clear();
+    get_heads(streams, d, parts, page.len())?;
     buffers.begin_reading();
     code::read_lengths(&model.plans, streams, d, &mut parts.grid, buffers, page)?;
     for (&n, &end) in parts.rows.iter().zip(&buffers.ends) {
@@ -120,7 +120,8 @@ fn get_patterns(
     for n in parts.by_key() {
         let symbol = d.get(streams[streams::PATTERN].table(last));
         last = symbol;
-        let packed = if symbol == OTHER { d.long_bits(Item::PATTERN_BITS) } else { model.patterns.get(symbol)? };
+        let packed =
+            if symbol == OTHER { d.long_bits(Item::PATTERN_BITS) } else { model.patterns.get(symbol)? };
         let mut item = Item::from_pattern(packed);
         parts.lines[n].state = item.state;
         if item.kind == Kind::Odd {
@@ -144,13 +145,7 @@ fn get_patterns(
     Ok(())
 }
 
-fn get_heads(
-    streams: &[Stream],
-    d: &mut Decoder<'_>,
-    parts: &mut Parts,
-    buffers: &mut Buffers,
-    max: usize,
-) -> Result<(), Corrupt> {
+fn get_heads(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts, max: usize) -> Result<(), Corrupt> {
     let mut chain = Chain::default();
     let mut pivot = 0u32;
     let columns = parts.grid.columns();
@@ -170,15 +165,15 @@ fn get_heads(
                 pivot = pivot.wrapping_add(unzigzag(number::get(d, &streams[streams::PIVOT], 0).1) as u32);
                 item.tid.block = pivot;
                 if item.has_heap_tid() {
-                    buffers.tids.push(chain.get(d, &streams[streams::TID..]));
+                    parts.tids.push(chain.get(d, &streams[streams::TID..]));
                 }
             }
             Kind::Posting => {
                 let count = number::get(d, &streams[streams::POSTING], 0).1;
-                if !item.set_postings(count) || (buffers.tids.len() + count as usize) * TID > max {
+                if !item.set_postings(count) || (parts.tids.len() + count as usize) * TID > max {
                     return Err(BAD);
                 }
-                buffers.tids.extend((0..count).map(|_| chain.get(d, &streams[streams::TID..])));
+                parts.tids.extend((0..count).map(|_| chain.get(d, &streams[streams::TID..])));
             }
             Kind::Odd => {}
         }
@@ -209,13 +204,14 @@ fn place(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts, shape: Shap
 }
 
 fn write_items(parts: &Parts, buffers: &mut Buffers, page: &mut [u8]) -> Result<(), Corrupt> {
-    let mut tids: &[Tid] = &buffers.tids;
+    let mut tids: &[Tid] = &parts.tids;
     for (n, line) in parts.lines.iter().enumerate() {
         line.write(page, n);
     }
     for n in parts.by_key() {
         let (line, item) = (parts.lines[n], parts.items[n]);
-        let bytes = page.get_mut(line.off..line.off + line.len).filter(|bytes| bytes.len() >= HEAD).ok_or(BAD)?;
+        let bytes =
+            page.get_mut(line.off..line.off + line.len).filter(|bytes| bytes.len() >= HEAD).ok_or(BAD)?;
         if item.kind == Kind::Odd {
             let text = buffers.text.get(buffers.text_taken..).unwrap_or_default();
             let (tid, rest) = text.split_at_checked(TID).ok_or(BAD)?;

@@ -97,7 +97,8 @@ impl Chain {
         };
         if step >= step::SAME_BLOCK {
             let offset = d.get(streams[1].table(0));
-            tid.offset = if offset == LARGE { number::get(d, &streams[2], 0).1 as u16 } else { u16::from(offset) };
+            tid.offset =
+                if offset == LARGE { number::get(d, &streams[2], 0).1 as u16 } else { u16::from(offset) };
         }
         *self = Self { tid, step };
         tid

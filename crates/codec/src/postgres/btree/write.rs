@@ -3,12 +3,12 @@
 use super::item::{HEAD, Item, Kind};
 use super::tid::{Chain, TID, Tid};
 use super::{BtreeModel, Parts, Shape, streams};
+use crate::columns::Buffers;
 use crate::columns::Form;
 use crate::columns::code::{self, put_len};
 use crate::entropy::Sink;
 use crate::entropy::number::{self, zigzag};
-use crate::postgres::heap::pattern::OTHER;
-use crate::scratch::Buffers;
+use crate::postgres::patterns::OTHER;
 
 /// The parts of a page that states of the entropy coder carry: low bits of LSN and of the previous sibling.
 pub(crate) fn carried(parts: &Parts) -> [u16; 2] {
@@ -79,7 +79,8 @@ fn put_head<S: Sink>(model: &BtreeModel, parts: &mut Parts, page: &[u8], sink: &
     number::put(sink, streams::SPECIAL, 0, u64::from(special.previous >> 16));
     // After a build the siblings are the blocks before and behind; 0 is none.
     let usual = special.previous.wrapping_add(2);
-    let next = if special.next == 0 { 0 } else { 1 + zigzag(i64::from(special.next.wrapping_sub(usual) as i32)) };
+    let next =
+        if special.next == 0 { 0 } else { 1 + zigzag(i64::from(special.next.wrapping_sub(usual) as i32)) };
     number::put(sink, streams::SPECIAL, 1, next);
     if !shape.leaf {
         number::put(sink, streams::SPECIAL, 2, u64::from(special.level));
@@ -121,7 +122,12 @@ fn put_heads<S: Sink>(parts: &Parts, page: &[u8], sink: &mut S) {
         match item.kind {
             Kind::Plain => chain.put(sink, streams::TID, item.tid),
             Kind::Pivot => {
-                number::put(sink, streams::PIVOT, 0, zigzag(i64::from(item.tid.block.wrapping_sub(pivot) as i32)));
+                number::put(
+                    sink,
+                    streams::PIVOT,
+                    0,
+                    zigzag(i64::from(item.tid.block.wrapping_sub(pivot) as i32)),
+                );
                 pivot = item.tid.block;
             }
             Kind::Posting => {

@@ -1,15 +1,14 @@
 //! A heap model from sampled pages.
 
 use std::collections::HashMap;
-use std::hash::Hash;
 
-use super::pattern::{MAX_PATTERNS, Patterns};
 use super::{HeapModel, MAX_BITMAPS, Parts, streams, write};
+use crate::columns::Column;
 use crate::columns::infer::{self, infer};
 use crate::columns::learn::{Sampled, choose};
 use crate::columns::plan::Plans;
-use crate::columns::Column;
 use crate::postgres::page::State;
+use crate::postgres::patterns::{MAX_PATTERNS, Patterns, most_frequent};
 
 /// Tuples that a layout is inferred from.
 const INFER_TUPLES: usize = 80;
@@ -103,13 +102,4 @@ fn learn_usual(model: &mut HeapModel, pages: &[&[u8]]) {
     }
     model.patterns = Patterns::new(most_frequent(patterns, MAX_PATTERNS));
     model.bitmaps = most_frequent(bitmaps, MAX_BITMAPS);
-}
-
-/// Those of `counts` that came at least twice, the most frequent first.
-pub(crate) fn most_frequent<T: Copy + Ord + Hash>(counts: HashMap<T, u32>, max: usize) -> Vec<T> {
-    let mut all: Vec<(u32, T)> =
-        counts.into_iter().filter(|(_, count)| *count >= 2).map(|(value, count)| (count, value)).collect();
-    all.sort_by(|x, y| y.cmp(x));
-    all.truncate(max);
-    all.into_iter().map(|(_, value)| value).collect()
 }

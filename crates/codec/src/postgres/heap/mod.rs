@@ -13,10 +13,11 @@ pub(crate) mod read;
 pub(crate) mod tuple;
 pub(crate) mod write;
 
-use pattern::{Pattern, Patterns};
+use pattern::Pattern;
 use tuple::Tuple;
 
 use super::page::{Header, Line, Order, Stale, State};
+use super::patterns::Patterns;
 use crate::Corrupt;
 use crate::columns::plan::Plans;
 use crate::columns::{Grid, Span};
@@ -171,7 +172,9 @@ impl Parts {
         for line in &self.lines {
             let tuple = match line.state {
                 State::Normal => Tuple::parse(page, *line),
-                State::Redirect if line.len == 0 && (1..=header.lines).contains(&line.off) => Some(Tuple::default()),
+                State::Redirect if line.len == 0 && (1..=header.lines).contains(&line.off) => {
+                    Some(Tuple::default())
+                }
                 State::Unused | State::Dead if line.len == 0 && line.off == 0 => Some(Tuple::default()),
                 _ => None,
             };
@@ -189,7 +192,13 @@ impl Parts {
 
     /// The page's block number, as most tuples have it in their ctid.
     fn find_block(&self) -> u32 {
-        let stored = || self.lines.iter().zip(&self.tuples).enumerate().filter(|(_, (line, _))| line.state == State::Normal);
+        let stored = || {
+            self.lines
+                .iter()
+                .zip(&self.tuples)
+                .enumerate()
+                .filter(|(_, (line, _))| line.state == State::Normal)
+        };
         let to_itself = stored().find(|(n, (_, tuple))| usize::from(tuple.ctid_line) == n + 1);
         to_itself.or_else(|| stored().next()).map_or(0, |(_, (_, tuple))| tuple.ctid_block)
     }

@@ -1,15 +1,16 @@
 //! A heap page from symbols.
 
-use super::pattern::{BITS, Cid, OTHER, Pattern, Xid};
+use super::pattern::{BITS, Cid, Pattern, Xid};
 use super::tuple::{Ctid, FIXED, Tuple};
 use super::write::OTHER_BITMAP;
 use super::{HeapModel, Parts, Shape, streams};
 use crate::Corrupt;
+use crate::columns::Buffers;
 use crate::columns::code::{self, get_len};
 use crate::entropy::number::{self, unzigzag};
 use crate::entropy::{Decoder, Stream};
 use crate::postgres::page::{HEADER, Header, LINE, Line, State};
-use crate::scratch::Buffers;
+use crate::postgres::patterns::OTHER;
 
 const BAD: Corrupt = Corrupt("a heap page that cannot be");
 
@@ -104,7 +105,8 @@ fn get_patterns(
         let from = n as i64 + 1;
         if pattern.state == State::Redirect {
             let to = from.wrapping_add(unzigzag(number::get(d, &streams[streams::REDIRECT], 0).1));
-            line.off = usize::try_from(to).ok().filter(|to| (1..=parts.header.lines).contains(to)).ok_or(BAD)?;
+            line.off =
+                usize::try_from(to).ok().filter(|to| (1..=parts.header.lines).contains(to)).ok_or(BAD)?;
         }
         let mut tuple = Tuple {
             ctid: pattern.ctid,
@@ -115,7 +117,8 @@ fn get_patterns(
             ..Tuple::default()
         };
         if pattern.ctid != Ctid::Itself {
-            tuple.ctid_line = from.wrapping_add(unzigzag(number::get(d, &streams[streams::CTID], 0).1)) as u16;
+            tuple.ctid_line =
+                from.wrapping_add(unzigzag(number::get(d, &streams[streams::CTID], 0).1)) as u16;
         }
         if pattern.ctid == Ctid::Elsewhere {
             // To be added to the block number, which comes last.
@@ -244,7 +247,8 @@ fn write_tuples(parts: &mut Parts, buffers: &mut Buffers, page: &mut [u8]) -> Re
         }
         let elsewhere = if tuple.ctid == Ctid::Elsewhere { tuple.ctid_block } else { 0 };
         tuple.ctid_block = parts.block.wrapping_add(elsewhere);
-        let bytes = page.get_mut(line.off..line.off + line.len).filter(|bytes| bytes.len() >= FIXED).ok_or(BAD)?;
+        let bytes =
+            page.get_mut(line.off..line.off + line.len).filter(|bytes| bytes.len() >= FIXED).ok_or(BAD)?;
         tuple.write(bytes);
     }
     for visit in &parts.visits {

@@ -123,8 +123,13 @@ impl Tuple {
         tuple[..4].copy_from_slice(&self.xmin.to_le_bytes());
         tuple[4..8].copy_from_slice(&self.xmax.to_le_bytes());
         tuple[8..12].copy_from_slice(&self.cid.to_le_bytes());
-        let words =
-            [(self.ctid_block >> 16) as u16, self.ctid_block as u16, self.ctid_line, self.infomask2, self.infomask];
+        let words = [
+            (self.ctid_block >> 16) as u16,
+            self.ctid_block as u16,
+            self.ctid_line,
+            self.infomask2,
+            self.infomask,
+        ];
         for (i, word) in words.into_iter().enumerate() {
             tuple[12 + 2 * i..14 + 2 * i].copy_from_slice(&word.to_le_bytes());
         }

@@ -1,15 +1,16 @@
 //! A heap page as symbols.
 
-use super::pattern::{BITS, Cid, OTHER, Pattern, Xid};
+use super::pattern::{BITS, Cid, Pattern, Xid};
 use super::tuple::{Ctid, FIXED};
 use super::{HeapModel, Parts, Shape, streams};
-use crate::columns::code::{self, put_len};
+use crate::columns::Buffers;
 use crate::columns::Form;
-use crate::entropy::number::{self, zigzag};
+use crate::columns::code::{self, put_len};
 use crate::entropy::Sink;
+use crate::entropy::number::{self, zigzag};
 use crate::postgres::checksum::checksum;
 use crate::postgres::page::State;
-use crate::scratch::Buffers;
+use crate::postgres::patterns::OTHER;
 
 /// Symbols of null bitmaps that are not in the model.
 pub(super) const OTHER_BITMAP: u8 = 255;

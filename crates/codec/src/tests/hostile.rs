@@ -1,0 +1,90 @@
+//! Records and models that nobody made: any answer but a panic.
+
+use proptest::prelude::*;
+
+use super::generate::{Keys, Random, Schema, btree_page, heap_page};
+use super::model_of;
+use crate::{Model, Scratch};
+
+fn pages(random: &mut Random, btree: bool) -> Vec<Vec<u8>> {
+    let schema = Schema::random(random);
+    let keys = [Keys::Ints, Keys::Pairs, Keys::Words][random.below(3)];
+    let aged = random.once_in(2);
+    let page = |random: &mut Random, block| {
+        if btree { btree_page(random, keys, aged, block) } else { heap_page(random, &schema, block) }
+    };
+    (0..8).map(|block| page(random, block)).collect()
+}
+
+fn damage(random: &mut Random, bytes: &mut Vec<u8>) {
+    match random.below(4) {
+        0 => bytes.truncate(random.below(bytes.len() + 1)),
+        1 => bytes.extend(random.bytes(4)),
+        _ => {
+            for _ in 0..1 + random.below(4) {
+                if !bytes.is_empty() {
+                    let at = random.below(bytes.len());
+                    bytes[at] = random.next() as u8;
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn damaged_records_do_no_harm(seed in any::<u64>(), btree in any::<bool>()) {
+        let mut random = Random::new(seed);
+        let pages = pages(&mut random, btree);
+        let model = model_of(&pages);
+        let mut scratch = Scratch::new();
+        for page in &pages {
+            let mut record = vec![];
+            if !model.encode(&mut scratch, page, &mut record) {
+                continue;
+            }
+            let mut out = vec![0; page.len()];
+            for _ in 0..60 {
+                let mut damaged = record.clone();
+                damage(&mut random, &mut damaged);
+                let _ = model.decode(&mut scratch, &damaged, &mut out);
+            }
+            let noise = random.bytes(200);
+            let _ = model.decode(&mut scratch, &noise, &mut out);
+            prop_assert!(model.decode(&mut scratch, &record, &mut out[..page.len() / 2]).is_err());
+            // Buffers that a damaged record has used are as good as new ones.
+            prop_assert!(model.decode(&mut scratch, &record, &mut out).is_ok());
+            prop_assert!(out == *page);
+        }
+    }
+
+    #[test]
+    fn damaged_models_do_no_harm(seed in any::<u64>(), btree in any::<bool>()) {
+        let mut random = Random::new(seed);
+        let pages = pages(&mut random, btree);
+        let model = model_of(&pages);
+        let mut scratch = Scratch::new();
+        let mut record = vec![];
+        prop_assume!(model.encode(&mut scratch, &pages[0], &mut record));
+        let plain = model.to_plain();
+        let mut out = vec![0; pages[0].len()];
+        for _ in 0..200 {
+            let mut damaged = plain.clone();
+            damage(&mut random, &mut damaged);
+            // A model that can be read is used for both directions.
+            if let Ok(damaged) = Model::from_plain(&damaged) {
+                out.resize(damaged.page_bytes(), 0);
+                let _ = damaged.decode(&mut scratch, &record, &mut out);
+                for page in &pages {
+                    let mut again = vec![];
+                    let _ = damaged.encode(&mut scratch, page, &mut again);
+                }
+            }
+            let mut stored = model.to_bytes();
+            damage(&mut random, &mut stored);
+            let _ = Model::from_bytes(&stored);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Every page comes back, from every model that takes it.
+
+use proptest::prelude::*;
+
+use super::generate::{Keys, Random, Schema, btree_page, heap_page};
+use super::model_of;
+use crate::{Kind, Model, Options, Scratch, learn};
+
+/// Codes `pages` and asserts that each comes back; returns how many were taken.
+fn round_trip(model: &Model, scratch: &mut Scratch, pages: &[Vec<u8>]) -> usize {
+    let stored = Model::from_bytes(&model.to_bytes()).unwrap();
+    assert_eq!(stored.to_bytes(), model.to_bytes());
+    let mut taken = 0;
+    for page in pages {
+        let mut record = b"before".to_vec();
+        // Not verified, so that an encoder that errs is found out here.
+        if !model.encode_unverified(scratch, page, &mut record) {
+            continue;
+        }
+        taken += 1;
+        let mut again = vec![0xAA; page.len()];
+        stored.decode(scratch, &record[6..], &mut again).unwrap();
+        assert!(
+            again == *page,
+            "the page differs from byte {:?} on",
+            again.iter().zip(page).position(|(a, b)| a != b)
+        );
+        let mut verified = vec![];
+        assert!(model.encode(scratch, page, &mut verified));
+        assert_eq!(verified, record[6..]);
+    }
+    taken
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn heap_pages_come_back(seed in any::<u64>()) {
+        let mut random = Random::new(seed);
+        let schema = Schema::random(&mut random);
+        let pages: Vec<Vec<u8>> = (0..24).map(|block| heap_page(&mut random, &schema, block)).collect();
+        let model = model_of(&pages[..16]);
+        prop_assert_eq!(model.kind(), Kind::PostgresHeap);
+        prop_assert_eq!(round_trip(&model, &mut Scratch::new(), &pages), pages.len());
+    }
+
+    #[test]
+    fn btree_pages_come_back(seed in any::<u64>(), aged in any::<bool>(), keys in 0..3) {
+        let keys = [Keys::Ints, Keys::Pairs, Keys::Words][keys as usize];
+        let mut random = Random::new(seed);
+        let pages: Vec<Vec<u8>> = (0..24).map(|block| btree_page(&mut random, keys, aged, block)).collect();
+        let model = model_of(&pages[..16]);
+        prop_assert_eq!(model.kind(), Kind::PostgresBtree);
+        prop_assert_eq!(round_trip(&model, &mut Scratch::new(), &pages), pages.len());
+    }
+
+    /// A relation was rewritten with other columns, and its model is still in use.
+    #[test]
+    fn pages_of_another_relation_come_back(seed in any::<u64>()) {
+        let mut random = Random::new(seed);
+        let (mut one, mut other) = (Schema::random(&mut random), Schema::random(&mut random));
+        (one.page_bytes, other.page_bytes) = (8192, 8192);
+        let pages: Vec<Vec<u8>> = (0..8).map(|block| heap_page(&mut random, &one, block)).collect();
+        let others: Vec<Vec<u8>> = (0..8).map(|block| heap_page(&mut random, &other, 70_000 + block)).collect();
+        let model = model_of(&pages);
+        prop_assert_eq!(round_trip(&model, &mut Scratch::new(), &others), others.len());
+    }
+
+    /// Nothing is assumed of a page that its bytes do not say.
+    #[test]
+    fn damaged_pages_come_back_or_are_refused(seed in any::<u64>(), btree in any::<bool>()) {
+        let mut random = Random::new(seed);
+        let mut schema = Schema::random(&mut random);
+        schema.page_bytes = 8192;
+        let page = |random: &mut Random, block| {
+            if btree { btree_page(random, Keys::Words, true, block) } else { heap_page(random, &schema, block) }
+        };
+        let mut pages: Vec<Vec<u8>> = (0..12).map(|block| page(&mut random, block)).collect();
+        let model = model_of(&pages);
+        for page in &mut pages {
+            for _ in 0..1 + random.below(6) {
+                // Mostly where structure is.
+                let within = [24, 100, page.len(), page.len()][random.below(4)];
+                let at = random.below(within);
+                page[at] = random.next() as u8;
+            }
+        }
+        round_trip(&model, &mut Scratch::new(), &pages);
+    }
+}
+
+#[test]
+fn one_scratch_serves_all_models() {
+    let mut random = Random::new(5);
+    let mut scratch = Scratch::new();
+    for seed in 0..6 {
+        let schema = Schema::random(&mut Random::new(seed));
+        let heaps: Vec<Vec<u8>> = (0..6).map(|block| heap_page(&mut random, &schema, block)).collect();
+        round_trip(&model_of(&heaps), &mut scratch, &heaps);
+        let trees: Vec<Vec<u8>> =
+            (0..6).map(|block| btree_page(&mut random, Keys::Ints, true, block)).collect();
+        round_trip(&model_of(&trees), &mut scratch, &trees);
+    }
+}
+
+#[test]
+fn models_are_adopted_if_they_gain() {
+    let mut random = Random::new(9);
+    let pages: Vec<Vec<u8>> =
+        (0..100).map(|block| btree_page(&mut random, Keys::Ints, false, block)).collect();
+    let slices: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
+    let options = Options { level: 3, relation_pages: 10_000 };
+    assert_eq!(learn(&slices, options).unwrap().kind(), Kind::PostgresBtree);
+    // An empty relation does not pay for a model.
+    assert!(learn(&slices, Options { relation_pages: 0, ..options }).is_none());
+    let noise: Vec<Vec<u8>> = (0..20).map(|_| random.bytes(8192)).collect();
+    let slices: Vec<&[u8]> = noise.iter().map(Vec::as_slice).collect();
+    assert!(learn(&slices, options).is_none());
+    assert!(learn(&[], options).is_none());
+    assert!(learn(&[&[1, 2, 3]], options).is_none());
+}
+
+#[test]
+fn the_same_pages_give_the_same_model_and_records() {
+    let schema = Schema::random(&mut Random::new(3));
+    let mut random = Random::new(4);
+    let pages: Vec<Vec<u8>> = (0..20).map(|block| heap_page(&mut random, &schema, block)).collect();
+    let (one, other) = (model_of(&pages), model_of(&pages));
+    assert_eq!(one.to_bytes(), other.to_bytes());
+    let (mut a, mut b) = (vec![], vec![]);
+    assert!(
+        one.encode(&mut Scratch::new(), &pages[7], &mut a)
+            && other.encode(&mut Scratch::new(), &pages[7], &mut b)
+    );
+    assert_eq!(a, b);
+}
