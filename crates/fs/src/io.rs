@@ -254,6 +254,21 @@ impl Fs {
         Ok(self.dataset.sync()?)
     }
 
+    /// As [`Fs::fsync`], for callers that have something else to do: calls `then` with the outcome, possibly later and on
+    /// another thread. Does not wait where [`Fs::syncs_at_once`].
+    pub fn fsync_then(&self, ino: Ino, datasync: bool, then: impl FnOnce(Result<()>) + Send + 'static) {
+        let ready = self.node(ino).and_then(|node| if datasync { Ok(()) } else { self.flush_time(&node) });
+        match ready {
+            Ok(()) => self.dataset.sync_then(Box::new(|synced| then(synced.map_err(FsError::from)))),
+            Err(error) => then(Err(error)),
+        }
+    }
+
+    /// Whether [`Fs::fsync_then`] has nothing to write first, such as an access time. A hint: false is always right.
+    pub fn syncs_at_once(&self, ino: Ino, datasync: bool) -> bool {
+        self.nodes.peek(ino.0).is_some_and(|node| datasync || !node.cached.read().atime_dirty)
+    }
+
     /// As [`Fs::fsync`], of a directory.
     pub fn fsyncdir(&self, ino: Ino, datasync: bool) -> Result<()> {
         self.fsync(ino, datasync)

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use pagefold_engine::dataset::{Attempt, Change, Dataset, Space, Usage};
+use pagefold_engine::dataset::{Attempt, Change, Dataset, Space, Synced, Usage};
 use pagefold_engine::error::{Error, Result};
 use pagefold_engine::limits::{ATOMIC_WRITE_MAX, RECORDSIZE_MAX, RECORDSIZE_MIN, VALUE_BYTES_MAX};
 use pagefold_engine::types::Key;
@@ -305,6 +305,10 @@ impl Dataset for MemDataset {
         self.check_failure()?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    fn sync_then(&self, then: Synced) {
+        then(self.sync());
     }
 
     fn space(&self) -> Space {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use pagefold_engine::dataset::{Attempt, Change, Dataset, Space, Usage};
+use pagefold_engine::dataset::{Attempt, Change, Dataset, Space, Synced, Usage};
 use pagefold_engine::device::{Device, SimDevice};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
 use pagefold_engine::types::Key;
@@ -140,6 +140,10 @@ impl Dataset for Twin {
         let last = history.len() - 1;
         history.drain(..last);
         Ok(())
+    }
+
+    fn sync_then(&self, then: Synced) {
+        then(self.sync());
     }
 
     fn space(&self) -> Space {

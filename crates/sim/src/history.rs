@@ -48,6 +48,16 @@ pub enum Step {
     Apply(Vec<Act>),
     /// Makes everything durable.
     Sync,
+    /// First half of a durable commit, for so many who wait.
+    Begin {
+        /// Waiters.
+        waiters: u64,
+    },
+    /// Second half of one of those begun.
+    End {
+        /// The last begun, instead of the first.
+        newest: bool,
+    },
     /// Commits without waiting for the device.
     Commit,
     /// A checkpoint.
@@ -177,7 +187,9 @@ impl Writer {
         }
         match self.random.below(100) {
             0..62 => Step::Apply(self.change()),
-            62..70 => Step::Sync,
+            62..66 => Step::Sync,
+            66..68 => Step::Begin { waiters: self.random.below(3) },
+            68..70 => Step::End { newest: self.random.percent(50) },
             70..74 => Step::Commit,
             74..77 => Step::Checkpoint,
             77..79 => Step::Fold,

@@ -1,12 +1,12 @@
 //! Running a history.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pagefold_engine::Error;
 use pagefold_engine::dataset::{Change, Commit};
 use pagefold_engine::device::{Device, Fault, SimDevice};
-use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
+use pagefold_engine::pool::{CreateOptions, Flight, Guid, OpenOptions, Pool, create_on};
 use pagefold_engine::segment::Devices;
 
 use crate::history::{Act, Fill, History, Step, Theme, record_size};
@@ -57,10 +57,24 @@ impl Stats {
 
 type Outcome<T = ()> = Result<T, String>;
 
+/// A durable commit between its halves.
+struct Begun {
+    flight: Flight,
+    /// The last change that it makes durable.
+    id: u64,
+    waiters: u64,
+    /// What the waiters were told: whether all is well.
+    told: Arc<Mutex<Vec<bool>>>,
+}
+
+/// Durable commits that may be between their halves at one time, as there are committing threads.
+const FLIGHTS_MAX: usize = 2;
+
 struct Sim<'a> {
     history: &'a History,
     devices: Vec<Arc<SimDevice>>,
     pool: Option<Arc<Pool>>,
+    begun: Vec<Begun>,
     /// Content after the oldest change that may be found after a crash.
     base: State,
     /// Changes since, each with its number.
@@ -136,6 +150,7 @@ impl<'a> Sim<'a> {
             history,
             devices,
             pool: None,
+            begun: Vec::new(),
             base: State::default(),
             log: Vec::new(),
             now: State::default(),
@@ -175,6 +190,8 @@ impl<'a> Sim<'a> {
         match step {
             Step::Apply(acts) => self.apply(acts),
             Step::Sync => self.call(Pool::sync, true),
+            Step::Begin { waiters } => self.begin(*waiters),
+            Step::End { newest } => self.end(*newest),
             Step::Commit => self.call(|pool| pool.commit(false), false),
             Step::Checkpoint => self.call(|pool| pool.checkpoint(false), true),
             Step::Fold => self.call(|pool| pool.fold().map(|_| ()), true),
@@ -195,6 +212,7 @@ impl<'a> Sim<'a> {
             }
             Step::Check => self.check(),
             Step::Kill => {
+                self.begun.clear();
                 self.pool = None;
                 if self.is_off() { self.power_cycle(&[]) } else { self.reopen() }
             }
@@ -322,6 +340,50 @@ impl<'a> Sim<'a> {
         }
     }
 
+    fn begin(&mut self, waiters: u64) -> Outcome {
+        let pool = Arc::clone(self.pool()?);
+        if self.begun.len() == FLIGHTS_MAX {
+            return Ok(());
+        }
+        let told = Arc::new(Mutex::new(Vec::new()));
+        for _ in 0..waiters {
+            let told = Arc::clone(&told);
+            pool.join_commit(Box::new(move |synced| {
+                told.lock().unwrap_or_else(PoisonError::into_inner).push(synced.is_ok());
+            }));
+        }
+        let flight = pool.begin_commit();
+        if flight.is_written() {
+            self.committed = self.log.len();
+            self.settled = true;
+        }
+        let id = self.log.last().map_or(0, |(id, _)| *id);
+        self.begun.push(Begun { flight, id, waiters, told });
+        Ok(())
+    }
+
+    fn end(&mut self, newest: bool) -> Outcome {
+        if self.begun.is_empty() {
+            return Ok(());
+        }
+        let at = if newest { self.begun.len() - 1 } else { 0 };
+        let Begun { flight, id, waiters, told } = self.begun.remove(at);
+        let ended = self.pool()?.end_commit(flight);
+        let told = std::mem::take(&mut *told.lock().unwrap_or_else(PoisonError::into_inner));
+        if told.len() as u64 != waiters || told.iter().any(|well| *well != ended.is_ok()) {
+            return Err(format!("{waiters} waited for {ended:?} and were told {told:?}"));
+        }
+        match ended {
+            Ok(()) => {
+                let durable = self.log.iter().take_while(|(of, _)| *of <= id).count();
+                self.durable = self.durable.max(durable);
+                self.forget();
+                Ok(())
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
     /// What is durable can be forgotten, unless flipped bits may shorten the log.
     fn forget(&mut self) {
         if self.history.theme == Theme::Flips {
@@ -335,6 +397,9 @@ impl<'a> Sim<'a> {
     }
 
     fn export(&mut self) -> Outcome {
+        while !self.begun.is_empty() {
+            self.end(false)?;
+        }
         let pool = Arc::clone(self.pool()?);
         if let Err(error) = pool.export() {
             drop(pool);
@@ -365,6 +430,7 @@ impl<'a> Sim<'a> {
 
     /// The power goes and comes back, and again during recovery after so many calls each.
     fn power_cycle(&mut self, again: &[u64]) -> Outcome {
+        self.begun.clear();
         self.pool = None;
         self.faulted = false;
         self.committed = self.durable;

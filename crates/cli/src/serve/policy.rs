@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use pagefold_engine::dataset::{Attempt, Change, Dataset, Space, Usage};
+use pagefold_engine::dataset::{Attempt, Change, Dataset, Space, Synced, Usage};
 use pagefold_engine::{Key, Result};
 
 /// Values of the `sync` property.
@@ -92,6 +92,10 @@ impl Dataset for Policed {
 
     fn sync(&self) -> Result<()> {
         if self.is(SyncMode::Disabled) { Ok(()) } else { self.inner.sync() }
+    }
+
+    fn sync_then(&self, then: Synced) {
+        if self.is(SyncMode::Disabled) { then(Ok(())) } else { self.inner.sync_then(then) }
     }
 
     fn space(&self) -> Space {

@@ -14,7 +14,7 @@ use parking_lot::{Mutex, RwLock};
 use super::pending::Pending;
 use super::shared::Shared;
 use super::usage::UsageTable;
-use super::{Attempt, Change, Dataset, Space, Usage};
+use super::{Attempt, Change, Dataset, Space, Synced, Usage};
 use crate::tree::{Applied, Edit, Tree, Value};
 use crate::{Key, Result};
 
@@ -198,6 +198,13 @@ impl Dataset for LiveDataset {
 
     fn sync(&self) -> Result<()> {
         self.shared.committer()?.commit(true)
+    }
+
+    fn sync_then(&self, then: Synced) {
+        match self.shared.committer() {
+            Ok(committer) => committer.commit_then(then),
+            Err(error) => then(Err(error)),
+        }
     }
 
     fn space(&self) -> Space {

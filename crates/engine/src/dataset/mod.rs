@@ -82,6 +82,9 @@ pub struct Space {
     pub logical_bytes: u64,
 }
 
+/// What to do with the outcome of a sync. It must not wait for another sync.
+pub type Synced = Box<dyn FnOnce(Result<()>) + Send>;
+
 /// A file system's or volume's storage: an ordered map of small values, and objects made of pages.
 ///
 /// Reads see every change applied before them. Each [`Dataset::apply`] is atomic over a crash, and changes
@@ -121,6 +124,10 @@ pub trait Dataset: Send + Sync {
 
     /// Returns when every change applied before this call is durable.
     fn sync(&self) -> Result<()>;
+
+    /// As [`Dataset::sync`], for callers that have something else to do: calls `then` when it is done, possibly later and
+    /// on another thread.
+    fn sync_then(&self, then: Synced);
 
     /// Space of the pool.
     fn space(&self) -> Space;

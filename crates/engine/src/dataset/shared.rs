@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use super::Space;
+use super::{Space, Synced};
 use crate::limits::{ATOMIC_WRITE_MAX, REDO_BYTES_MAX};
 use crate::record::{Compression, RecordCache};
 use crate::segment::{Devices, Segments};
@@ -15,6 +15,8 @@ use crate::{Error, Result};
 pub trait Commit: Send + Sync {
     /// Returns when every change accepted before the call is in the log, and, with `durable`, on stable storage.
     fn commit(&self, durable: bool) -> Result<()>;
+    /// Calls `then`, now or later and on whatever thread, when every change accepted before the call is on stable storage.
+    fn commit_then(&self, then: Synced);
     /// There is something worth committing soon: wakes the background committer, never blocks.
     fn nudge(&self);
 }

@@ -165,6 +165,10 @@ impl Device for FileDevice {
         Ok(())
     }
 
+    fn writes_durably(&self) -> bool {
+        !matches!(self.kind, Kind::Block)
+    }
+
     fn flush(&self) -> Result<()> {
         if self.mode != OpenMode::ReadWrite {
             return Ok(());

@@ -49,6 +49,10 @@ pub trait Device: Send + Sync {
     /// Writes all of `buf` at `offset`; with `durable`, returns when these bytes are on stable storage.
     /// Other unflushed writes are not covered by `durable`.
     fn write(&self, offset: u64, buf: &AlignedBuf, durable: bool) -> Result<()>;
+    /// Whether a durable write costs less than a write and a flush after it.
+    fn writes_durably(&self) -> bool {
+        true
+    }
     /// Makes all writes that completed before this call durable.
     fn flush(&self) -> Result<()>;
     /// Tells the device that a range holds nothing any more. Best effort: afterwards the range reads as

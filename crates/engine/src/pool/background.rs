@@ -25,9 +25,12 @@ impl Pool {
     /// Starts the pool's background work.
     pub fn run(self: &Arc<Self>) -> Result<Background> {
         let mut threads = Vec::new();
-        for (name, work) in
-            [("commit", Self::commit_loop as fn(&Self)), ("maintenance", Self::maintenance_loop)]
-        {
+        for (name, work) in [
+            ("commit", Self::commit_loop as fn(&Self)),
+            ("maintenance", Self::maintenance_loop),
+            ("sync-0", Self::committer_loop),
+            ("sync-1", Self::committer_loop),
+        ] {
             let pool = Arc::clone(self);
             let thread = std::thread::Builder::new().name(name.into()).spawn(move || work(&pool));
             threads.push(
@@ -40,6 +43,7 @@ impl Pool {
     pub(super) fn stop_background(&self) {
         self.signal.lock().stop = true;
         self.wake.notify_all();
+        self.stop_committers();
     }
 
     fn commit_loop(&self) {

@@ -146,11 +146,8 @@ impl Pool {
             return Err(Error::corrupt("root of a checkpoint", "it was not stored"));
         };
         let place = self.shared.segments.locate(&self.shared.devices, ptr.addr)?;
-        let accepted = {
-            let mut log = self.log.lock();
-            log.writer.flush()?;
-            self.committed.load(Ordering::Acquire)
-        };
+        let accepted = self.committed.load(Ordering::Acquire);
+        self.flushes.flush()?;
         let superblock =
             Superblock { generation: number, pool: self.guid(), root: place, addr: ptr.addr, exported };
         write_superblock(&self.shared.devices, &self.labels, &superblock)?;

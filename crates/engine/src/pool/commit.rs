@@ -1,4 +1,4 @@
-//! Group commit: one caller commits for all who wait.
+//! From what was accepted to the log and the tree.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,70 +8,15 @@ use rayon::prelude::*;
 use super::{Log, Pool};
 use crate::dataset::pending::{PageBuf, Pending};
 use crate::dataset::redo::PageRun;
-use crate::dataset::{Commit, PrimaryCache, count};
+use crate::dataset::{PrimaryCache, count};
 use crate::record::{Compression, Encoded, Encoder};
 use crate::txg::{Rec, RecordKind};
-use crate::{Error, Ptr, Result};
+use crate::{Ptr, Result};
 
 /// Fewer pages than this are encoded by the committing thread alone.
 const PARALLEL_PAGES: usize = 16;
 
-impl Commit for Pool {
-    fn commit(&self, durable: bool) -> Result<()> {
-        let target = self.shared.accepted.load(Ordering::Acquire);
-        let reached = if durable { &self.durable } else { &self.committed };
-        if reached.load(Ordering::Acquire) >= target {
-            return self.check_failed();
-        }
-        loop {
-            let mut leading = self.leading.lock();
-            if reached.load(Ordering::Acquire) >= target {
-                return self.check_failed();
-            }
-            if !*leading {
-                *leading = true;
-                break;
-            }
-            // Whoever leads may commit for this caller too. All who wait are woken at once: a chain of hand-overs of a
-            // lock would cost each of them the wake-ups of those before it.
-            self.led.wait(&mut leading);
-        }
-        let led = self.lead(durable, target);
-        *self.leading.lock() = false;
-        self.led.notify_all();
-        led
-    }
-
-    fn nudge(&self) {
-        let mut signal = self.signal.lock();
-        if !signal.commit {
-            signal.commit = true;
-            self.wake.notify_one();
-        }
-    }
-}
-
 impl Pool {
-    fn check_failed(&self) -> Result<()> {
-        self.shared.failure().map_or(Ok(()), |why| Err(Error::Failed(why.into())))
-    }
-
-    /// Commits what is accepted, unless a checkpoint has done so meanwhile.
-    fn lead(&self, durable: bool, target: u64) -> Result<()> {
-        self.make_room()?;
-        let mut log = self.log.lock();
-        self.check_failed()?;
-        let reached = if durable { &self.durable } else { &self.committed };
-        if reached.load(Ordering::Acquire) >= target {
-            return Ok(());
-        }
-        let gate = self.shared.gate.write();
-        let accepted = self.shared.accepted.load(Ordering::Acquire);
-        let pending = self.cut();
-        drop(gate);
-        self.finish(&mut log, pending.as_deref(), accepted, durable)
-    }
-
     /// Cuts what was accepted. The caller holds the gate's write side and must call [`Pool::finish`].
     pub(super) fn cut(&self) -> Option<Arc<Pending>> {
         let pending = self.dataset.cut();
@@ -79,26 +24,22 @@ impl Pool {
         pending
     }
 
-    /// Brings a cut into the log and its pages into the tree.
+    /// Brings a cut into the log and its pages into the tree; `alone` as in [`crate::txg::LogWriter::append`].
     pub(super) fn finish(
         &self,
         log: &mut Log,
         pending: Option<&Pending>,
         accepted: u64,
-        durable: bool,
+        alone: bool,
     ) -> Result<()> {
-        let written = match pending {
-            Some(pending) => self.write(log, pending, durable),
-            None if durable => log.writer.flush(),
-            None => Ok(()),
-        };
+        let written = pending.map_or(Ok(false), |pending| self.write(log, pending, alone));
         match &written {
-            Ok(()) => {
+            Ok(durable) => {
                 if let Some(pending) = pending {
                     self.dataset.land(pending);
                 }
                 self.committed.fetch_max(accepted, Ordering::AcqRel);
-                if durable {
+                if *durable {
                     self.durable.fetch_max(accepted, Ordering::AcqRel);
                     count(&self.shared.counters.durable_commits, 1);
                 }
@@ -107,10 +48,11 @@ impl Pool {
         }
         *self.shared.in_flight.lock() = false;
         self.shared.landed.notify_all();
-        written
+        written.map(drop)
     }
 
-    fn write(&self, log: &mut Log, pending: &Pending, durable: bool) -> Result<()> {
+    /// Returns whether all of the log is on stable storage already.
+    fn write(&self, log: &mut Log, pending: &Pending, alone: bool) -> Result<bool> {
         let mut pages: Vec<((u64, u64), &PageBuf)> =
             pending.pages.iter().map(|(key, buf)| (*key, buf)).collect();
         pages.sort_unstable_by_key(|(key, _)| *key);
@@ -133,7 +75,7 @@ impl Pool {
                 }
                 ops
             },
-            durable,
+            alone,
         )?;
         let counters = &self.shared.counters;
         count(&counters.commits, 1);
@@ -147,7 +89,8 @@ impl Pool {
                 self.shared.cache.insert(ptr.addr, record.bytes.as_slice().into());
             }
         }
-        runs.iter().try_for_each(|run| self.dataset.put_pages(run))
+        runs.iter().try_for_each(|run| self.dataset.put_pages(run))?;
+        Ok(appended.durable)
     }
 
     /// Appends records of a checkpoint.

@@ -124,7 +124,8 @@ fn write_first_root(devices: &Devices, labels: &[Label], options: &CreateOptions
         datasets: vec![DatasetRoot { id: FIRST_DATASET, name: String::new(), root: None }],
     };
     let record = Rec { kind: RecordKind::Root, bytes: root.encode() };
-    let appended = writer.append(1, &[record], 0, |_| Vec::new(), true)?;
+    let appended = writer.append(1, &[record], 0, |_| Vec::new(), false)?;
+    writer.flushes().flush()?;
     let ptr =
         appended.ptrs.first().ok_or_else(|| Error::corrupt("root of a checkpoint", "it was not stored"))?;
     let place = segments.locate(devices, ptr.addr)?;

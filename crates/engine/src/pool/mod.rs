@@ -11,6 +11,7 @@ mod checkpoint;
 mod commit;
 mod create;
 mod fold;
+mod group;
 pub mod label;
 mod open;
 mod root;
@@ -30,6 +31,7 @@ pub use background::Background;
 pub use check::{CheckReport, Progress, check};
 pub use create::{CreateOptions, create, create_on, destroy};
 pub use fold::FoldReport;
+pub use group::Flight;
 pub use label::{Guid, Label};
 pub use open::{CACHE_BYTES_DEFAULT, OpenOptions, ReplayReport};
 pub use scan::{Found, FoundState, scan};
@@ -39,8 +41,9 @@ use crate::dataset::{Dataset, LiveDataset, PrimaryCache, Shared};
 use crate::record::Compression;
 use crate::space::Chunks;
 use crate::tree::NodeCache;
-use crate::txg::{LogWriter, Position};
+use crate::txg::{Flushes, LogWriter, Position};
 use crate::{Key, Ptr, Result};
+use group::Turn;
 use sizing::Sizing;
 
 /// The writing end of the log and what it did since the last checkpoint.
@@ -75,9 +78,12 @@ pub struct Pool {
     sizing: Sizing,
     log: Mutex<Log>,
     maintenance: Mutex<Maintenance>,
-    /// Whether somebody commits just now, for all who wait for `led`.
-    leading: Mutex<bool>,
-    led: Condvar,
+    flushes: Arc<Flushes>,
+    turn: Mutex<Turn>,
+    /// Signalled when somebody has written to the log.
+    passed: Condvar,
+    /// Signalled when somebody waits for a committing thread.
+    work: Condvar,
     /// Accepted changes that are in the log, and that are durable.
     committed: AtomicU64,
     durable: AtomicU64,

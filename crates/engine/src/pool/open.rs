@@ -269,6 +269,7 @@ impl Opening {
             self.devices.clone(),
         )
         .with_salt(options.salt);
+        let flushes = writer.flushes();
         let clean = self.superblock.exported && ops.is_empty();
         let pool = Arc::new(Pool {
             labels: self.labels,
@@ -283,8 +284,10 @@ impl Opening {
                 page_ptrs,
                 window_start: self.root.position,
             }),
-            leading: Mutex::new(false),
-            led: Condvar::new(),
+            flushes,
+            turn: Mutex::default(),
+            passed: Condvar::new(),
+            work: Condvar::new(),
             committed: 0.into(),
             durable: 0.into(),
             signal: Mutex::new(Signal::default()),

@@ -11,11 +11,14 @@
 //! - T4: sequence numbers rise by one; the number of a batch is the transaction group (txg) of what it carries.
 //! - T5: batches of different openings differ, by their salt. A crash may lose a batch and keep its successors; were
 //!   the lost one written again, byte for byte, those would continue it and count, though they never happened.
+//! - T6: flushes end in the order in which they began; see [`Flushes`].
 
 pub mod batch;
+mod flush;
 mod replay;
 mod writer;
 
+pub use flush::Flushes;
 pub use replay::{BatchView, LogEnd, replay};
 pub use writer::{Appended, LogWriter, Rec, RecordKind, write_directory};
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use zerocopy::IntoBytes;
 
-use super::Position;
 use super::batch::{self, ENTRY_BYTES, HEADER_BYTES, Header};
+use super::{Flushes, Position};
 use crate::device::AlignedBuf;
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES, RECORD_BYTES_MAX, SEGMENT_SLOTS_MAX};
 use crate::segment::{Devices, DirEntry, DirEntryState, DirRef, Directory, Segment, Segments, seal};
@@ -54,6 +54,8 @@ pub struct Appended {
     pub written_bytes: u64,
     /// Of these: headers, directories, operations and padding.
     pub framing_bytes: u64,
+    /// Whether all of the log is on stable storage already, without a flush.
+    pub durable: bool,
 }
 
 /// The writing end of the log.
@@ -63,8 +65,7 @@ pub struct LogWriter {
     segments: Arc<Segments>,
     chunks: Arc<Chunks>,
     devices: Devices,
-    /// Devices with writes that no flush has covered.
-    unflushed: Vec<bool>,
+    flushes: Arc<Flushes>,
     salt: [u8; 6],
 }
 
@@ -77,8 +78,8 @@ impl LogWriter {
         chunks: Arc<Chunks>,
         devices: Devices,
     ) -> Self {
-        let unflushed = vec![false; devices.len()];
-        Self { pool, position, segments, chunks, devices, unflushed, salt: [0; 6] }
+        let flushes = Arc::new(Flushes::new(devices.clone()));
+        Self { pool, position, segments, chunks, devices, flushes, salt: [0; 6] }
     }
 
     /// Marks all batches with the low 48 bits of `salt`, so that none of them equals one of another opening (T5).
@@ -87,6 +88,11 @@ impl LogWriter {
         let [a, b, c, d, e, f, ..] = salt.to_le_bytes();
         self.salt = [a, b, c, d, e, f];
         self
+    }
+
+    /// What makes the log durable; its user need not hold the writer.
+    pub fn flushes(&self) -> Arc<Flushes> {
+        Arc::clone(&self.flushes)
     }
 
     /// Where the next batch goes.
@@ -101,7 +107,8 @@ impl LogWriter {
     }
 
     /// Appends `records` in order and then, in the last batch, the operations that `ops` makes of their addresses.
-    /// `ops_bytes_max` bounds what `ops` returns. With `durable`, returns when all of the log is on stable storage.
+    /// `ops_bytes_max` bounds what `ops` returns. `alone`: nobody else will wait for a flush of this, so that the last write
+    /// may make itself durable where that saves one. Otherwise [`Flushes::flush`] has to follow.
     ///
     /// After an error the log must not be used again (contract W6).
     pub fn append(
@@ -110,7 +117,7 @@ impl LogWriter {
         records: &[Rec],
         ops_bytes_max: usize,
         ops: impl FnOnce(&[Ptr]) -> Vec<u8>,
-        durable: bool,
+        alone: bool,
     ) -> Result<Appended> {
         if let Some(long) =
             records.iter().map(|record| record.bytes.len()).find(|len| *len > RECORD_BYTES_MAX)
@@ -138,10 +145,7 @@ impl LogWriter {
             }
             if last {
                 let ops = ops(&appended.ptrs);
-                self.write_batch(checkpoint, now, &ops, durable, &mut appended)?;
-                if durable {
-                    self.flush()?;
-                }
+                self.write_batch(checkpoint, now, &ops, alone, &mut appended)?;
                 return Ok(appended);
             }
             self.write_batch(checkpoint, now, &[], false, &mut appended)?;
@@ -176,7 +180,7 @@ impl LogWriter {
         checkpoint: u64,
         records: &[Rec],
         ops: &[u8],
-        durable: bool,
+        alone: bool,
         appended: &mut Appended,
     ) -> Result<()> {
         let position = self.position;
@@ -218,11 +222,12 @@ impl LogWriter {
         let chain = batch::seal(&mut buf[..len]);
         let device = self.device(position.chunk.device)?;
         // A write that is durable by itself saves the flush where nothing else is waiting for one.
-        let alone = durable && self.unflushed.iter().all(|unflushed| !unflushed);
-        device.write(position.chunk.offset() + u64::from(position.used), &buf, alone)?;
-        if let Some(unflushed) = self.unflushed.get_mut(usize::from(position.chunk.device)) {
-            *unflushed |= !alone;
+        let durable = alone && device.writes_durably() && self.flushes.nothing_waits();
+        device.write(position.chunk.offset() + u64::from(position.used), &buf, durable)?;
+        if !durable {
+            self.flushes.wrote(position.chunk.device);
         }
+        appended.durable = durable;
         self.segments.append(position.segment, &entries)?;
         self.position.used += buf.len() as u32;
         self.position.slots = slot;
@@ -262,21 +267,8 @@ impl LogWriter {
             position.segment,
             &directory,
         )?;
-        if let Some(unflushed) = self.unflushed.get_mut(usize::from(position.chunk.device)) {
-            *unflushed = true;
-        }
+        self.flushes.wrote(position.chunk.device);
         self.segments.close(position.segment, dir)
-    }
-
-    /// Makes everything that was appended durable.
-    pub fn flush(&mut self) -> Result<()> {
-        for (device, unflushed) in self.devices.iter().zip(&mut self.unflushed) {
-            if *unflushed {
-                device.flush()?;
-                *unflushed = false;
-            }
-        }
-        Ok(())
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{Agreement, Blocking, Errno, Fetching, Handler, Request, Wait};
 pub(crate) use convert::opened;
 use convert::{DIRECT_HANDLE, attr_out, entry_out, no_entry, set_attr, statfs_out, statx_out};
 use directory::Listing;
-use pagefold_fs::{Caller, Entry, FileKind, Fs, FsError, Ino, OpenFlags, Seek, TryRead, WriteFlags};
+use pagefold_fs::{Caller, Entry, FileKind, Fs, FsError, Ino, OpenFlags, Seek, TryRead, WriteFlags, Written};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use zerocopy::{Immutable, IntoBytes};
@@ -44,6 +44,17 @@ impl Dispatch {
     ) {
         let fs = Arc::clone(&self.fs);
         blocking.run(wait, move || call(&fs, request));
+    }
+
+    /// Syncs a file or directory. No thread waits for the flush: whoever commits answers.
+    fn sync(&self, blocking: &Blocking, request: Request, data_only: bool) {
+        let ino = Ino(request.ino());
+        if self.fs.syncs_at_once(ino, data_only) {
+            return self.fs.fsync_then(ino, data_only, |synced| done(request, synced));
+        }
+        self.later(blocking, Wait::Flush, request, move |fs, request| {
+            fs.fsync_then(ino, data_only, |synced| done(request, synced));
+        });
     }
 }
 
@@ -106,16 +117,8 @@ impl Handler for Dispatch {
                     write(fs, request, kernel_syncs);
                 });
             }
-            Operation::Sync { data_only } => {
-                self.later(blocking, Wait::Flush, request, move |fs, request| {
-                    done(request, fs.fsync(ino, data_only));
-                });
-            }
-            Operation::SyncDir => {
-                self.later(blocking, Wait::Flush, request, move |fs, request| {
-                    done(request, fs.fsyncdir(ino, false));
-                });
-            }
+            Operation::Sync { data_only } => self.sync(blocking, request, data_only),
+            Operation::SyncDir => self.sync(blocking, request, false),
             Operation::SyncFs => {
                 self.later(blocking, Wait::Flush, request, |fs, request| done(request, fs.sync()));
             }
@@ -217,9 +220,13 @@ fn write(fs: &Fs, request: Request, kernel_syncs: bool) {
     let has = |flag: i32| flags & flag.cast_unsigned() != 0;
     let direct = handle == DIRECT_HANDLE || has(libc::O_DIRECT);
     let durable = has(libc::O_DSYNC) && !write_back && (direct || !kernel_syncs);
-    let result =
-        written.and_then(|written| if durable { fs.fsync(ino, true).map(|()| written) } else { Ok(written) });
-    answer(request, result, |written| p::WriteOut { size: written.len as u32, padding: 0 });
+    let reply = |written: &Written| p::WriteOut { size: written.len as u32, padding: 0 };
+    match written {
+        Ok(written) if durable => {
+            fs.fsync_then(ino, true, move |synced| answer(request, synced.map(|()| written), reply));
+        }
+        written => answer(request, written, reply),
+    }
 }
 
 /// Calls on names and attributes.

@@ -1,0 +1,95 @@
+//! Flushing the log, beside writing it.
+//!
+//! The log's lock is not held while devices flush: the next batches are written meanwhile. What a flush covers follows from
+//! counts per device: of the writes that have returned, and of those that a flush, begun afterwards, has covered.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::segment::Devices;
+use crate::{Error, Result};
+
+/// Which writes of the log are on stable storage.
+///
+/// T6: flushes end in the order in which they began, and once one has failed all that end after it fail. A failure is
+/// told to one of those who flush beside each other, and concerns what all of them wait for (contract W6).
+pub struct Flushes {
+    devices: Devices,
+    marks: Vec<Mark>,
+    order: Mutex<Order>,
+    ended: Condvar,
+}
+
+/// Counts of a device's writes.
+#[derive(Default)]
+struct Mark {
+    written: AtomicU64,
+    flushed: AtomicU64,
+}
+
+#[derive(Default)]
+struct Order {
+    begun: u64,
+    ended: u64,
+    failed: bool,
+}
+
+impl Flushes {
+    /// For devices on which nothing waits for a flush.
+    pub fn new(devices: Devices) -> Self {
+        let marks = devices.iter().map(|_| Mark::default()).collect();
+        Self { devices, marks, order: Mutex::default(), ended: Condvar::new() }
+    }
+
+    /// A write has returned that is not durable by itself.
+    pub(super) fn wrote(&self, device: u16) {
+        if let Some(mark) = self.marks.get(usize::from(device)) {
+            mark.written.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether a flush has covered every write.
+    pub(super) fn nothing_waits(&self) -> bool {
+        self.marks
+            .iter()
+            .all(|mark| mark.flushed.load(Ordering::Acquire) >= mark.written.load(Ordering::Acquire))
+    }
+
+    /// Returns when everything that was written before the call is on stable storage.
+    pub fn flush(&self) -> Result<()> {
+        let turn = {
+            let mut order = self.order.lock();
+            order.begun += 1;
+            order.begun
+        };
+        let flushed = self.flush_devices();
+        let mut order = self.order.lock();
+        while order.ended + 1 < turn {
+            self.ended.wait(&mut order);
+        }
+        order.ended = turn;
+        let failed_before = order.failed;
+        order.failed |= flushed.is_err();
+        drop(order);
+        self.ended.notify_all();
+        match flushed {
+            Ok(()) if failed_before => Err(Error::Failed("an earlier flush of the log failed".into())),
+            flushed => flushed,
+        }
+    }
+
+    fn flush_devices(&self) -> Result<()> {
+        for (device, mark) in self.devices.iter().zip(&self.marks) {
+            let written = mark.written.load(Ordering::Acquire);
+            if mark.flushed.load(Ordering::Acquire) < written {
+                device.flush()?;
+                mark.flushed.fetch_max(written, Ordering::AcqRel);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
