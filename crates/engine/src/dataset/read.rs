@@ -5,6 +5,7 @@
 //! anew, between look-up and read.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::live::LiveDataset;
 use super::one::Attempt;
@@ -44,12 +45,11 @@ impl LiveDataset {
         count(&self.shared.counters.read_bytes, buf.len() as u64);
         let mut last = None;
         for _ in 0..ATTEMPTS {
-            let mut parts = self.plan(object, record_size, offset, buf, true)?;
-            match self.fetch(&mut parts) {
-                Ok(()) => return decode_parts(record_size, parts),
+            let parts = self.plan(object, record_size, offset, buf, true)?;
+            match self.fill(record_size, parts) {
                 // A record that was freed meanwhile is damaged or unknown where it was; the next plan finds its successor.
                 Err(error @ Error::Corrupt { .. }) => last = Some(error),
-                Err(error) => return Err(error),
+                done => return done,
             }
         }
         Err(last.unwrap_or_else(|| Error::corrupt("page", "it cannot be read")))
@@ -70,6 +70,10 @@ impl LiveDataset {
         if within + len <= size {
             return self.try_read_page(object, offset / size, record_size as usize, within as usize, buf);
         }
+        if buf.len() >= PARALLEL_BYTES {
+            // Decoding that much would hold up whoever waits behind the caller.
+            return Ok(Attempt::Wait);
+        }
         let parts = match self.plan(object, record_size, offset, buf, false) {
             Ok(parts) => parts,
             Err(Error::Busy(_)) => return Ok(Attempt::Wait),
@@ -79,7 +83,7 @@ impl LiveDataset {
             return Ok(Attempt::Wait);
         }
         count(&self.shared.counters.read_bytes, len);
-        decode_parts(record_size, parts)?;
+        parts.into_iter().try_for_each(|mut part| fill_part(record_size, &mut part))?;
         Ok(Attempt::Done)
     }
 
@@ -141,62 +145,90 @@ impl LiveDataset {
         Ok(parts)
     }
 
-    fn fetch(&self, parts: &mut [Part<'_>]) -> Result<()> {
+    /// Fills the parts, on several cores where that pays.
+    fn fill(&self, record_size: u32, mut parts: Vec<Part<'_>>) -> Result<()> {
+        let total: usize = parts.iter().map(|part| part.out.len()).sum();
+        let scan = parts.len() > 1 && total >= SCAN_BYTES;
+        if !scan || total < PARALLEL_BYTES {
+            return self.fetch(record_size, &mut parts, scan);
+        }
+        let others = FILLING.fetch_add(1, Relaxed);
+        let filled = if others == 0 {
+            let half = parts.len() / 2;
+            let (left, right) = parts.split_at_mut(half);
+            let (left, right) =
+                rayon::join(|| self.fetch(record_size, left, scan), || self.fetch(record_size, right, scan));
+            left.and(right)
+        } else {
+            self.fetch(record_size, &mut parts, scan)
+        };
+        FILLING.fetch_sub(1, Relaxed);
+        filled
+    }
+
+    /// Fills the parts; records are decoded where they were read to, and only those that are kept are copied.
+    fn fetch(&self, record_size: u32, parts: &mut [Part<'_>], scan: bool) -> Result<()> {
         let mut addrs: Vec<Addr> = Vec::new();
         let mut wanted: Vec<usize> = Vec::new();
-        for (position, part) in parts.iter().enumerate() {
+        for (position, part) in parts.iter_mut().enumerate() {
             if let Source::Fetch(ptr) = part.source {
                 addrs.push(ptr.addr);
                 wanted.push(position);
+            } else {
+                fill_part(record_size, part)?;
             }
         }
         if addrs.is_empty() {
             return Ok(());
         }
+        let cache = &self.shared.cache;
         let keep = self.shared.primary_cache() == PrimaryCache::All;
-        self.shared.segments.read(&self.shared.devices, &addrs, &mut |at, bytes| {
-            let record: Arc<[u8]> = bytes.into();
-            if let (Some(addr), true) = (addrs.get(at), keep) {
-                self.shared.cache.insert(*addr, Arc::clone(&record));
+        self.shared.segments.read(&self.shared.devices, &addrs, &mut |at, record| {
+            let part = wanted.get(at).and_then(|position| parts.get_mut(*position));
+            let (Some(addr), Some(part)) = (addrs.get(at), part) else { return Ok(()) };
+            match (keep, scan) {
+                (false, _) => {}
+                (true, false) => cache.insert(*addr, record.into()),
+                (true, true) => cache.insert_scanned(*addr, record),
             }
-            if let Some(part) = wanted.get(at).and_then(|position| parts.get_mut(*position)) {
-                part.source = Source::Record(record);
-            }
-            Ok(())
+            decode_part(record_size, record, part.within, part.out)
         })
     }
 }
 
-/// From here on it pays to decode on several cores, in bytes of one read.
+/// A read of several pages that is as long as this is taken for part of a scan.
+const SCAN_BYTES: usize = 128 << 10;
+/// From here on it pays to fill a read on several cores, in bytes.
 const PARALLEL_BYTES: usize = 256 << 10;
 
-fn decode_parts(record_size: u32, parts: Vec<Part<'_>>) -> Result<()> {
-    let total: usize = parts.iter().map(|part| part.out.len()).sum();
-    if total >= PARALLEL_BYTES && parts.len() > 1 {
-        use rayon::prelude::*;
-        return parts.into_par_iter().with_min_len(8).try_for_each(|part| decode_part(record_size, part));
-    }
-    parts.into_iter().try_for_each(|part| decode_part(record_size, part))
-}
+/// Reads of at least [`PARALLEL_BYTES`] that are under way. Where there are several, each keeps to its own thread: the cores are
+/// busy already, and pages that move between them cost more than they gain.
+static FILLING: AtomicUsize = AtomicUsize::new(0);
 
-fn decode_part(record_size: u32, part: Part<'_>) -> Result<()> {
+/// Fills a part whose source is in memory.
+fn fill_part(record_size: u32, part: &mut Part<'_>) -> Result<()> {
     let Part { source, within, out } = part;
     match source {
         Source::Zeros => out.fill(0),
         Source::Page(page) => {
-            let bytes = page.get(within..within + out.len());
+            let bytes = page.get(*within..*within + out.len());
             let bytes =
                 bytes.ok_or_else(|| Error::Invalid("an object was read with another recordsize".into()))?;
             out.copy_from_slice(bytes);
         }
-        Source::Record(record) if within == 0 && out.len() == record_size as usize => decode(&record, out)?,
-        Source::Record(record) => {
-            let mut page = vec![0; record_size as usize];
-            decode(&record, &mut page)?;
-            out.copy_from_slice(page.get(within..within + out.len()).unwrap_or_default());
-        }
+        Source::Record(record) => return decode_part(record_size, record, *within, out),
         Source::Fetch(ptr) => return Err(Error::corrupt(format!("record {}", ptr.addr), "it was not read")),
     }
+    Ok(())
+}
+
+fn decode_part(record_size: u32, record: &[u8], within: usize, out: &mut [u8]) -> Result<()> {
+    if within == 0 && out.len() == record_size as usize {
+        return decode(record, out);
+    }
+    let mut page = vec![0; record_size as usize];
+    decode(record, &mut page)?;
+    out.copy_from_slice(page.get(within..within + out.len()).unwrap_or_default());
     Ok(())
 }
 

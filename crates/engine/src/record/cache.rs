@@ -1,9 +1,11 @@
 //! Cache of records as they are stored: compressed, so that it holds several times its size in pages; and, in memory of its
 //! budget that nothing else uses, of pages that are read again and again.
 
+mod doorkeeper;
 mod pages;
 mod region;
 
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -12,6 +14,7 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
 use crate::types::{Addr, AddrHashing};
+use doorkeeper::Doorkeeper;
 pub use pages::Page;
 use pages::PageCache;
 
@@ -39,6 +42,7 @@ const STEPS: u64 = 64;
 pub struct RecordCache {
     records: Cache<Addr, Arc<[u8]>, ByBytes, AddrHashing>,
     pages: PageCache,
+    scanned: Doorkeeper,
     budget_bytes: AtomicU64,
     elsewhere_bytes: AtomicU64,
     /// Bytes that came in since the shares were settled.
@@ -108,6 +112,7 @@ impl RecordCache {
         let cache = Self {
             records,
             pages: PageCache::new(budget_bytes),
+            scanned: Doorkeeper::new(budget_bytes),
             budget_bytes: budget_bytes.into(),
             elsewhere_bytes: 0.into(),
             fresh_bytes: 0.into(),
@@ -149,6 +154,14 @@ impl RecordCache {
         let step = self.budget_bytes.load(Relaxed) / STEPS;
         if self.fresh_bytes.fetch_add(weight, Relaxed).saturating_add(weight) >= step / 2 {
             self.settle();
+        }
+    }
+
+    /// Holds a copy of a record that a scan has read, if one has read it before: most scans never come again, and whoever
+    /// reads a megabyte at a time keeps it himself.
+    pub fn insert_scanned(&self, addr: Addr, record: &[u8]) {
+        if self.scanned.knows(AddrHashing::default().hash_one(addr)) {
+            self.insert(addr, record.into());
         }
     }
 

@@ -225,3 +225,23 @@ fn threads_find_each_page_as_it_was_offered() {
     let stats = cache.stats();
     assert!(stats.pages > 0 && stats.bytes <= 4 << 20, "{stats:?}");
 }
+
+#[test]
+fn what_is_scanned_once_takes_no_room_and_what_is_scanned_again_is_kept() {
+    let cache = RecordCache::new(4 << 20);
+    let scan = |slots: std::ops::Range<u32>| {
+        let missed: Vec<u32> = slots.filter(|&slot| cache.get(addr(slot)).is_none()).collect();
+        missed.iter().for_each(|&slot| cache.insert_scanned(addr(slot), &record(1000)));
+        missed.len()
+    };
+    assert_eq!(scan(0..1000), 1000);
+    assert!(cache.stats().records < 100, "{:?}", cache.stats());
+    assert!(scan(0..1000) > 900);
+    assert_eq!(scan(0..1000), 0);
+    // A scan of far more than fits leaves most of what is held alone, however often it comes.
+    let before = cache.stats().records;
+    for _ in 0..3 {
+        scan(10_000..60_000);
+    }
+    assert!(scan(0..1000) < 300 && before >= 990, "{:?}", cache.stats());
+}

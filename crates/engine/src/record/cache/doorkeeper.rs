@@ -1,0 +1,42 @@
+//! Remembers what was offered once, so that only what is offered again gets in.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Budget bytes per remembered offer: several times as many records are remembered as a cache of them holds.
+const BYTES_PER_BIT: u64 = 64;
+/// Fewest bits.
+const BITS_MIN: u64 = 1 << 12;
+
+/// A bit per hash. Offers that share a bit are taken for one another, which only lets one in early.
+///
+/// After as many first offers as an eighth of the bits it forgets them all: what comes round more slowly than that does not fit
+/// the cache anyway.
+pub(super) struct Doorkeeper {
+    words: Box<[AtomicU64]>,
+    set: AtomicU64,
+}
+
+impl Doorkeeper {
+    /// For a cache of `budget_bytes`.
+    pub(super) fn new(budget_bytes: u64) -> Self {
+        let bits = (budget_bytes / BYTES_PER_BIT).clamp(BITS_MIN, 1 << 32).next_power_of_two();
+        Self { words: (0..bits / 64).map(|_| AtomicU64::new(0)).collect(), set: AtomicU64::new(0) }
+    }
+
+    /// Whether what hashes to `hash` was offered before, as far as is remembered. Remembers this offer.
+    pub(super) fn knows(&self, hash: u64) -> bool {
+        let bits = self.words.len() as u64 * 64;
+        let bit = hash & (bits - 1);
+        let (word, mask) = ((bit / 64) as usize, 1 << (bit % 64));
+        let Some(word) = self.words.get(word) else { return true };
+        if word.load(Relaxed) & mask != 0 {
+            return true;
+        }
+        word.fetch_or(mask, Relaxed);
+        if self.set.fetch_add(1, Relaxed) + 1 >= bits / 8 {
+            self.set.store(0, Relaxed);
+            self.words.iter().for_each(|word| word.store(0, Relaxed));
+        }
+        false
+    }
+}
