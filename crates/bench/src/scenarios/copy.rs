@@ -48,14 +48,23 @@ pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Res
     section.command("psql -c \"COPY copied FROM 'FILE'\"; psql -c CHECKPOINT".to_owned());
     section
         .note(format!("{megabytes:.0} MB of rows of price_paid, without indexes. {}", describe(&SETTINGS)));
-    for (id, text, ours, theirs, bound) in [
-        ("copy-lz4", "COPY: lz4 at least 0.7 of ext4", "pagefold-lz4", "ext4", 0.7),
-        ("copy-zstd", "COPY: zstd at least 0.6 of ext4", "pagefold-zstd", "ext4", 0.6),
-        ("copy-lzo", "COPY: lz4 ahead of btrfs-lzo", "pagefold-lz4", "btrfs-lzo", 1.0),
-        ("copy-btrfs-zstd", "COPY: zstd ahead of btrfs-zstd", "pagefold-zstd", "btrfs-zstd", 1.0),
+    judge(profile, section);
+    Ok(())
+}
+
+fn judge(profile: Profile, section: &mut Section) {
+    // Where the device is the limit, less to write is to be faster.
+    let (lz4, zstd) = match profile {
+        Profile::Free => (("COPY: lz4 at least 0.7 of ext4", 0.7), ("COPY: zstd at least 0.6 of ext4", 0.6)),
+        Profile::Throttled => (("COPY: lz4 ahead of ext4", 1.0), ("COPY: zstd ahead of ext4", 1.0)),
+    };
+    for (id, (text, bound), ours, theirs) in [
+        ("copy-lz4", lz4, "pagefold-lz4", "ext4"),
+        ("copy-zstd", zstd, "pagefold-zstd", "ext4"),
+        ("copy-lzo", ("COPY: lz4 ahead of btrfs-lzo", 1.0), "pagefold-lz4", "btrfs-lzo"),
+        ("copy-btrfs-zstd", ("COPY: zstd ahead of btrfs-zstd", 1.0), "pagefold-zstd", "btrfs-zstd"),
     ] {
         let target = AtLeast(bound);
         section.ratio_line(RatioLine { id, text, profile, metric: RATE, ours, theirs, target });
     }
-    Ok(())
 }

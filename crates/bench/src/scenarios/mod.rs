@@ -61,10 +61,10 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "overwrite-sync",
         about: "8 KiB overwrites with fdatasync, 1 and 16 writers; bytes and flushes per operation",
-        profiles: FREE,
+        profiles: BOTH,
         run: overwrite::run,
     },
-    Scenario { name: "copy", about: "COPY into PostgreSQL", profiles: FREE, run: copy::run },
+    Scenario { name: "copy", about: "COPY into PostgreSQL", profiles: BOTH, run: copy::run },
     Scenario {
         name: "pgbench-tpcb",
         about: "pgbench TPC-B, database four times the memory",
