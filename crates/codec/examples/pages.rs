@@ -40,6 +40,9 @@ struct Args {
     /// Codes everything so often, and shows the mean time.
     #[arg(long, default_value_t = 1)]
     repeat: u32,
+    /// Decodes everything so often, for profiles; 0 as often as it is encoded.
+    #[arg(long, default_value_t = 0)]
+    decodes: u32,
     /// Leaves the generic codecs out.
     #[arg(long)]
     alone: bool,
@@ -133,12 +136,18 @@ fn measure(args: &Args, path: &PathBuf) -> Result<Measured> {
         generic(&pages, &mut measured)?;
         extents(&bytes, args, &mut measured, step)?;
     }
-    own(&pages, model.as_ref(), args.repeat, &mut measured)?;
+    let decodes = if args.decodes == 0 { args.repeat } else { args.decodes };
+    own(&pages, model.as_ref(), (args.repeat, decodes), &mut measured)?;
     Ok(measured)
 }
 
 /// The page codec; pages that it does not take are stored as zstd-3 makes them.
-fn own(pages: &[&[u8]], model: Option<&Model>, repeat: u32, measured: &mut Measured) -> Result<()> {
+fn own(
+    pages: &[&[u8]],
+    model: Option<&Model>,
+    (repeat, decodes): (u32, u32),
+    measured: &mut Measured,
+) -> Result<()> {
     let mut scratch = Scratch::new();
     let mut records = vec![];
     let mut ends = vec![];
@@ -167,7 +176,7 @@ fn own(pages: &[&[u8]], model: Option<&Model>, repeat: u32, measured: &mut Measu
     measured.refused = taken.iter().filter(|&&coded| !coded).count();
     let mut again = vec![0; pages.first().map_or(0, |page| page.len())];
     let mut wrong = 0;
-    for _ in 0..repeat {
+    for _ in 0..decodes {
         let begin = cpu();
         let mut from = 0;
         for ((page, &end), &coded) in pages.iter().zip(&ends).zip(&taken) {
@@ -179,7 +188,7 @@ fn own(pages: &[&[u8]], model: Option<&Model>, repeat: u32, measured: &mut Measu
             }
             from = end;
         }
-        measured.page.decode += (cpu() - begin) / repeat;
+        measured.page.decode += (cpu() - begin) / decodes;
     }
     if wrong > 0 {
         bail!("{wrong} of {} pages did not come back", pages.len());

@@ -1,6 +1,7 @@
 //! Columns of bytes: tables of values, runs, bytes in context.
 
 use super::Form;
+use super::plan::POSITIONS;
 use super::code::{ALL_COMMON, CODED, Context, Read, Write, get_len, position_stream, put_len, take_into};
 use crate::Corrupt;
 use crate::entropy::Sink;
@@ -135,7 +136,7 @@ pub(crate) fn put_table<S: Sink>(
 
 fn get_places(r: &mut Read<'_, '_>, c: usize, context: Context, t: u16, last: u8) -> u8 {
     let ctx = context.of(r.grid, t, last);
-    let symbol = r.decoder.get(r.streams[context.base + 1].table(ctx));
+    let symbol = r.decoder.get(r.streams[context.base + 1].view(ctx));
     let cell = r.cell(c, t);
     r.grid.sym[cell] = symbol;
     symbol
@@ -149,7 +150,7 @@ pub(crate) fn get_table(
     context: Context,
 ) -> Result<(), Corrupt> {
     let width = r.width_of(c);
-    let all_first = match r.decoder.get(r.streams[context.base].table(0)) {
+    let all_first = match r.decoder.get(r.streams[context.base].view(0)) {
         ALL_COMMON => true,
         CODED => false,
         _ => return Err(Corrupt("a column's state")),
@@ -177,7 +178,7 @@ pub(crate) fn get_table_early(
     context: Context,
 ) -> Result<(), Corrupt> {
     let base = context.base;
-    let all_first = match r.decoder.get(r.streams[base].table(0)) {
+    let all_first = match r.decoder.get(r.streams[base].view(0)) {
         ALL_COMMON => true,
         CODED => false,
         _ => return Err(Corrupt("a column's state")),
@@ -193,7 +194,7 @@ pub(crate) fn get_table_early(
             }
             let mut above = 0;
             for _ in 0..len {
-                above = r.decoder.get(r.streams[base + 4].table(above));
+                above = r.decoder.get(r.streams[base + 4].view(above));
                 r.early.bytes.push(above);
             }
             (len, form)
@@ -261,12 +262,12 @@ pub(crate) fn put_runs<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize, base:
 }
 
 pub(crate) fn get_runs(r: &mut Read<'_, '_>, c: usize, base: usize) -> Result<(), Corrupt> {
-    let all = r.decoder.get(r.streams[base + 3].table(0)) == 0;
+    let all = r.decoder.get(r.streams[base + 3].view(0)) == 0;
     for &t in r.rows {
         let cell = r.cell(c, t);
         let (at, len) = (usize::from(r.grid.pos[cell]), usize::from(r.grid.len[cell]));
-        if all || r.decoder.get(r.streams[base + 3].table(1)) == 0 {
-            let byte = r.decoder.get(r.streams[base + 4].table(0));
+        if all || r.decoder.get(r.streams[base + 3].view(1)) == 0 {
+            let byte = r.decoder.get(r.streams[base + 4].view(0));
             r.page[at..at + len].fill(byte);
         } else {
             r.take_text(at, len)?;
@@ -297,7 +298,7 @@ pub(crate) fn get_repeats(r: &mut Read<'_, '_>, c: usize, stream: usize) -> Resu
     for &t in r.rows {
         let cell = r.cell(c, t);
         let (at, len) = (usize::from(r.grid.pos[cell]), usize::from(r.grid.len[cell]));
-        last = r.decoder.get(r.streams[stream].table(last));
+        last = r.decoder.get(r.streams[stream].view(last));
         if last == 1 {
             r.take_text(at, len)?;
             before = at..at + len;
@@ -341,7 +342,7 @@ pub(crate) fn get_front(r: &mut Read<'_, '_>, c: usize, stream: usize, plain: bo
     for &t in r.rows {
         let cell = r.cell(c, t);
         let (at, len) = (usize::from(r.grid.pos[cell]), usize::from(r.grid.len[cell]));
-        last = r.decoder.get(r.streams[stream].table(last));
+        last = r.decoder.get(r.streams[stream].view(last));
         let shared = usize::from(last);
         if shared > len || shared > before.len() {
             return Err(Corrupt("more bytes are shared than there are"));
@@ -352,10 +353,12 @@ pub(crate) fn get_front(r: &mut Read<'_, '_>, c: usize, stream: usize, plain: bo
         } else {
             let mut above = if shared > 0 { r.page[at + shared - 1] } else { 0 };
             let others = &r.streams[stream + 1];
+            let mut d = *r.decoder;
             for to in &mut r.page[at + shared..at + len] {
-                above = r.decoder.get(others.table(above));
+                above = d.get(others.view(above));
                 *to = above;
             }
+            *r.decoder = d;
         }
         before = at..at + len;
     }
@@ -374,15 +377,18 @@ pub(crate) fn put_positions<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize, 
 }
 
 pub(crate) fn get_positions(r: &mut Read<'_, '_>, c: usize, base: usize) -> Result<(), Corrupt> {
+    let streams = &r.streams[base + 3..base + 3 + POSITIONS];
+    let mut d = *r.decoder;
     for &t in r.rows {
         let cell = r.cell(c, t);
         let (at, len) = (usize::from(r.grid.pos[cell]), usize::from(r.grid.len[cell]));
         let mut above = 0;
         for (i, to) in r.page[at..at + len].iter_mut().enumerate() {
-            above = r.decoder.get(r.streams[base + 3 + position_stream(i)].table(above));
+            above = d.get(streams[position_stream(i)].view(above));
             *to = above;
         }
     }
+    *r.decoder = d;
     Ok(())
 }
 
@@ -409,11 +415,13 @@ fn put_bytes_order1<S: Sink>(sink: &mut S, stream: usize, content: &[u8]) {
 
 fn get_bytes_order1(r: &mut Read<'_, '_>, stream: usize, at: usize, len: usize) {
     let stream = &r.streams[stream];
+    let mut d = *r.decoder;
     let mut above = 0;
     for to in &mut r.page[at..at + len] {
-        above = r.decoder.get(stream.table(above));
+        above = d.get(stream.view(above));
         *to = above;
     }
+    *r.decoder = d;
 }
 
 /// Appends up to [`COPY`] bytes of `source`, which is longer than that behind `from`.

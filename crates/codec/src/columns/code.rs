@@ -131,7 +131,7 @@ pub(crate) fn get_len(
     streams: &[Stream],
     ctx: u8,
 ) -> Result<(u16, Form), Corrupt> {
-    let symbol = decoder.get(streams[0].table(ctx));
+    let symbol = decoder.get(streams[0].view(ctx));
     let (len, form) = match symbol {
         ODD_FORM => {
             let form = Form::from_id(decoder.bits(2));
@@ -187,7 +187,7 @@ pub(crate) fn read_lengths_of(r: &mut Read<'_, '_>, c: usize) -> Result<(), Corr
 
 fn get_lengths(r: &mut Read<'_, '_>, c: usize, context: Context, common: u16) -> Result<(), Corrupt> {
     let streams = &r.streams[context.base..];
-    match r.decoder.get(streams[0].table(0)) {
+    match r.decoder.get(streams[0].view(0)) {
         ALL_COMMON => {
             for &t in r.rows {
                 let cell = r.cell(c, t);

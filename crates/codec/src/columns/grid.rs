@@ -85,6 +85,8 @@ pub(crate) struct Grid {
     /// Columns that all rows have.
     pub(crate) everywhere: u128,
     starts: Vec<u16>,
+    /// Ends of rows while they are laid out.
+    at: Vec<u32>,
 }
 
 impl Grid {
@@ -189,33 +191,48 @@ impl Grid {
         max: usize,
         ends: &mut Vec<u16>,
     ) -> Result<(), Corrupt> {
-        ends.clear();
-        for t in 0..self.rows {
-            let present = self.present[t];
-            let mut at = 0usize;
-            for (c, column) in columns.iter().enumerate() {
-                if present >> c & 1 == 0 {
-                    continue;
+        let (rows, at) = (self.rows, &mut self.at);
+        at.clear();
+        at.resize(rows, 0);
+        for (c, column) in columns.iter().enumerate() {
+            let cells = c * rows..(c + 1) * rows;
+            let (pos, len) = (&mut self.pos[cells.clone()], &mut self.len[cells.clone()]);
+            let mask = u32::from(column.align) - 1;
+            let width = u32::from(column.width);
+            let everywhere = self.everywhere >> c & 1 == 1;
+            if column.is_varlena() {
+                let cells = pos.iter_mut().zip(&*len).zip(&self.form[cells]).zip(at.iter_mut());
+                for ((((pos, &len), form), at), present) in cells.zip(&self.present) {
+                    if everywhere || present >> c & 1 == 1 {
+                        let begin = if form.word_bytes() == 1 { *at + 1 } else { ((*at + mask) & !mask) + 4 };
+                        *pos = begin as u16;
+                        *at = begin + u32::from(len);
+                    }
                 }
-                let cell = c * self.rows + t;
-                let align = usize::from(column.align);
-                if column.is_varlena() {
-                    let word = self.form[cell].word_bytes();
-                    let begin = if word == 1 { at } else { at.next_multiple_of(align) };
-                    self.pos[cell] = (begin + word) as u16;
-                    at = begin + word + usize::from(self.len[cell]);
-                } else {
-                    let begin = at.next_multiple_of(align);
-                    self.pos[cell] = begin as u16;
-                    self.len[cell] = column.width;
-                    at = begin + usize::from(column.width);
+            } else if everywhere {
+                len.fill(column.width);
+                for (pos, at) in pos.iter_mut().zip(at.iter_mut()) {
+                    let begin = (*at + mask) & !mask;
+                    *pos = begin as u16;
+                    *at = begin + width;
                 }
-                if at > max {
-                    return Err(Corrupt("a row is longer than its page"));
+            } else {
+                len.fill(column.width);
+                for ((pos, at), present) in pos.iter_mut().zip(at.iter_mut()).zip(&self.present) {
+                    if present >> c & 1 == 1 {
+                        let begin = (*at + mask) & !mask;
+                        *pos = begin as u16;
+                        *at = begin + width;
+                    }
                 }
             }
-            ends.push(at as u16);
         }
+        // Sums of at most 128 columns fit: if the last is within bounds, all are.
+        if at.iter().any(|&at| at as usize > max) {
+            return Err(Corrupt("a row is longer than its page"));
+        }
+        ends.clear();
+        ends.extend(at.iter().map(|&at| at as u16));
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use super::Grid;
 use super::code::{Context, Read, Write, take_into};
+use super::plan::Ctx;
 use crate::Corrupt;
 use crate::entropy::number::{self, unzigzag, zigzag};
 use crate::entropy::{Decoder, Sink, Stream};
@@ -295,7 +296,7 @@ impl IntCoding {
         width: usize,
         context: Context,
     ) -> Result<(), Corrupt> {
-        let state = r.decoder.get(r.streams[context.base].table(0));
+        let state = r.decoder.get(r.streams[context.base].view(0));
         match state {
             PLAIN => {
                 for &t in r.rows {
@@ -361,31 +362,55 @@ impl IntCoding {
         rows: &[u16],
         context: Context,
     ) -> Result<(), Corrupt> {
-        let streams: &[Stream] = &r.streams[context.base + 1..];
+        // A loop for each kind of context.
+        match context.ctx {
+            Ctx::Nothing => self.get_residuals_in(r, c, rows, context.base, |_, _, _| 0),
+            Ctx::Previous => self.get_residuals_in(r, c, rows, context.base, |_, _, last| last),
+            Ctx::Column(other) => {
+                let from = usize::from(other) * r.grid.rows;
+                self.get_residuals_in(r, c, rows, context.base, |symbols, t, _| symbols[from + usize::from(t)])
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn get_residuals_in(
+        &self,
+        r: &mut Read<'_, '_>,
+        c: usize,
+        rows: &[u16],
+        base: usize,
+        ctx: impl Fn(&[u8], u16, u8) -> u8,
+    ) -> Result<(), Corrupt> {
+        let streams: &[Stream] = &r.streams[base + 1..];
+        let symbols = &mut r.grid.sym[..];
+        let cells = c * r.grid.rows;
+        let mut d = *r.decoder;
         r.residuals.clear();
         let mut last = 0;
         match self.planes {
             Planes::Number => {
-                for &t in rows {
-                    let (symbol, residual) = number::get(r.decoder, &streams[0], context.of(r.grid, t, last));
+                let stream = &streams[0];
+                r.residuals.extend(rows.iter().map(|&t| {
+                    let (symbol, residual) = number::get(&mut d, stream, ctx(symbols, t, last));
                     last = symbol;
-                    r.grid.sym[c * r.grid.rows + usize::from(t)] = symbol;
-                    r.residuals.push(residual);
-                }
+                    symbols[cells + usize::from(t)] = symbol;
+                    residual
+                }));
             }
             Planes::Bytes { coded, plain } => {
                 for &t in rows {
-                    let ctx = context.of(r.grid, t, last);
-                    let (above, first) = get_bytes(r.decoder, streams, coded, ctx);
+                    let (above, first) = get_bytes(&mut d, streams, coded, ctx(symbols, t, last));
                     let mut low = [0; 8];
                     take_into(&mut r.plain, &mut low[..usize::from(plain)])?;
                     let shifted = if plain == 8 { 0 } else { above << (8 * u32::from(plain)) };
                     last = first;
-                    r.grid.sym[c * r.grid.rows + usize::from(t)] = first;
+                    symbols[cells + usize::from(t)] = first;
                     r.residuals.push(shifted | u64::from_le_bytes(low));
                 }
             }
         }
+        *r.decoder = d;
         Ok(())
     }
 }
@@ -395,7 +420,7 @@ impl IntCoding {
 fn get_bytes(decoder: &mut Decoder<'_>, streams: &[Stream], coded: u8, ctx: u8) -> (u64, u8) {
     let (mut residual, mut above, mut first) = (0u64, ctx, 0);
     for (i, stream) in streams[..usize::from(coded)].iter().enumerate() {
-        above = decoder.get(stream.table(above));
+        above = decoder.get(stream.view(above));
         residual = residual << 8 | u64::from(above);
         if i == 0 {
             first = above;

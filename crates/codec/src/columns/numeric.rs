@@ -50,11 +50,12 @@ pub(crate) fn put<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize, base: usiz
 }
 
 pub(crate) fn get(r: &mut Read<'_, '_>, c: usize, base: usize) -> Result<(), Corrupt> {
-    let plain = match r.decoder.get(r.streams[base + 3].table(255)) {
+    let plain = match r.decoder.get(r.streams[base + 3].view(255)) {
         CODED => false,
         ALL_COMMON => true,
         _ => return Err(Corrupt("a column's state")),
     };
+    let mut d = *r.decoder;
     for &t in r.rows {
         let cell = r.cell(c, t);
         let (at, len) = (usize::from(r.grid.pos[cell]), usize::from(r.grid.len[cell]));
@@ -68,12 +69,12 @@ pub(crate) fn get(r: &mut Read<'_, '_>, c: usize, base: usize) -> Result<(), Cor
         let streams = &r.streams[base + 3..];
         let count = (len / 2) as u8;
         let content = &mut r.page[at..at + len];
-        content[1] = r.decoder.get(streams[0].table(count));
-        content[0] = r.decoder.get(streams[1].table(count));
+        content[1] = d.get(streams[0].view(count));
+        content[0] = d.get(streams[1].view(count));
         for i in 1..usize::from(count) {
             let pair = &streams[2 + 2 * (i - 1).min(DIGITS - 1)..];
-            let high = r.decoder.get(pair[0].table(count));
-            let low = r.decoder.get(pair[1].table(count));
+            let high = d.get(pair[0].view(count));
+            let low = d.get(pair[1].view(count));
             let digit = u16::from(high) * 100 + u16::from(low);
             content[2 * i..2 * i + 2].copy_from_slice(&digit.to_le_bytes());
             if i == 1 {
@@ -81,5 +82,6 @@ pub(crate) fn get(r: &mut Read<'_, '_>, c: usize, base: usize) -> Result<(), Cor
             }
         }
     }
+    *r.decoder = d;
     Ok(())
 }

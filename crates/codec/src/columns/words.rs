@@ -195,12 +195,13 @@ impl Vocabulary {
     pub(crate) fn get(&self, r: &mut Read<'_, '_>, c: usize, context: Context) -> Result<(), Corrupt> {
         let streams = &r.streams[context.base..context.base + 6];
         let max = r.page.len();
-        match r.decoder.get(streams[0].table(0)) {
+        match r.decoder.get(streams[0].view(0)) {
             CODED => {}
             ALL_COMMON => return get_plain(r, c, context.base),
             _ => return Err(Corrupt("a column's state")),
         }
         let bytes = &mut r.early.bytes;
+        let mut d = *r.decoder;
         let mut last = 0;
         for &t in r.rows {
             let begin = bytes.len();
@@ -208,18 +209,18 @@ impl Vocabulary {
             let mut stream = &streams[1];
             let mut first = None;
             loop {
-                let symbol = r.decoder.get(stream.table(ctx));
+                let symbol = d.get(stream.view(ctx));
                 ctx = symbol;
                 stream = &streams[2];
                 first.get_or_insert(symbol);
                 if symbol == LITERAL {
-                    bytes.push(r.decoder.get(streams[3].table(0)));
+                    bytes.push(d.get(streams[3].view(0)));
                 } else {
                     let place = if usize::from(symbol) < SINGLE {
                         usize::from(symbol)
                     } else {
                         let symbol = symbol - SINGLE as u8 + 16;
-                        let plain = u64::from(r.decoder.bits(number::plain_bits(symbol).min(16)));
+                        let plain = u64::from(d.bits(number::plain_bits(symbol).min(16)));
                         number::join(symbol, plain) as usize - 16 + SINGLE
                     };
                     let phrase = self.phrases.get(place).ok_or(Corrupt("a phrase beyond its vocabulary"))?;
@@ -237,6 +238,7 @@ impl Vocabulary {
             let cell = c * r.grid.rows + usize::from(t);
             (r.grid.len[cell], r.grid.form[cell], r.grid.sym[cell]) = (len as u16, Form::usual(len), last);
         }
+        *r.decoder = d;
         Ok(())
     }
 }
@@ -250,7 +252,7 @@ fn get_plain(r: &mut Read<'_, '_>, c: usize, base: usize) -> Result<(), Corrupt>
         }
         let mut above = 0;
         for _ in 0..len {
-            above = r.decoder.get(r.streams[base + 3].table(above));
+            above = r.decoder.get(r.streams[base + 3].view(above));
             r.early.bytes.push(above);
         }
         let cell = r.cell(c, t);

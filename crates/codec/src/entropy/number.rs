@@ -45,7 +45,7 @@ pub(crate) fn put<S: Sink>(sink: &mut S, id: usize, ctx: u8, value: u64) -> u8 {
 /// Reads what [`put`] wrote: symbol and value.
 #[inline]
 pub(crate) fn get(decoder: &mut Decoder<'_>, stream: &Stream, ctx: u8) -> (u8, u64) {
-    let symbol = decoder.get(stream.table(ctx));
+    let symbol = decoder.get(stream.view(ctx));
     let plain = decoder.long_bits(plain_bits(symbol));
     (symbol, join(symbol, plain))
 }

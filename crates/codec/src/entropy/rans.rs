@@ -6,6 +6,7 @@
 //!
 //! Decoding takes no bytes beyond the end: there it reads zeros, and [`Decoder::finish`] says that the code is corrupt.
 
+use super::stream::View;
 use super::{Sink, Stream, Table};
 use crate::Corrupt;
 
@@ -100,7 +101,9 @@ impl Sink for Encoder<'_> {
 }
 
 /// Reads symbols in the order in which they were written.
-#[derive(Debug)]
+///
+/// Loops work on a copy of it, which stays in registers, and put it back.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Decoder<'a> {
     a: u32,
     b: u32,
@@ -130,13 +133,12 @@ impl<'a> Decoder<'a> {
 
     /// The next symbol.
     #[inline(always)]
-    pub(crate) fn get(&mut self, table: &Table) -> u8 {
+    pub(crate) fn get(&mut self, table: View<'_>) -> u8 {
         let (x, bits) = (self.a, table.bits());
-        let slot = x & ((1 << bits) - 1);
-        let symbol = table.symbol(slot as usize);
-        let range = table.slot(symbol);
-        self.turn(u32::from(range.freq).wrapping_mul(x >> bits) + slot - u32::from(range.start));
-        if table.is_escape(symbol) { self.bits(8) as u8 } else { symbol }
+        let slot = table.slot(x & ((1 << bits) - 1));
+        let freq = (slot >> 9 & 0x7FF) + 1;
+        self.turn(freq.wrapping_mul(x >> bits).wrapping_add(slot >> 20));
+        if slot & 0x100 != 0 { self.bits(8) as u8 } else { slot as u8 }
     }
 
     /// The next `n` bits, `n` in 0..=16.

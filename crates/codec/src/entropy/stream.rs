@@ -5,22 +5,62 @@ use crate::Corrupt;
 use crate::wire::{Reader, put_varint};
 
 /// A stream's tables: the first for all contexts that have none of their own.
+///
+/// Decoding takes two loads per symbol: by context what and where its table is, and in there the slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stream {
     map: Box<[u8; 256]>,
     tables: Vec<Table>,
+    /// By context: bits of precision times 2^28, plus where the table begins in `slots`.
+    places: Box<[u32; 256]>,
+    /// Slots of all tables: see [`Table::slots`].
+    slots: Box<[u32]>,
+}
+
+/// The table of a context, as decoding needs it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View<'a> {
+    slots: &'a [u32],
+    place: u32,
+}
+
+impl View<'_> {
+    /// Bits of precision.
+    #[inline(always)]
+    pub(crate) fn bits(self) -> u32 {
+        self.place >> 28
+    }
+
+    /// Slot `slot`, which is below `1 << bits`.
+    #[inline(always)]
+    pub(crate) fn slot(self, slot: u32) -> u32 {
+        self.slots[((self.place & 0x0FFF_FFFF) + slot) as usize]
+    }
 }
 
 impl Stream {
     /// `map` gives each context's table, and all its entries are below `tables.len()`.
     pub(crate) fn new(map: [u8; 256], tables: Vec<Table>) -> Self {
         debug_assert!(map.iter().all(|&table| usize::from(table) < tables.len()));
-        Self { map: Box::new(map), tables }
+        let (mut slots, mut begins) = (vec![], vec![]);
+        for table in &tables {
+            begins.push(table.bits() << 28 | slots.len() as u32);
+            slots.extend(table.slots());
+        }
+        let places = Box::new(map.map(|table| begins[usize::from(table)]));
+        Self { map: Box::new(map), tables, places, slots: slots.into() }
     }
 
+    /// The table of a context, for coding.
     #[inline(always)]
     pub(crate) fn table(&self, ctx: u8) -> &Table {
         &self.tables[usize::from(self.map[usize::from(ctx)])]
+    }
+
+    /// The table of a context, for decoding.
+    #[inline(always)]
+    pub(crate) fn view(&self, ctx: u8) -> View<'_> {
+        View { slots: &self.slots, place: self.places[usize::from(ctx)] }
     }
 
     pub(crate) fn write(&self, out: &mut Vec<u8>) {

@@ -5,7 +5,7 @@ use crate::Corrupt;
 use crate::wire::{Reader, put_varint};
 
 /// Most bits of precision of a frequency.
-pub(crate) const MAX_BITS: u32 = 12;
+pub(crate) const MAX_BITS: u32 = 11;
 
 /// `start` and `freq` of a symbol among `1 << bits` slots; `freq` is 0 for symbols that have to be escaped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,8 +22,6 @@ pub(crate) struct Table {
     /// 256 stands for none.
     escape: u16,
     slots: Box<[Slot; 256]>,
-    /// Symbol of each slot.
-    symbols: Box<[u8]>,
 }
 
 impl Table {
@@ -64,12 +62,12 @@ impl Table {
     /// `freqs` add up to `1 << bits`.
     fn of_freqs(bits: u32, escape: u16, freqs: &[u16; 256]) -> Self {
         let mut slots = Box::new([Slot::default(); 256]);
-        let mut symbols = Vec::with_capacity(1 << bits);
-        for (symbol, &freq) in (0..=255u8).zip(freqs) {
-            slots[usize::from(symbol)] = Slot { start: symbols.len() as u16, freq };
-            symbols.resize(symbols.len() + usize::from(freq), symbol);
+        let mut start = 0;
+        for (slot, &freq) in slots.iter_mut().zip(freqs) {
+            *slot = Slot { start, freq };
+            start += freq;
         }
-        Self { bits, escape, slots, symbols: symbols.into() }
+        Self { bits, escape, slots }
     }
 
     pub(crate) fn bits(&self) -> u32 {
@@ -94,10 +92,14 @@ impl Table {
         self.slot(symbol).freq > 0 && !self.is_escape(symbol)
     }
 
-    /// The symbol whose range holds `slot`, which is below `1 << bits`.
-    #[inline(always)]
-    pub(crate) fn symbol(&self, slot: usize) -> u8 {
-        self.symbols[slot]
+    /// For each of `1 << bits` slots: symbol 8 bits, whether it is the escape 1, frequency - 1 11, place within the
+    /// symbol's slots 11.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = u32> {
+        (0..=255u8).flat_map(|symbol| {
+            let freq = u32::from(self.slot(symbol).freq);
+            let head = u32::from(symbol) | u32::from(self.is_escape(symbol)) << 8 | freq.saturating_sub(1) << 9;
+            (0..freq).map(move |place| head | place << 20)
+        })
     }
 
     /// Bits that `counts` cost with this table.

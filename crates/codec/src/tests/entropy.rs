@@ -63,7 +63,7 @@ proptest! {
         let mut decoder = Decoder::new(&code).unwrap();
         for &op in &ops {
             match op {
-                Op::Symbol(ctx, symbol) => prop_assert_eq!(decoder.get(streams[0].table(ctx)), symbol),
+                Op::Symbol(ctx, symbol) => prop_assert_eq!(decoder.get(streams[0].view(ctx)), symbol),
                 Op::Bits(value, n) => prop_assert_eq!(decoder.bits(n), value),
                 Op::Number(value) => prop_assert_eq!(number::get(&mut decoder, &streams[1], 0).1, value),
             }
@@ -73,14 +73,14 @@ proptest! {
         let mut decoder = Decoder::new(&code[..code.len() - 1]);
         if let Ok(decoder) = &mut decoder {
             for _ in 0..2 * ops.len() {
-                decoder.get(streams[0].table(0));
+                decoder.get(streams[0].view(0));
             }
         }
         code.extend([0, 0]);
         let mut decoder = Decoder::new(&code).unwrap();
         for &op in &ops {
             match op {
-                Op::Symbol(ctx, _) => { decoder.get(streams[0].table(ctx)); }
+                Op::Symbol(ctx, _) => { decoder.get(streams[0].view(ctx)); }
                 Op::Bits(_, n) => { decoder.bits(n); }
                 Op::Number(_) => { number::get(&mut decoder, &streams[1], 0); }
             }

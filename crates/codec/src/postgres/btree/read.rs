@@ -24,7 +24,7 @@ pub(crate) fn get(
     page: &mut [u8],
 ) -> Result<(), Corrupt> {
     let d = &mut decoder;
-    let shape = Shape::from_symbol(d.get(streams[streams::SHAPE].table(0)));
+    let shape = Shape::from_symbol(d.get(streams[streams::SHAPE].view(0)));
     get_head(model, streams, d, parts, shape, page.len())?;
     get_patterns(model, streams, d, parts)?;
     parts.tids.clear();
@@ -70,7 +70,7 @@ fn get_head(
     shape: Shape,
     page_bytes: usize,
 ) -> Result<(), Corrupt> {
-    let mut flags = u16::from(d.get(streams[streams::FLAGS].table(0)));
+    let mut flags = u16::from(d.get(streams[streams::FLAGS].view(0)));
     let lines = usize::from(get_len(d, &streams[streams::COUNT..], 0)?.0);
     if lines == 0 || HEADER + LINE * lines > page_bytes - SPECIAL {
         return Err(BAD);
@@ -118,7 +118,7 @@ fn get_patterns(
     let columns = model.plans.columns.len();
     let mut last = 0;
     for n in parts.by_key() {
-        let symbol = d.get(streams[streams::PATTERN].table(last));
+        let symbol = d.get(streams[streams::PATTERN].view(last));
         last = symbol;
         let packed =
             if symbol == OTHER { d.long_bits(Item::PATTERN_BITS) } else { model.patterns.get(symbol)? };
@@ -152,7 +152,7 @@ fn get_heads(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts, max: us
     for &n in &parts.rows {
         let item = &mut parts.items[usize::from(n)];
         if item.has_nulls() {
-            let low = d.get(streams[streams::BITMAP].table(0));
+            let low = d.get(streams[streams::BITMAP].view(0));
             item.present = u128::from(low) | u128::from(d.long_bits(24)) << 8;
             item.set_columns(columns);
             if item.kind == Kind::Odd {

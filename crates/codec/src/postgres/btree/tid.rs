@@ -82,7 +82,7 @@ impl Chain {
     /// Reads what [`Chain::put`] wrote; `streams` begin with the first.
     pub(crate) fn get(&mut self, d: &mut Decoder<'_>, streams: &[Stream]) -> Tid {
         let before = self.tid;
-        let step = d.get(streams[0].table(self.step));
+        let step = d.get(streams[0].view(self.step));
         let next_block = before.block.wrapping_add(1);
         let mut tid = match step {
             step::NEXT => Tid { block: before.block, offset: before.offset.wrapping_add(1) },
@@ -96,7 +96,7 @@ impl Chain {
             _ => Tid { block: number::get(d, &streams[4], 0).1 as u32, offset: 0 },
         };
         if step >= step::SAME_BLOCK {
-            let offset = d.get(streams[1].table(0));
+            let offset = d.get(streams[1].view(0));
             tid.offset =
                 if offset == LARGE { number::get(d, &streams[2], 0).1 as u16 } else { u16::from(offset) };
         }

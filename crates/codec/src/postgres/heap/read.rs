@@ -25,7 +25,7 @@ pub(crate) fn get(
     page: &mut [u8],
 ) -> Result<Shape, Corrupt> {
     let d = &mut decoder;
-    let shape = Shape::from_symbol(d.get(streams[streams::SHAPE].table(0)));
+    let shape = Shape::from_symbol(d.get(streams[streams::SHAPE].view(0)));
     get_head(model, streams, d, parts, shape, page.len())?;
     get_patterns(model, streams, d, parts)?;
     get_xids(model, streams, d, parts);
@@ -58,7 +58,7 @@ fn get_head(
     shape: Shape,
     page_bytes: usize,
 ) -> Result<(), Corrupt> {
-    let flags = d.get(streams[streams::FLAGS].table(0));
+    let flags = d.get(streams[streams::FLAGS].view(0));
     let (count, _) = get_len(d, &streams[streams::COUNT..], 0)?;
     let lines = usize::from(count);
     if lines == 0 || HEADER + LINE * lines > page_bytes {
@@ -97,7 +97,7 @@ fn get_patterns(
     parts.patterns.clear();
     let mut last = 0;
     for n in 0..parts.header.lines {
-        let symbol = d.get(streams[streams::PATTERN].table(last));
+        let symbol = d.get(streams[streams::PATTERN].view(last));
         last = symbol;
         let packed = if symbol == OTHER { d.long_bits(BITS) } else { model.patterns.get(symbol)? };
         let pattern = Pattern::unpack(packed);
@@ -191,7 +191,7 @@ fn get_bitmaps(
     for &n in &parts.rows {
         let tuple = &mut parts.tuples[usize::from(n)];
         if tuple.has_nulls() {
-            let symbol = d.get(streams[streams::BITMAP].table(last));
+            let symbol = d.get(streams[streams::BITMAP].view(last));
             last = symbol;
             let bitmap = if symbol == OTHER_BITMAP {
                 let low = d.long_bits(tuple.columns().min(64) as u32);
