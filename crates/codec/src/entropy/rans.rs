@@ -33,28 +33,34 @@ impl Ops {
     /// Appends the code of all symbols since [`Ops::clear`] to `out`.
     pub(crate) fn finish(&mut self, carried: [u16; 2], out: &mut Vec<u8>) {
         let [mut a, mut b] = carried.map(|bits| LOW | u32::from(bits));
-        self.words.clear();
+        // A symbol makes one word at most. Words are filled from the end.
+        self.words.resize(self.ops.len(), 0);
+        let words = &mut self.words[..];
+        let mut left = words.len();
         if let (1, Some(&last)) = (self.ops.len() % 2, self.ops.last()) {
             // After an odd number of symbols it is the second state's turn, which then carries the first number.
-            (a, b) = (step(b, last, &mut self.words), a);
+            (a, b) = (step(b, last, words, &mut left), a);
         }
         for pair in self.ops[..self.ops.len() & !1].rchunks_exact(2) {
-            b = step(b, pair[1], &mut self.words);
-            a = step(a, pair[0], &mut self.words);
+            b = step(b, pair[1], words, &mut left);
+            a = step(a, pair[0], words, &mut left);
         }
         out.extend_from_slice(&a.to_le_bytes());
         out.extend_from_slice(&b.to_le_bytes());
-        out.extend(self.words.iter().rev().flat_map(|word| word.to_le_bytes()));
+        out.extend(self.words[left..].iter().flat_map(|word| word.to_le_bytes()));
     }
 }
 
+/// Whether a word is made cannot be foreseen, so one is written in any case, and counts or not.
 #[inline(always)]
-fn step(mut x: u32, op: u32, words: &mut Vec<u16>) -> u32 {
+fn step(x: u32, op: u32, words: &mut [u16], left: &mut usize) -> u32 {
     let (start, freq, bits) = (op & 0xFFFF, (op >> 16 & 0xFFF) + 1, (op >> 28) + 1);
-    if u64::from(x) >= u64::from(freq) << (32 - bits) {
-        words.push(x as u16);
-        x >>= 16;
+    let full = u64::from(x) >= u64::from(freq) << (32 - bits);
+    if let Some(word) = words.get_mut(left.wrapping_sub(1)) {
+        *word = x as u16;
     }
+    *left -= usize::from(full);
+    let x = if full { x >> 16 } else { x };
     let quotient = x / freq;
     (quotient << bits) + (x - quotient * freq) + start
 }

@@ -119,9 +119,17 @@ pub(crate) fn item_below(end: usize, len: usize) -> Option<usize> {
 
 impl Order {
     /// Sorts the items among `lines`; `false` if they overlap, are not aligned, or lie beyond `upper` or `special`.
-    pub(crate) fn find(&mut self, lines: &[Line], stored: impl Fn(&Line) -> bool, header: &Header) -> bool {
+    /// They are tried in the order of lines from `first` on before they are sorted.
+    pub(crate) fn find(
+        &mut self,
+        lines: &[Line],
+        stored: impl Fn(&Line) -> bool,
+        header: &Header,
+        first: usize,
+    ) -> bool {
         self.lines.clear();
-        self.lines.extend((0..lines.len()).filter(|&n| stored(&lines[n])).map(|n| n as u16));
+        let all = (first..lines.len()).chain(0..first.min(lines.len()));
+        self.lines.extend(all.filter(|&n| stored(&lines[n])).map(|n| n as u16));
         let sorted = self.lines.is_sorted_by(|&a, &b| lines[usize::from(a)].off > lines[usize::from(b)].off);
         if !sorted {
             self.lines.sort_unstable_by_key(|&n| usize::MAX - lines[usize::from(n)].off);

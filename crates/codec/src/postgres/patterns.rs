@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 use crate::Corrupt;
+use crate::entropy::{Decoder, Sink, Stream, number};
 use crate::wire::{Reader, put_varint};
 
 /// Most patterns with a symbol of their own.
@@ -25,12 +26,67 @@ impl Patterns {
         Self { packed, symbols }
     }
 
-    pub(crate) fn symbol(&self, packed: u64) -> u8 {
-        self.symbols.get(&packed).copied().unwrap_or(OTHER)
+    /// Writes `all`: in runs where that takes fewer symbols. Two streams: patterns, and lengths of runs. `bits` is the
+    /// width of a pattern without a symbol.
+    pub(crate) fn put<S: Sink>(&self, all: &[u64], bits: u32, sink: &mut S, id: usize) {
+        let runs = 1 + all.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        let in_runs = 2 * runs < all.len();
+        sink.bits(u32::from(in_runs), 1);
+        let ctx_of_runs = if in_runs { OTHER } else { 0 };
+        let mut rest = all;
+        let (mut before, mut last) = (None, 0);
+        while let Some(&packed) = rest.first() {
+            let symbol = match before {
+                Some(before) if before == packed => last,
+                _ => self.symbols.get(&packed).copied().unwrap_or(OTHER),
+            };
+            sink.put(id, if in_runs { ctx_of_runs } else { last }, symbol);
+            if symbol == OTHER {
+                sink.long_bits(packed, bits);
+            }
+            (before, last) = (Some(packed), symbol);
+            let run = if in_runs { rest.iter().take_while(|&&other| other == packed).count() } else { 1 };
+            rest = &rest[run..];
+            if in_runs && !rest.is_empty() {
+                number::put(sink, id + 1, 0, run as u64);
+            } else if in_runs {
+                // To the end.
+                number::put(sink, id + 1, 0, 0);
+            }
+        }
     }
 
-    pub(crate) fn get(&self, symbol: u8) -> Result<u64, Corrupt> {
-        self.packed.get(usize::from(symbol)).copied().ok_or(Corrupt("a pattern beyond its table"))
+    /// Reads what [`Patterns::put`] wrote: `count` patterns, into `all`.
+    ///
+    /// # Errors
+    /// When a run goes on beyond the end, or a pattern is not in the table.
+    pub(crate) fn get(
+        &self,
+        count: usize,
+        bits: u32,
+        d: &mut Decoder<'_>,
+        streams: &[Stream],
+        all: &mut Vec<u64>,
+    ) -> Result<(), Corrupt> {
+        all.clear();
+        let in_runs = d.bits(1) == 1;
+        let mut last = 0;
+        while all.len() < count {
+            let symbol = d.get(streams[0].view(if in_runs { OTHER } else { last }));
+            let packed = match symbol {
+                OTHER => d.long_bits(bits),
+                symbol => *self.packed.get(usize::from(symbol)).ok_or(Corrupt("a pattern beyond its table"))?,
+            };
+            last = symbol;
+            let left = count - all.len();
+            let run = match in_runs.then(|| number::get(d, &streams[1], 0).1) {
+                None => 1,
+                Some(0) => left,
+                Some(run) => usize::try_from(run).ok().filter(|&run| run < left).ok_or(Corrupt("a run is too long"))?,
+            };
+            all.resize(all.len() + run, packed);
+        }
+        Ok(())
     }
 
     pub(crate) fn write(&self, out: &mut Vec<u8>) {

@@ -31,18 +31,19 @@ pub(crate) mod streams {
     /// Siblings, level, flags and cycle of the special space.
     pub(crate) const SPECIAL: usize = 5;
     pub(crate) const UPPER: usize = 6;
+    /// Patterns (two streams).
     pub(crate) const PATTERN: usize = 7;
     /// Lengths of items that are kept whole (two streams).
-    pub(crate) const ODD: usize = 8;
+    pub(crate) const ODD: usize = 9;
     /// Physical order (two streams).
-    pub(crate) const ORDER: usize = 10;
+    pub(crate) const ORDER: usize = 11;
     /// Blocks of pivots.
-    pub(crate) const PIVOT: usize = 12;
+    pub(crate) const PIVOT: usize = 13;
     /// Lengths of posting lists.
-    pub(crate) const POSTING: usize = 13;
-    pub(crate) const BITMAP: usize = 14;
+    pub(crate) const POSTING: usize = 14;
+    pub(crate) const BITMAP: usize = 15;
     /// See [`super::tid`].
-    pub(crate) const TID: usize = 15;
+    pub(crate) const TID: usize = 16;
     pub(crate) const END: usize = TID + super::tid::STREAMS;
 }
 
@@ -165,7 +166,9 @@ pub(crate) struct Parts {
     pub(crate) grid: Grid,
     /// Lines of the grid's rows.
     pub(crate) rows: Vec<u16>,
-    /// TIDs behind keys.
+    /// Patterns in the order of keys.
+    pub(crate) packed: Vec<u64>,
+    /// TIDs: all while writing, those behind keys while reading.
     pub(crate) tids: Vec<tid::Tid>,
 }
 
@@ -186,7 +189,7 @@ impl Parts {
             let Some(item) = Item::parse(page, *line).filter(|_| stored) else { return false };
             self.items.push(item);
         }
-        self.order.find(&self.lines, |_| true, &header)
+        self.order.find(&self.lines, |_| true, &header, usize::from(self.special.next != 0))
     }
 
     /// Lines in the order of keys: the high key last.

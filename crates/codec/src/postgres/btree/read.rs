@@ -1,7 +1,7 @@
 //! A B-tree page from symbols.
 
 use super::item::{HEAD, Item, Kind};
-use super::tid::{Chain, TID, Tid};
+use super::tid::{self, TID, Tid};
 use super::{BtreeModel, Parts, SPECIAL, Shape, Special, streams};
 use crate::Corrupt;
 use crate::columns::Buffers;
@@ -9,7 +9,6 @@ use crate::columns::code::{self, get_len};
 use crate::entropy::number::{self, unzigzag};
 use crate::entropy::{Decoder, Stream};
 use crate::postgres::page::{HEADER, Header, LINE, Line};
-use crate::postgres::patterns::OTHER;
 
 const BAD: Corrupt = Corrupt("a B-tree page that cannot be");
 
@@ -27,7 +26,6 @@ pub(crate) fn get(
     let shape = Shape::from_symbol(d.get(streams[streams::SHAPE].view(0)));
     get_head(model, streams, d, parts, shape, page.len())?;
     get_patterns(model, streams, d, parts)?;
-    parts.tids.clear();
     get_heads(streams, d, parts, page.len())?;
     buffers.begin_reading();
     code::read_lengths(&model.plans, streams, d, &mut parts.grid, buffers, page)?;
@@ -116,13 +114,9 @@ fn get_patterns(
     parts.items.resize(count, Item::default());
     parts.rows.clear();
     let columns = model.plans.columns.len();
-    let mut last = 0;
-    for n in parts.by_key() {
-        let symbol = d.get(streams[streams::PATTERN].view(last));
-        last = symbol;
-        let packed =
-            if symbol == OTHER { d.long_bits(Item::PATTERN_BITS) } else { model.patterns.get(symbol)? };
-        let mut item = Item::from_pattern(packed);
+    model.patterns.get(count, Item::PATTERN_BITS, d, &streams[streams::PATTERN..], &mut parts.packed)?;
+    for (i, n) in parts.by_key().enumerate() {
+        let mut item = Item::from_pattern(parts.packed[i]);
         parts.lines[n].state = item.state;
         if item.kind == Kind::Odd {
             let (len, _) = get_len(d, &streams[streams::ODD..], 0)?;
@@ -145,10 +139,12 @@ fn get_patterns(
     Ok(())
 }
 
+/// What headers hold beside the pattern: blocks of pivots, lengths of posting lists, null bitmaps; then all TIDs, of which
+/// those behind keys are left in `parts.tids`.
 fn get_heads(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts, max: usize) -> Result<(), Corrupt> {
-    let mut chain = Chain::default();
     let mut pivot = 0u32;
     let columns = parts.grid.columns();
+    let mut tids = 0;
     for &n in &parts.rows {
         let item = &mut parts.items[usize::from(n)];
         if item.has_nulls() {
@@ -160,25 +156,44 @@ fn get_heads(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts, max: us
             }
         }
         match item.kind {
-            Kind::Plain => item.tid = chain.get(d, &streams[streams::TID..]),
+            Kind::Plain => tids += 1,
             Kind::Pivot => {
                 pivot = pivot.wrapping_add(unzigzag(number::get(d, &streams[streams::PIVOT], 0).1) as u32);
                 item.tid.block = pivot;
-                if item.has_heap_tid() {
-                    parts.tids.push(chain.get(d, &streams[streams::TID..]));
-                }
+                tids += usize::from(item.has_heap_tid());
             }
             Kind::Posting => {
                 let count = number::get(d, &streams[streams::POSTING], 0).1;
-                if !item.set_postings(count) || (parts.tids.len() + count as usize) * TID > max {
+                if !item.set_postings(count) {
                     return Err(BAD);
                 }
-                parts.tids.extend((0..count).map(|_| chain.get(d, &streams[streams::TID..])));
+                tids += count as usize;
             }
             Kind::Odd => {}
         }
         parts.grid.push(item.present);
     }
+    if tids * TID > max {
+        return Err(BAD);
+    }
+    tid::get(tids, d, &streams[streams::TID..], &mut parts.tids)?;
+    // Those of plain items go to their headers, the others stay, in their order.
+    let (mut from, mut kept) = (0, 0);
+    for &n in &parts.rows {
+        let item = &mut parts.items[usize::from(n)];
+        if item.kind == Kind::Plain {
+            item.tid = parts.tids[from];
+            from += 1;
+            continue;
+        }
+        let own = match item.kind {
+            Kind::Posting => item.postings(),
+            _ => usize::from(item.has_heap_tid()),
+        };
+        parts.tids.copy_within(from..from + own, kept);
+        (from, kept) = (from + own, kept + own);
+    }
+    parts.tids.truncate(kept);
     Ok(())
 }
 

@@ -1,12 +1,13 @@
 //! Where items lead: block and offset, each after the one before.
 
+use crate::Corrupt;
 use crate::entropy::number::{self, unzigzag, zigzag};
 use crate::entropy::{Decoder, Sink, Stream};
 
 /// Bytes of a TID.
 pub(crate) const TID: usize = 6;
-/// Streams: how it follows, offsets, large offsets, block differences, blocks.
-pub(crate) const STREAMS: usize = 5;
+/// Streams: how it follows, offsets, large offsets, block differences, blocks, lengths of runs.
+pub(crate) const STREAMS: usize = 6;
 /// Blocks nearer than this are differences.
 const NEAR: u32 = 1 << 10;
 /// Symbols of offsets: what is not below this follows as a number.
@@ -20,6 +21,7 @@ mod step {
     pub(super) const SAME_OF_NEXT_BLOCK: u8 = 3;
     pub(super) const SAME_BLOCK: u8 = 4;
     pub(super) const NEAR_BLOCK: u8 = 5;
+    pub(super) const FAR_BLOCK: u8 = 6;
 }
 
 /// Block and offset, the latter counted from 1.
@@ -42,31 +44,41 @@ impl Tid {
     }
 }
 
-/// The TID before, and how it followed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Chain {
-    tid: Tid,
-    step: u8,
+/// How `tid` follows from the one before.
+fn step_of(before: Tid, tid: Tid) -> u8 {
+    let (next_block, same_offset) = (before.block.wrapping_add(1), tid.offset == before.offset);
+    match tid.block {
+        block if block == before.block && tid.offset == before.offset.wrapping_add(1) => step::NEXT,
+        block if block == next_block && tid.offset == 1 => step::FIRST_OF_NEXT_BLOCK,
+        block if block == before.block && same_offset => step::SAME,
+        block if block == next_block && same_offset => step::SAME_OF_NEXT_BLOCK,
+        block if block == before.block => step::SAME_BLOCK,
+        block if block.abs_diff(before.block) < NEAR => step::NEAR_BLOCK,
+        _ => step::FAR_BLOCK,
+    }
 }
 
-impl Chain {
-    /// Writes `tid`; streams from `id` on.
-    pub(crate) fn put<S: Sink>(&mut self, sink: &mut S, id: usize, tid: Tid) {
-        let before = self.tid;
-        let (next_block, same_offset) = (before.block.wrapping_add(1), tid.offset == before.offset);
-        let step = match tid.block {
-            block if block == before.block && tid.offset == before.offset.wrapping_add(1) => step::NEXT,
-            block if block == next_block && tid.offset == 1 => step::FIRST_OF_NEXT_BLOCK,
-            block if block == before.block && same_offset => step::SAME,
-            block if block == next_block && same_offset => step::SAME_OF_NEXT_BLOCK,
-            block if block == before.block => step::SAME_BLOCK,
-            block if block.abs_diff(before.block) < NEAR => step::NEAR_BLOCK,
-            _ => step::NEAR_BLOCK + 1,
-        };
-        sink.put(id, self.step, step);
+/// Writes all TIDs of a page; streams from `id` on. Rows that follow each other in the heap are a run: its length is one
+/// symbol.
+pub(crate) fn put<S: Sink>(tids: &[Tid], sink: &mut S, id: usize) {
+    let mut before = Tid::default();
+    let steps = |before: Tid, tids: &[Tid]| tids.iter().scan(before, |b, &tid| Some(step_of(std::mem::replace(b, tid), tid))).take_while(|&step| step == step::NEXT).count();
+    let mut rest = tids;
+    let mut last = 0;
+    while let Some(&tid) = rest.first() {
+        let step = step_of(before, tid);
+        sink.put(id, last, step);
+        last = step;
+        if step == step::NEXT {
+            let run = steps(before, rest);
+            number::put(sink, id + 5, 0, run as u64 - 1);
+            before = rest[run - 1];
+            rest = &rest[run..];
+            continue;
+        }
         if step == step::NEAR_BLOCK {
             number::put(sink, id + 3, 0, zigzag(i64::from(tid.block) - i64::from(before.block)));
-        } else if step > step::NEAR_BLOCK {
+        } else if step == step::FAR_BLOCK {
             number::put(sink, id + 4, 0, u64::from(tid.block));
         }
         if step >= step::SAME_BLOCK {
@@ -76,16 +88,34 @@ impl Chain {
                 number::put(sink, id + 2, 0, u64::from(tid.offset));
             }
         }
-        *self = Self { tid, step };
+        before = tid;
+        rest = &rest[1..];
     }
+}
 
-    /// Reads what [`Chain::put`] wrote; `streams` begin with the first.
-    pub(crate) fn get(&mut self, d: &mut Decoder<'_>, streams: &[Stream]) -> Tid {
-        let before = self.tid;
-        let step = d.get(streams[0].view(self.step));
+/// Reads what [`put`] wrote: `count` TIDs, into `tids`.
+///
+/// # Errors
+/// When a run goes on beyond the end.
+pub(crate) fn get(count: usize, d: &mut Decoder<'_>, streams: &[Stream], tids: &mut Vec<Tid>) -> Result<(), Corrupt> {
+    tids.clear();
+    let mut before = Tid::default();
+    let mut last = 0;
+    while tids.len() < count {
+        last = d.get(streams[0].view(last));
         let next_block = before.block.wrapping_add(1);
-        let mut tid = match step {
-            step::NEXT => Tid { block: before.block, offset: before.offset.wrapping_add(1) },
+        let mut tid = match last {
+            step::NEXT => {
+                let run = number::get(d, &streams[5], 0).1;
+                if run >= (count - tids.len()) as u64 {
+                    return Err(Corrupt("a run of TIDs is too long"));
+                }
+                for _ in 0..=run {
+                    before.offset = before.offset.wrapping_add(1);
+                    tids.push(before);
+                }
+                continue;
+            }
             step::FIRST_OF_NEXT_BLOCK => Tid { block: next_block, offset: 1 },
             step::SAME | step::SAME_BLOCK => before,
             step::SAME_OF_NEXT_BLOCK => Tid { block: next_block, offset: before.offset },
@@ -95,12 +125,12 @@ impl Chain {
             }
             _ => Tid { block: number::get(d, &streams[4], 0).1 as u32, offset: 0 },
         };
-        if step >= step::SAME_BLOCK {
+        if last >= step::SAME_BLOCK {
             let offset = d.get(streams[1].view(0));
-            tid.offset =
-                if offset == LARGE { number::get(d, &streams[2], 0).1 as u16 } else { u16::from(offset) };
+            tid.offset = if offset == LARGE { number::get(d, &streams[2], 0).1 as u16 } else { u16::from(offset) };
         }
-        *self = Self { tid, step };
-        tid
+        tids.push(tid);
+        before = tid;
     }
+    Ok(())
 }

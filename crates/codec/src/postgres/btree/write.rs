@@ -1,14 +1,13 @@
 //! A B-tree page as symbols.
 
 use super::item::{HEAD, Item, Kind};
-use super::tid::{Chain, TID, Tid};
+use super::tid::{self, TID, Tid};
 use super::{BtreeModel, Parts, Shape, streams};
 use crate::columns::Buffers;
 use crate::columns::Form;
 use crate::columns::code::{self, put_len};
 use crate::entropy::Sink;
 use crate::entropy::number::{self, zigzag};
-use crate::postgres::patterns::OTHER;
 
 /// The parts of a page that states of the entropy coder carry: low bits of LSN and of the previous sibling.
 pub(crate) fn carried(parts: &Parts) -> [u16; 2] {
@@ -90,28 +89,22 @@ fn put_head<S: Sink>(model: &BtreeModel, parts: &mut Parts, page: &[u8], sink: &
     shape
 }
 
-fn put_patterns<S: Sink>(model: &BtreeModel, parts: &Parts, sink: &mut S) {
-    let mut last = 0;
+fn put_patterns<S: Sink>(model: &BtreeModel, parts: &mut Parts, sink: &mut S) {
+    parts.packed.clear();
     for n in parts.by_key() {
-        let item = &parts.items[n];
-        let packed = item.pattern();
-        let symbol = model.patterns.symbol(packed);
-        sink.put(streams::PATTERN, last, symbol);
-        last = symbol;
-        if symbol == OTHER {
-            sink.long_bits(packed, Item::PATTERN_BITS);
-        }
-        if item.kind == Kind::Odd {
-            let len = parts.lines[n].len - HEAD;
-            put_len(sink, streams::ODD, 0, len, Form::usual(len));
-            sink.bits(u32::from(item.info) & 0x1FFF, 13);
-        }
+        parts.packed.push(parts.items[n].pattern());
+    }
+    model.patterns.put(&parts.packed, Item::PATTERN_BITS, sink, streams::PATTERN);
+    for n in parts.by_key().filter(|&n| parts.items[n].kind == Kind::Odd) {
+        let len = parts.lines[n].len - HEAD;
+        put_len(sink, streams::ODD, 0, len, Form::usual(len));
+        sink.bits(u32::from(parts.items[n].info) & 0x1FFF, 13);
     }
 }
 
 /// What headers hold beside the pattern: TIDs, blocks, null bitmaps, posting lists.
-fn put_heads<S: Sink>(parts: &Parts, page: &[u8], sink: &mut S) {
-    let mut chain = Chain::default();
+fn put_heads<S: Sink>(parts: &mut Parts, page: &[u8], sink: &mut S) {
+    parts.tids.clear();
     let mut pivot = 0u32;
     for &n in &parts.rows {
         let (item, line) = (&parts.items[usize::from(n)], parts.lines[usize::from(n)]);
@@ -120,7 +113,7 @@ fn put_heads<S: Sink>(parts: &Parts, page: &[u8], sink: &mut S) {
             sink.long_bits(item.present as u64 >> 8, 24);
         }
         match item.kind {
-            Kind::Plain => chain.put(sink, streams::TID, item.tid),
+            Kind::Plain => parts.tids.push(item.tid),
             Kind::Pivot => {
                 number::put(
                     sink,
@@ -140,14 +133,15 @@ fn put_heads<S: Sink>(parts: &Parts, page: &[u8], sink: &mut S) {
             Kind::Posting => {
                 let (tids, _) = page[tail..].as_chunks::<TID>();
                 for tid in &tids[..item.postings()] {
-                    chain.put(sink, streams::TID, Tid::parse(tid));
+                    parts.tids.push(Tid::parse(tid));
                 }
             }
             Kind::Pivot if item.has_heap_tid() => {
                 let last = page[..line.off + line.len].last_chunk::<TID>();
-                chain.put(sink, streams::TID, last.map_or(Tid::default(), Tid::parse));
+                parts.tids.push(last.map_or(Tid::default(), Tid::parse));
             }
             _ => {}
         }
     }
+    tid::put(&parts.tids, sink, streams::TID);
 }

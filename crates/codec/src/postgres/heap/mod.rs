@@ -37,18 +37,19 @@ pub(crate) mod streams {
     pub(crate) const BLOCK: usize = 5;
     pub(crate) const PRUNE: usize = 6;
     pub(crate) const UPPER: usize = 7;
+    /// Patterns (two streams).
     pub(crate) const PATTERN: usize = 8;
-    pub(crate) const REDIRECT: usize = 9;
-    pub(crate) const CTID: usize = 10;
-    pub(crate) const XMIN: usize = 11;
-    pub(crate) const XMAX: usize = 12;
-    pub(crate) const CID: usize = 13;
-    pub(crate) const BITMAP: usize = 14;
+    pub(crate) const REDIRECT: usize = 10;
+    pub(crate) const CTID: usize = 11;
+    pub(crate) const XMIN: usize = 12;
+    pub(crate) const XMAX: usize = 13;
+    pub(crate) const CID: usize = 14;
+    pub(crate) const BITMAP: usize = 15;
     /// Lengths of tuples that are kept whole (two streams).
-    pub(crate) const ODD: usize = 15;
+    pub(crate) const ODD: usize = 16;
     /// Physical order (two streams).
-    pub(crate) const ORDER: usize = 17;
-    pub(crate) const END: usize = 19;
+    pub(crate) const ORDER: usize = 18;
+    pub(crate) const END: usize = 20;
 }
 
 /// What is as usual in a page: bits of its first symbol.
@@ -149,6 +150,8 @@ pub(crate) struct Parts {
     /// By line; meaningless for lines without storage.
     pub(crate) tuples: Vec<Tuple>,
     pub(crate) patterns: Vec<Pattern>,
+    /// The same as numbers.
+    pub(crate) packed: Vec<u64>,
     pub(crate) visits: Vec<Visit>,
     visited: Vec<bool>,
     pub(crate) order: Order,
@@ -181,7 +184,7 @@ impl Parts {
             let Some(tuple) = tuple else { return false };
             self.tuples.push(tuple);
         }
-        if !self.order.find(&self.lines, |line| line.state == State::Normal, &header) {
+        if !self.order.find(&self.lines, |line| line.state == State::Normal, &header, 0) {
             return false;
         }
         self.block = self.find_block();

@@ -55,6 +55,12 @@ pub(crate) struct Pattern {
 }
 
 impl Pattern {
+    /// Whether numbers follow the patterns.
+    #[inline(always)]
+    pub(crate) fn has_more(self) -> bool {
+        self.state == State::Redirect || self.ctid != Ctid::Itself || self.odd
+    }
+
     pub(crate) fn pack(self) -> u64 {
         let small = self.state as u64
             | u64::from(self.odd) << 2

@@ -10,7 +10,6 @@ use crate::columns::code::{self, get_len};
 use crate::entropy::number::{self, unzigzag};
 use crate::entropy::{Decoder, Stream};
 use crate::postgres::page::{HEADER, Header, LINE, Line, State};
-use crate::postgres::patterns::OTHER;
 
 const BAD: Corrupt = Corrupt("a heap page that cannot be");
 
@@ -95,12 +94,9 @@ fn get_patterns(
     parts.lines.clear();
     parts.tuples.clear();
     parts.patterns.clear();
-    let mut last = 0;
+    model.patterns.get(parts.header.lines, BITS, d, &streams[streams::PATTERN..], &mut parts.packed)?;
     for n in 0..parts.header.lines {
-        let symbol = d.get(streams[streams::PATTERN].view(last));
-        last = symbol;
-        let packed = if symbol == OTHER { d.long_bits(BITS) } else { model.patterns.get(symbol)? };
-        let pattern = Pattern::unpack(packed);
+        let pattern = Pattern::unpack(parts.packed[n]);
         let mut line = Line { state: pattern.state, off: 0, len: 0 };
         let from = n as i64 + 1;
         if pattern.state == State::Redirect {

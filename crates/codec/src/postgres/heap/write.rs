@@ -10,7 +10,6 @@ use crate::entropy::Sink;
 use crate::entropy::number::{self, zigzag};
 use crate::postgres::checksum::checksum;
 use crate::postgres::page::State;
-use crate::postgres::patterns::OTHER;
 
 /// Symbols of null bitmaps that are not in the model.
 pub(super) const OTHER_BITMAP: u8 = 255;
@@ -106,17 +105,12 @@ fn difference(xid: u32, from: u32) -> u64 {
     zigzag(i64::from(xid.wrapping_sub(from) as i32))
 }
 
-/// In the order of lines: what they are, and where redirects and ctids lead.
-fn put_patterns<S: Sink>(model: &HeapModel, parts: &Parts, sink: &mut S) {
-    let mut last = 0;
-    for (n, &pattern) in parts.patterns.iter().enumerate() {
-        let packed = pattern.pack();
-        let symbol = model.patterns.symbol(packed);
-        sink.put(streams::PATTERN, last, symbol);
-        last = symbol;
-        if symbol == OTHER {
-            sink.long_bits(packed, BITS);
-        }
+/// In the order of lines: what they are, and then where redirects and ctids lead.
+fn put_patterns<S: Sink>(model: &HeapModel, parts: &mut Parts, sink: &mut S) {
+    parts.packed.clear();
+    parts.packed.extend(parts.patterns.iter().map(|pattern| pattern.pack()));
+    model.patterns.put(&parts.packed, BITS, sink, streams::PATTERN);
+    for (n, pattern) in parts.patterns.iter().enumerate().filter(|(_, pattern)| pattern.has_more()) {
         let from = n as i64 + 1;
         if pattern.state == State::Redirect {
             number::put(sink, streams::REDIRECT, 0, zigzag(parts.lines[n].off as i64 - from));
