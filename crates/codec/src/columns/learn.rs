@@ -19,6 +19,8 @@ const VOCABULARIES: [usize; 2] = [512, 4096];
 const TEXT_SAMPLE: usize = 64 << 10;
 /// A model's byte counts as so many bits of the sample: relations are larger than samples, and models are compressed.
 const MODEL_BITS: f64 = 3.0;
+/// What is tried later is as a rule slower: it has to be better by this.
+const MIN_GAIN: f64 = 0.995;
 /// Transformations of integers that are tried with contexts, cheapest first.
 const CONTEXT_TRIALS: usize = 3;
 
@@ -91,7 +93,7 @@ impl Trial<'_, '_> {
         };
         self.plans.plans[c] = plan.clone();
         let cost = self.cost_bits(c) + MODEL_BITS * model_bytes as f64;
-        if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+        if best.as_ref().is_none_or(|(least, _)| cost < *least * MIN_GAIN) {
             *best = Some((cost, plan));
         }
         cost
@@ -150,7 +152,8 @@ impl Trial<'_, '_> {
             let sample = spread(&different, total);
             vocabularies.extend(VOCABULARIES.map(|phrases| Vocabulary::learn(&sample, phrases)));
         }
-        let mut codings = vec![Coding::Text, Coding::Plain];
+        let mut codings: Vec<Coding> = table.map(Coding::Table).into_iter().collect();
+        codings.push(Coding::Plain);
         if repeated {
             codings.push(Coding::Repeat);
         }
@@ -167,7 +170,7 @@ impl Trial<'_, '_> {
             codings.extend([Coding::Positions, Coding::Order1]);
         }
         codings.extend(vocabularies.into_iter().map(Coding::Words));
-        codings.extend(table.map(Coding::Table));
+        codings.push(Coding::Text);
         for coding in codings {
             let contextual = matches!(coding, Coding::Table(_) | Coding::Words(_));
             let mut plan = ColumnPlan::new(column, coding, Ctx::Nothing);

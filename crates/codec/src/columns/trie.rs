@@ -1,6 +1,4 @@
-//! Phrases by their bytes: a double array, one load per byte.
-
-use super::words::MAX_PHRASE;
+//! Phrases by their bytes: a double array whose cells also hold the bytes that follow without a choice.
 
 /// A node's cell. The child by `byte` is at `base + byte`, if the cell there says `byte`: no two nodes have one base.
 #[derive(Clone, Copy, Debug, Default)]
@@ -11,7 +9,12 @@ struct Cell {
     stop: u16,
     /// Place plus one of the phrase that ends a value here.
     end: u16,
+    /// Up to 7 bytes that have to follow the byte, and in the highest byte how many.
+    tail: u64,
 }
+
+/// Most bytes of a tail.
+const TAIL: usize = 7;
 
 /// Finds the longest phrase at the beginning of a text.
 #[derive(Clone, Debug)]
@@ -19,13 +22,18 @@ pub(super) struct Trie {
     cells: Vec<Cell>,
 }
 
-/// What is needed only while cells are filled.
+/// Finds bases, the nodes with most children first, so that others fill the gaps.
 #[derive(Default)]
 struct Places {
     taken: Vec<bool>,
     bases: Vec<bool>,
     first_free: usize,
 }
+
+/// So many cells from the first free one on are tried for a node's children.
+const TRIES: usize = 1024;
+/// If none suited a node, so many are given up.
+const GIVE_UP: usize = 64;
 
 impl Places {
     fn is_free(&self, at: usize) -> bool {
@@ -43,11 +51,13 @@ impl Places {
             !self.bases.get(*base).copied().unwrap_or(false)
                 && children.iter().all(|(byte, _)| self.is_free(base + usize::from(*byte)))
         };
-        let base = (begin..begin + TRIES).find(suits).unwrap_or(self.taken.len().max(self.bases.len()));
-        if self.taken.len() < base + 256 {
-            self.taken.resize(base + 256, false);
-            self.bases.resize(base + 256, false);
-        }
+        let base = (begin..begin + TRIES).find(suits).unwrap_or_else(|| {
+            self.first_free += GIVE_UP;
+            self.taken.len().max(self.bases.len())
+        });
+        let end = children.iter().map(|(byte, _)| base + usize::from(*byte) + 1).max().unwrap_or(base + 1);
+        self.taken.resize(self.taken.len().max(end), false);
+        self.bases.resize(self.bases.len().max(base + 1), false);
         self.bases[base] = true;
         for (byte, _) in children {
             self.taken[base + usize::from(*byte)] = true;
@@ -55,9 +65,6 @@ impl Places {
         base
     }
 }
-
-/// After so many cells that do not suit, a node's children are placed behind all others.
-const TRIES: usize = 48;
 
 /// A node while the trie is built.
 #[derive(Default)]
@@ -68,7 +75,7 @@ struct Node {
 }
 
 impl Trie {
-    /// Of phrases: bytes, at most [`MAX_PHRASE`], and whether they end a value. Their order gives their places.
+    /// Of phrases: bytes, and whether they end a value. Their order gives their places.
     pub(super) fn new(phrases: &[(Vec<u8>, bool)]) -> Self {
         let mut nodes = vec![Node::default()];
         for (place, (bytes, ends)) in phrases.iter().enumerate() {
@@ -87,47 +94,93 @@ impl Trie {
             let mark = if *ends { &mut nodes[node].end } else { &mut nodes[node].stop };
             *mark = place as u16 + 1;
         }
-        let mut cells = vec![Cell { base_byte: 0, stop: nodes[0].stop, end: nodes[0].end }];
-        let mut places = Places { taken: vec![true], bases: vec![true], first_free: 1 };
-        let mut todo = vec![(0, 0)];
-        while let Some((node, at)) = todo.pop() {
-            let children = &nodes[node].children;
-            if children.is_empty() {
-                continue;
-            }
-            let base = places.take(children);
-            cells.resize(cells.len().max(base + 256), Cell::default());
-            cells[at].base_byte |= (base as u32) << 8;
-            for &(byte, child) in children {
-                let to = base + usize::from(byte);
-                let Node { stop, end, .. } = nodes[child];
-                cells[to] = Cell { base_byte: u32::from(byte), stop, end };
-                todo.push((child, to));
-            }
-        }
-        Self { cells }
+        Self { cells: place(&nodes) }
     }
 
     /// The phrase that takes most of `rest`, which is a value's end: its place and how many bytes it takes.
     #[inline(always)]
     pub(super) fn longest(&self, rest: &[u8]) -> Option<(usize, usize)> {
         let mut cell = self.cells[0];
-        let (mut best, mut best_len) = (0, 0);
-        for (i, &byte) in rest.iter().take(MAX_PHRASE).enumerate() {
+        let (mut best, mut best_len, mut at) = (0, 0, 0);
+        while let Some(&byte) = rest.get(at) {
             let to = (cell.base_byte >> 8) as usize + usize::from(byte);
             let next = self.cells.get(to).copied().unwrap_or_default();
-            // A leaf's base is 0: cells from there on are those of no byte, or of the root's children.
-            if next.base_byte as u8 != byte || cell.base_byte < 256 || to == 0 {
+            let len = (next.tail >> 56) as usize;
+            // A leaf's base is 0, where cells are those of the root's children.
+            let follows = next.base_byte as u8 == byte && cell.base_byte >= 256;
+            if !follows || (len > 0 && !has_tail(rest, at + 1, next.tail, len)) {
                 return (best > 0).then(|| (usize::from(best) - 1, best_len));
             }
+            at += 1 + len;
             cell = next;
             if cell.stop > 0 {
-                (best, best_len) = (cell.stop, i + 1);
+                (best, best_len) = (cell.stop, at);
             }
         }
-        if rest.len() <= MAX_PHRASE && cell.end > 0 {
+        if cell.end > 0 {
             return Some((usize::from(cell.end) - 1, rest.len()));
         }
         (best > 0).then(|| (usize::from(best) - 1, best_len))
     }
+}
+
+/// Whether `len` bytes of `tail` are at `at`.
+#[inline(always)]
+fn has_tail(text: &[u8], at: usize, tail: u64, len: usize) -> bool {
+    let word = match text.get(at..at + 8) {
+        Some(bytes) => bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)),
+        None => {
+            let Some(bytes) = text.get(at..at + len) else { return false };
+            bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
+        }
+    };
+    (word ^ tail) << (64 - 8 * len as u32) == 0
+}
+
+/// Nodes from which there is a choice, or where something stops: what lies between is in tails.
+fn place(nodes: &[Node]) -> Vec<Cell> {
+    // Edges of each node that has a cell: by its first byte to the node at the end of its tail.
+    let mut edges: Vec<(usize, Vec<(u8, u64, usize)>)> = vec![];
+    let mut todo = vec![0];
+    while let Some(node) = todo.pop() {
+        let own: Vec<(u8, u64, usize)> =
+            nodes[node].children.iter().map(|&(byte, child)| with_tail(nodes, byte, child)).collect();
+        todo.extend(own.iter().map(|&(_, _, child)| child));
+        if !own.is_empty() {
+            edges.push((node, own));
+        }
+    }
+    edges.sort_by_key(|(node, own)| (usize::MAX - own.len(), *node));
+    let mut places = Places { taken: vec![true], bases: vec![true], first_free: 1 };
+    let mut bases = vec![0; nodes.len()];
+    for (node, own) in &edges {
+        let children: Vec<(u8, usize)> = own.iter().map(|&(byte, _, child)| (byte, child)).collect();
+        bases[*node] = places.take(&children);
+    }
+    let cell = |node: usize, byte: u8, tail: u64| Cell {
+        base_byte: (bases[node] as u32) << 8 | u32::from(byte),
+        stop: nodes[node].stop,
+        end: nodes[node].end,
+        tail,
+    };
+    let mut cells = vec![Cell::default(); places.taken.len()];
+    cells[0] = cell(0, 0, 0);
+    for (node, own) in &edges {
+        for &(byte, tail, child) in own {
+            cells[bases[*node] + usize::from(byte)] = cell(child, byte, tail);
+        }
+    }
+    cells
+}
+
+/// An edge: its byte, its tail with the length in the highest byte, and the node where it leads.
+fn with_tail(nodes: &[Node], byte: u8, mut child: usize) -> (u8, u64, usize) {
+    let (mut tail, mut len) = (0, 0);
+    while let ([(next, only)], 0, 0) = (&nodes[child].children[..], nodes[child].stop, nodes[child].end)
+        && len < TAIL
+    {
+        tail |= u64::from(*next) << (8 * len);
+        (len, child) = (len + 1, *only);
+    }
+    (byte, tail | (len as u64) << 56, child)
 }
