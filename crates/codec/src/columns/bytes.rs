@@ -365,26 +365,40 @@ pub(crate) fn get_front(r: &mut Read<'_, '_>, c: usize, stream: usize, plain: bo
     Ok(())
 }
 
-/// Streams of positions begin behind those of lengths.
-pub(crate) fn put_positions<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize, base: usize) {
+/// Streams: whether all rows begin with `prefix`, then positions.
+pub(crate) fn put_positions<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize, stream: usize, prefix: &[u8]) {
+    let usual = w.rows.iter().all(|&t| w.grid.content(w.page, c, t).starts_with(prefix));
+    sink.put(stream, 0, if usual { CODED } else { ALL_COMMON });
+    let prefix = if usual { prefix } else { &[] };
     for &t in w.rows {
-        let mut above = 0;
-        for (i, &byte) in w.grid.content(w.page, c, t).iter().enumerate() {
-            sink.put(base + 3 + position_stream(i), above, byte);
+        let mut above = prefix.last().copied().unwrap_or(0);
+        for (i, &byte) in w.grid.content(w.page, c, t).iter().enumerate().skip(prefix.len()) {
+            sink.put(stream + 1 + position_stream(i), above, byte);
             above = byte;
         }
     }
 }
 
-pub(crate) fn get_positions(r: &mut Read<'_, '_>, c: usize, base: usize) -> Result<(), Corrupt> {
-    let streams = &r.streams[base + 3..base + 3 + POSITIONS];
+pub(crate) fn get_positions(
+    r: &mut Read<'_, '_>,
+    c: usize,
+    stream: usize,
+    prefix: &[u8],
+) -> Result<(), Corrupt> {
+    let streams = &r.streams[stream + 1..][..POSITIONS];
     let mut d = *r.decoder;
+    let usual = d.get(r.streams[stream].view(0)) == CODED;
+    let prefix = if usual { prefix } else { &[] };
     for &t in r.rows {
         let cell = r.cell(c, t);
         let (at, len) = (usize::from(r.grid.pos[cell]), usize::from(r.grid.len[cell]));
-        let mut above = 0;
-        for (i, to) in r.page[at..at + len].iter_mut().enumerate() {
-            above = d.get(streams[position_stream(i)].view(above));
+        let mut above = prefix.last().copied().unwrap_or(0);
+        let content = &mut r.page[at..at + len];
+        let (begin, rest) =
+            content.split_at_mut_checked(prefix.len()).ok_or(Corrupt("a value is shorter than its beginning"))?;
+        begin.copy_from_slice(prefix);
+        for (i, to) in rest.iter_mut().enumerate() {
+            above = d.get(streams[position_stream(prefix.len() + i)].view(above));
             *to = above;
         }
     }

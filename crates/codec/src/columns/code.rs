@@ -221,7 +221,7 @@ pub(crate) fn write_contents_of<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usi
         }
         Coding::Table(_) | Coding::Words(_) => {}
         Coding::Run => bytes::put_runs(w, sink, c, plan.base),
-        Coding::Positions => bytes::put_positions(w, sink, c, plan.base),
+        Coding::Positions(prefix) => bytes::put_positions(w, sink, c, plan.base + 3, prefix),
         Coding::Order1 => bytes::put_order1(w, sink, c, plan.base + 3),
         Coding::Numeric => numeric::put(w, sink, c, plan.base),
         Coding::Text => {
@@ -253,7 +253,7 @@ pub(crate) fn read_contents_of(r: &mut Read<'_, '_>, c: usize) -> Result<(), Cor
         Coding::Table(values) => bytes::copy_table(r, c, values),
         Coding::Words(_) => bytes::copy_early(r, c),
         Coding::Run => bytes::get_runs(r, c, plan.base),
-        Coding::Positions => bytes::get_positions(r, c, plan.base),
+        Coding::Positions(prefix) => bytes::get_positions(r, c, plan.base + 3, prefix),
         Coding::Order1 => {
             bytes::get_order1(r, c, plan.base + 3);
             Ok(())

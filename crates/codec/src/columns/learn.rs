@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::bytes::{MAX_VALUE_BYTES, MAX_VALUES, Values};
 use super::code::{Write, write_contents_of, write_lengths_of};
 use super::ints::{Against, IntCoding, Planes, load};
-use super::plan::{Coding, ColumnPlan, Ctx, Plans};
+use super::plan::{Coding, ColumnPlan, Ctx, MAX_PREFIX, Plans};
 use super::words::Vocabulary;
 use super::{Column, Grid, numeric};
 use crate::entropy::Counter;
@@ -144,6 +144,7 @@ impl Trial<'_, '_> {
         let numerics = contents.iter().filter(|content| numeric::is_numeric(content)).count();
         let common_len = most_frequent(contents.iter().map(|content| content.len() as u64)) as u16;
         let count = contents.len();
+        let prefix = common_prefix(&contents);
         let different = self.different(c);
         let repeated = different.len() * 4 < count * 3;
         let table = frequent_values(&contents, &different);
@@ -167,7 +168,7 @@ impl Trial<'_, '_> {
             codings.push(Coding::Run);
         }
         if longest <= 64 || total / count.max(1) <= 48 {
-            codings.extend([Coding::Positions, Coding::Order1]);
+            codings.extend([Coding::Positions(prefix), Coding::Order1]);
         }
         codings.extend(vocabularies.into_iter().map(Coding::Words));
         codings.push(Coding::Text);
@@ -192,7 +193,7 @@ impl Trial<'_, '_> {
             if known
                 && !matches!(
                     self.plans.plans[other].coding,
-                    Coding::Text | Coding::Order1 | Coding::Positions
+                    Coding::Text | Coding::Order1 | Coding::Positions(_)
                 )
             {
                 contexts.push(Ctx::Column(other as u8));
@@ -309,6 +310,14 @@ fn frequent_values(contents: &[&[u8]], different: &[&[u8]]) -> Option<Values> {
     let covered: usize = frequent.iter().map(|(count, _)| count).sum();
     (covered * 2 >= contents.len() && covered > 0)
         .then(|| Values::new(frequent.into_iter().map(|(_, value)| value.into()).collect()))
+}
+
+/// The beginning that all `contents` have.
+fn common_prefix(contents: &[&[u8]]) -> Box<[u8]> {
+    let first = contents.first().copied().unwrap_or_default();
+    let shared = |other: &&[u8]| first.iter().zip(*other).take_while(|(a, b)| a == b).count();
+    let len = contents.iter().map(shared).min().unwrap_or(0).min(MAX_PREFIX);
+    first[..len].into()
 }
 
 /// Of `contents` as many as vocabularies are learned from, spread evenly.

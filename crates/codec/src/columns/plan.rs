@@ -5,8 +5,10 @@ use super::ints::IntCoding;
 use super::words::Vocabulary;
 use super::{Column, MAX_COLUMNS};
 use crate::Corrupt;
-use crate::wire::{Reader, put_varint};
+use crate::wire::{Reader, put_bytes, put_varint};
 
+/// Longest beginning that all values of a column have.
+pub(crate) const MAX_PREFIX: usize = 64;
 /// Positions of a value that have a stream of their own; all further ones share the last.
 pub(crate) const POSITIONS: usize = 48;
 /// Positions of digits of a numeric that have streams of their own.
@@ -33,8 +35,8 @@ pub(crate) enum Coding {
     Words(Vocabulary),
     /// One byte, repeated.
     Run,
-    /// Each byte in the context of the one before, with a stream per position.
-    Positions,
+    /// Each byte in the context of the one before, with a stream per position; but for the beginning that all have.
+    Positions(Box<[u8]>),
     /// Each byte in the context of the one before.
     Order1,
     /// As PostgreSQL's numeric: digits to the base of 10,000.
@@ -59,7 +61,7 @@ impl Coding {
             Self::Table(_) => 1,
             Self::Words(_) => 2,
             Self::Run => 3,
-            Self::Positions => 4,
+            Self::Positions(_) => 4,
             Self::Order1 => 5,
             Self::Numeric => 6,
             Self::Text => 7,
@@ -77,7 +79,7 @@ impl Coding {
             Self::Words(_) => 6,
             Self::Order1 | Self::Repeat => 4,
             Self::Table(_) | Self::Run | Self::Front { .. } => 5,
-            Self::Positions => 3 + POSITIONS,
+            Self::Positions(_) => 4 + POSITIONS,
             Self::Numeric => 5 + 2 * DIGITS,
             Self::Text | Self::Plain => 3,
         }
@@ -121,6 +123,7 @@ impl ColumnPlan {
             Coding::Int(ints) => ints.write(out),
             Coding::Table(values) => values.write(out),
             Coding::Words(words) => words.write(out),
+            Coding::Positions(prefix) => put_bytes(out, prefix),
             _ => {}
         }
     }
@@ -140,7 +143,7 @@ impl ColumnPlan {
             1 => Coding::Table(Values::read(reader, column.width)?),
             2 if column.is_varlena() => Coding::Words(Vocabulary::read(reader)?),
             3 => Coding::Run,
-            4 => Coding::Positions,
+            4 => Coding::Positions(reader.bytes(MAX_PREFIX)?.into()),
             5 => Coding::Order1,
             6 if column.is_varlena() => Coding::Numeric,
             7 => Coding::Text,

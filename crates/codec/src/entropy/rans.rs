@@ -6,8 +6,8 @@
 //!
 //! Decoding takes no bytes beyond the end: there it reads zeros, and [`Decoder::finish`] says that the code is corrupt.
 
-use super::stream::View;
-use super::{Sink, Stream, Table};
+use super::stream::{ESCAPED, Op, View, op};
+use super::{Sink, Stream};
 use crate::Corrupt;
 
 const LOW: u32 = 1 << 16;
@@ -15,19 +15,13 @@ const LOW: u32 = 1 << 16;
 /// Collects symbols, then codes them from the last to the first.
 #[derive(Debug, Default)]
 pub(crate) struct Ops {
-    /// Start 16, frequency - 1 12, bits - 1 4.
-    ops: Vec<u32>,
+    ops: Vec<Op>,
     words: Vec<u16>,
 }
 
 impl Ops {
     pub(crate) fn clear(&mut self) {
         self.ops.clear();
-    }
-
-    #[inline(always)]
-    fn push(&mut self, start: u32, freq: u32, bits: u32) {
-        self.ops.push(start | (freq - 1) << 16 | (bits - 1) << 28);
     }
 
     /// Appends the code of all symbols since [`Ops::clear`] to `out`.
@@ -53,7 +47,7 @@ impl Ops {
 
 /// Whether a word is made cannot be foreseen, so one is written in any case, and counts or not.
 #[inline(always)]
-fn step(x: u32, op: u32, words: &mut [u16], left: &mut usize) -> u32 {
+fn step(x: u32, op: Op, words: &mut [u16], left: &mut usize) -> u32 {
     let (start, freq, bits) = (op & 0xFFFF, (op >> 16 & 0xFFF) + 1, (op >> 28) + 1);
     let full = u64::from(x) >= u64::from(freq) << (32 - bits);
     if let Some(word) = words.get_mut(left.wrapping_sub(1)) {
@@ -77,31 +71,25 @@ impl<'a> Encoder<'a> {
         ops.clear();
         Self { streams, ops }
     }
-
-    #[inline(always)]
-    fn put_in(&mut self, table: &Table, symbol: u8) {
-        let slot = table.slot(symbol);
-        if slot.freq > 0 && !table.is_escape(symbol) {
-            self.ops.push(u32::from(slot.start), u32::from(slot.freq), table.bits());
-        } else if let Some(escape) = table.escape() {
-            let slot = table.slot(escape);
-            self.ops.push(u32::from(slot.start), u32::from(slot.freq), table.bits());
-            self.ops.push(u32::from(symbol), 1, 8);
-        }
-    }
 }
 
 impl Sink for Encoder<'_> {
     #[inline]
     fn put(&mut self, id: usize, ctx: u8, symbol: u8) {
-        let streams = self.streams;
-        self.put_in(streams[id].table(ctx), symbol);
+        let stream = &self.streams[id];
+        let known = stream.op(ctx, symbol);
+        if known != ESCAPED {
+            self.ops.ops.push(known);
+        } else if let Some(escape) = stream.escape(ctx) {
+            self.ops.ops.push(escape);
+            self.ops.ops.push(op(u32::from(symbol), 1, 8));
+        }
     }
 
     #[inline]
     fn bits(&mut self, value: u32, n: u32) {
         if n > 0 {
-            self.ops.push(value, 1, n);
+            self.ops.ops.push(op(value, 1, n));
         }
     }
 }

@@ -15,6 +15,18 @@ pub(crate) struct Stream {
     places: Box<[u32; 256]>,
     /// Slots of all tables: see [`Table::slots`].
     slots: Box<[u32]>,
+    /// What is coded for each symbol, table by table: see [`Op`]. [`ESCAPED`] for those that are escaped.
+    ops: Box<[Op]>,
+}
+
+/// Start 16 bits, frequency - 1 12, bits of precision - 1 4.
+pub(crate) type Op = u32;
+/// No table's op: its precision would be 16.
+pub(crate) const ESCAPED: Op = Op::MAX;
+
+#[inline(always)]
+pub(crate) fn op(start: u32, freq: u32, bits: u32) -> Op {
+    start | (freq - 1) << 16 | (bits - 1) << 28
 }
 
 /// The table of a context, as decoding needs it.
@@ -42,19 +54,31 @@ impl Stream {
     /// `map` gives each context's table, and all its entries are below `tables.len()`.
     pub(crate) fn new(map: [u8; 256], tables: Vec<Table>) -> Self {
         debug_assert!(map.iter().all(|&table| usize::from(table) < tables.len()));
-        let (mut slots, mut begins) = (vec![], vec![]);
+        let (mut slots, mut begins, mut ops) = (vec![], vec![], vec![]);
         for table in &tables {
             begins.push(table.bits() << 28 | slots.len() as u32);
             slots.extend(table.slots());
+            ops.extend((0..=255u8).map(|symbol| {
+                let slot = table.slot(symbol);
+                if table.knows(symbol) { op(slot.start.into(), slot.freq.into(), table.bits()) } else { ESCAPED }
+            }));
         }
         let places = Box::new(map.map(|table| begins[usize::from(table)]));
-        Self { map: Box::new(map), tables, places, slots: slots.into() }
+        Self { map: Box::new(map), tables, places, slots: slots.into(), ops: ops.into() }
     }
 
-    /// The table of a context, for coding.
+    /// The op of a symbol in a context, or [`ESCAPED`].
     #[inline(always)]
-    pub(crate) fn table(&self, ctx: u8) -> &Table {
-        &self.tables[usize::from(self.map[usize::from(ctx)])]
+    pub(crate) fn op(&self, ctx: u8, symbol: u8) -> Op {
+        self.ops[usize::from(self.map[usize::from(ctx)]) << 8 | usize::from(symbol)]
+    }
+
+    /// The op of a context's escape symbol, if it has one.
+    #[cold]
+    pub(crate) fn escape(&self, ctx: u8) -> Option<Op> {
+        let table = &self.tables[usize::from(self.map[usize::from(ctx)])];
+        let slot = table.slot(table.escape()?);
+        Some(op(slot.start.into(), slot.freq.into(), table.bits()))
     }
 
     /// The table of a context, for decoding.
