@@ -1,8 +1,8 @@
 //! Columns of bytes: tables of values, runs, bytes in context.
 
 use super::Form;
-use super::plan::POSITIONS;
 use super::code::{ALL_COMMON, CODED, Context, Read, Write, get_len, position_stream, put_len, take_into};
+use super::plan::POSITIONS;
 use crate::Corrupt;
 use crate::entropy::Sink;
 use crate::wire::{Reader, put_bytes, put_varint};
@@ -36,6 +36,12 @@ fn hash(value: &[u8]) -> usize {
     (h >> 40) as usize
 }
 
+/// Equal, without comparing the bytes of nothing: its address may be one that is slow to touch.
+#[inline(always)]
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len() && (one.is_empty() || one == other)
+}
+
 impl Values {
     /// At most [`MAX_VALUES`] values of at most [`MAX_VALUE_BYTES`].
     pub(crate) fn new(values: Vec<Box<[u8]>>) -> Self {
@@ -62,7 +68,7 @@ impl Values {
         loop {
             match self.index[slot] {
                 0 => return UNKNOWN,
-                place if *self.values[usize::from(place) - 1] == *value => return (place - 1) as u8,
+                place if is_same(&self.values[usize::from(place) - 1], value) => return (place - 1) as u8,
                 _ => slot = (slot + 1) % self.index.len(),
             }
         }
@@ -366,8 +372,15 @@ pub(crate) fn get_front(r: &mut Read<'_, '_>, c: usize, stream: usize, plain: bo
 }
 
 /// Streams: whether all rows begin with `prefix`, then positions.
-pub(crate) fn put_positions<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize, stream: usize, prefix: &[u8]) {
-    let usual = w.rows.iter().all(|&t| w.grid.content(w.page, c, t).starts_with(prefix));
+pub(crate) fn put_positions<S: Sink>(
+    w: &mut Write<'_>,
+    sink: &mut S,
+    c: usize,
+    stream: usize,
+    prefix: &[u8],
+) {
+    // Comparing nothing is slow where the address of nothing is not one.
+    let usual = prefix.is_empty() || w.rows.iter().all(|&t| w.grid.content(w.page, c, t).starts_with(prefix));
     sink.put(stream, 0, if usual { CODED } else { ALL_COMMON });
     let prefix = if usual { prefix } else { &[] };
     for &t in w.rows {
@@ -394,8 +407,9 @@ pub(crate) fn get_positions(
         let (at, len) = (usize::from(r.grid.pos[cell]), usize::from(r.grid.len[cell]));
         let mut above = prefix.last().copied().unwrap_or(0);
         let content = &mut r.page[at..at + len];
-        let (begin, rest) =
-            content.split_at_mut_checked(prefix.len()).ok_or(Corrupt("a value is shorter than its beginning"))?;
+        let (begin, rest) = content
+            .split_at_mut_checked(prefix.len())
+            .ok_or(Corrupt("a value is shorter than its beginning"))?;
         begin.copy_from_slice(prefix);
         for (i, to) in rest.iter_mut().enumerate() {
             above = d.get(streams[position_stream(prefix.len() + i)].view(above));

@@ -368,7 +368,9 @@ impl IntCoding {
             Ctx::Previous => self.get_residuals_in(r, c, rows, context.base, |_, _, last| last),
             Ctx::Column(other) => {
                 let from = usize::from(other) * r.grid.rows;
-                self.get_residuals_in(r, c, rows, context.base, |symbols, t, _| symbols[from + usize::from(t)])
+                self.get_residuals_in(r, c, rows, context.base, |symbols, t, _| {
+                    symbols[from + usize::from(t)]
+                })
             }
         }
     }

@@ -137,15 +137,24 @@ fn has_tail(text: &[u8], at: usize, tail: u64, len: usize) -> bool {
     (word ^ tail) << (64 - 8 * len as u32) == 0
 }
 
+/// The way from a node to the next at which there is a choice, or where something stops.
+#[derive(Clone, Copy)]
+struct Edge {
+    byte: u8,
+    /// Bytes behind `byte`, and in the highest byte how many.
+    tail: u64,
+    child: usize,
+}
+
 /// Nodes from which there is a choice, or where something stops: what lies between is in tails.
 fn place(nodes: &[Node]) -> Vec<Cell> {
     // Edges of each node that has a cell: by its first byte to the node at the end of its tail.
-    let mut edges: Vec<(usize, Vec<(u8, u64, usize)>)> = vec![];
+    let mut edges: Vec<(usize, Vec<Edge>)> = vec![];
     let mut todo = vec![0];
     while let Some(node) = todo.pop() {
-        let own: Vec<(u8, u64, usize)> =
+        let own: Vec<Edge> =
             nodes[node].children.iter().map(|&(byte, child)| with_tail(nodes, byte, child)).collect();
-        todo.extend(own.iter().map(|&(_, _, child)| child));
+        todo.extend(own.iter().map(|edge| edge.child));
         if !own.is_empty() {
             edges.push((node, own));
         }
@@ -154,7 +163,7 @@ fn place(nodes: &[Node]) -> Vec<Cell> {
     let mut places = Places { taken: vec![true], bases: vec![true], first_free: 1 };
     let mut bases = vec![0; nodes.len()];
     for (node, own) in &edges {
-        let children: Vec<(u8, usize)> = own.iter().map(|&(byte, _, child)| (byte, child)).collect();
+        let children: Vec<(u8, usize)> = own.iter().map(|edge| (edge.byte, edge.child)).collect();
         bases[*node] = places.take(&children);
     }
     let cell = |node: usize, byte: u8, tail: u64| Cell {
@@ -166,15 +175,15 @@ fn place(nodes: &[Node]) -> Vec<Cell> {
     let mut cells = vec![Cell::default(); places.taken.len()];
     cells[0] = cell(0, 0, 0);
     for (node, own) in &edges {
-        for &(byte, tail, child) in own {
+        for &Edge { byte, tail, child } in own {
             cells[bases[*node] + usize::from(byte)] = cell(child, byte, tail);
         }
     }
     cells
 }
 
-/// An edge: its byte, its tail with the length in the highest byte, and the node where it leads.
-fn with_tail(nodes: &[Node], byte: u8, mut child: usize) -> (u8, u64, usize) {
+/// The edge that begins with `byte` and leads through `child`.
+fn with_tail(nodes: &[Node], byte: u8, mut child: usize) -> Edge {
     let (mut tail, mut len) = (0, 0);
     while let ([(next, only)], 0, 0) = (&nodes[child].children[..], nodes[child].stop, nodes[child].end)
         && len < TAIL
@@ -182,5 +191,5 @@ fn with_tail(nodes: &[Node], byte: u8, mut child: usize) -> (u8, u64, usize) {
         tail |= u64::from(*next) << (8 * len);
         (len, child) = (len + 1, *only);
     }
-    (byte, tail | (len as u64) << 56, child)
+    Edge { byte, tail: tail | (len as u64) << 56, child }
 }

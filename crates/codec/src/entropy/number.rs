@@ -6,7 +6,7 @@
 use super::{Decoder, Sink, Stream};
 
 /// Symbol, plain bits, and how many.
-#[inline]
+#[inline(always)]
 pub(crate) fn split(value: u64) -> (u8, u64, u32) {
     if value < 16 {
         return (value as u8, 0, 0);
@@ -18,13 +18,13 @@ pub(crate) fn split(value: u64) -> (u8, u64, u32) {
 }
 
 /// How many plain bits follow a symbol.
-#[inline]
+#[inline(always)]
 pub(crate) fn plain_bits(symbol: u8) -> u32 {
     if symbol < 16 { 0 } else { u32::from(symbol - 16) / 4 + 2 }
 }
 
 /// The inverse of [`split`].
-#[inline]
+#[inline(always)]
 pub(crate) fn join(symbol: u8, plain: u64) -> u64 {
     if symbol < 16 {
         return u64::from(symbol);
@@ -34,7 +34,7 @@ pub(crate) fn join(symbol: u8, plain: u64) -> u64 {
 }
 
 /// Writes `value`; returns its symbol.
-#[inline]
+#[inline(always)]
 pub(crate) fn put<S: Sink>(sink: &mut S, id: usize, ctx: u8, value: u64) -> u8 {
     let (symbol, plain, n) = split(value);
     sink.put(id, ctx, symbol);
@@ -43,7 +43,7 @@ pub(crate) fn put<S: Sink>(sink: &mut S, id: usize, ctx: u8, value: u64) -> u8 {
 }
 
 /// Reads what [`put`] wrote: symbol and value.
-#[inline]
+#[inline(always)]
 pub(crate) fn get(decoder: &mut Decoder<'_>, stream: &Stream, ctx: u8) -> (u8, u64) {
     let symbol = decoder.get(stream.view(ctx));
     let plain = decoder.long_bits(plain_bits(symbol));
@@ -51,13 +51,13 @@ pub(crate) fn get(decoder: &mut Decoder<'_>, stream: &Stream, ctx: u8) -> (u8, u
 }
 
 /// Small positive and negative numbers become small ones.
-#[inline]
+#[inline(always)]
 pub(crate) fn zigzag(value: i64) -> u64 {
     (value << 1 ^ value >> 63) as u64
 }
 
 /// The inverse of [`zigzag`].
-#[inline]
+#[inline(always)]
 pub(crate) fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }

@@ -60,7 +60,11 @@ impl Stream {
             slots.extend(table.slots());
             ops.extend((0..=255u8).map(|symbol| {
                 let slot = table.slot(symbol);
-                if table.knows(symbol) { op(slot.start.into(), slot.freq.into(), table.bits()) } else { ESCAPED }
+                if table.knows(symbol) {
+                    op(slot.start.into(), slot.freq.into(), table.bits())
+                } else {
+                    ESCAPED
+                }
             }));
         }
         let places = Box::new(map.map(|table| begins[usize::from(table)]));

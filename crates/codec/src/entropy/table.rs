@@ -97,7 +97,8 @@ impl Table {
     pub(crate) fn slots(&self) -> impl Iterator<Item = u32> {
         (0..=255u8).flat_map(|symbol| {
             let freq = u32::from(self.slot(symbol).freq);
-            let head = u32::from(symbol) | u32::from(self.is_escape(symbol)) << 8 | freq.saturating_sub(1) << 9;
+            let head =
+                u32::from(symbol) | u32::from(self.is_escape(symbol)) << 8 | freq.saturating_sub(1) << 9;
             (0..freq).map(move |place| head | place << 20)
         })
     }

@@ -75,14 +75,18 @@ impl Patterns {
             let symbol = d.get(streams[0].view(if in_runs { OTHER } else { last }));
             let packed = match symbol {
                 OTHER => d.long_bits(bits),
-                symbol => *self.packed.get(usize::from(symbol)).ok_or(Corrupt("a pattern beyond its table"))?,
+                symbol => {
+                    *self.packed.get(usize::from(symbol)).ok_or(Corrupt("a pattern beyond its table"))?
+                }
             };
             last = symbol;
             let left = count - all.len();
             let run = match in_runs.then(|| number::get(d, &streams[1], 0).1) {
                 None => 1,
                 Some(0) => left,
-                Some(run) => usize::try_from(run).ok().filter(|&run| run < left).ok_or(Corrupt("a run is too long"))?,
+                Some(run) => {
+                    usize::try_from(run).ok().filter(|&run| run < left).ok_or(Corrupt("a run is too long"))?
+                }
             };
             all.resize(all.len() + run, packed);
         }

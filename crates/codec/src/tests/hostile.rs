@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::generate::{Keys, Random, Schema, btree_page, heap_page};
-use super::model_of;
+use super::{cases, model_of};
 use crate::{Model, Scratch};
 
 fn pages(random: &mut Random, btree: bool) -> Vec<Vec<u8>> {
@@ -32,7 +32,7 @@ fn damage(random: &mut Random, bytes: &mut Vec<u8>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
     fn damaged_records_do_no_harm(seed in any::<u64>(), btree in any::<bool>()) {

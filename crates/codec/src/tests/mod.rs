@@ -7,6 +7,11 @@ mod round_trip;
 
 use crate::model::Model;
 
+/// Cases of each property: PAGEFOLD_CODEC_CASES, for campaigns.
+fn cases() -> u32 {
+    std::env::var("PAGEFOLD_CODEC_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(24)
+}
+
 /// A model of `pages`, whether it gains or not.
 fn model_of(pages: &[Vec<u8>]) -> Model {
     let pages: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();

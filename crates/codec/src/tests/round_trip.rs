@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::generate::{Keys, Random, Schema, btree_page, heap_page};
-use super::model_of;
+use super::{cases, model_of};
 use crate::{Kind, Model, Options, Scratch, learn};
 
 /// Codes `pages` and asserts that each comes back; returns how many were taken.
@@ -33,7 +33,7 @@ fn round_trip(model: &Model, scratch: &mut Scratch, pages: &[Vec<u8>]) -> usize 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
     fn heap_pages_come_back(seed in any::<u64>()) {

@@ -62,7 +62,12 @@ fn step_of(before: Tid, tid: Tid) -> u8 {
 /// symbol.
 pub(crate) fn put<S: Sink>(tids: &[Tid], sink: &mut S, id: usize) {
     let mut before = Tid::default();
-    let steps = |before: Tid, tids: &[Tid]| tids.iter().scan(before, |b, &tid| Some(step_of(std::mem::replace(b, tid), tid))).take_while(|&step| step == step::NEXT).count();
+    let steps = |before: Tid, tids: &[Tid]| {
+        tids.iter()
+            .scan(before, |b, &tid| Some(step_of(std::mem::replace(b, tid), tid)))
+            .take_while(|&step| step == step::NEXT)
+            .count()
+    };
     let mut rest = tids;
     let mut last = 0;
     while let Some(&tid) = rest.first() {
@@ -97,7 +102,12 @@ pub(crate) fn put<S: Sink>(tids: &[Tid], sink: &mut S, id: usize) {
 ///
 /// # Errors
 /// When a run goes on beyond the end.
-pub(crate) fn get(count: usize, d: &mut Decoder<'_>, streams: &[Stream], tids: &mut Vec<Tid>) -> Result<(), Corrupt> {
+pub(crate) fn get(
+    count: usize,
+    d: &mut Decoder<'_>,
+    streams: &[Stream],
+    tids: &mut Vec<Tid>,
+) -> Result<(), Corrupt> {
     tids.clear();
     let mut before = Tid::default();
     let mut last = 0;
@@ -127,7 +137,8 @@ pub(crate) fn get(count: usize, d: &mut Decoder<'_>, streams: &[Stream], tids: &
         };
         if last >= step::SAME_BLOCK {
             let offset = d.get(streams[1].view(0));
-            tid.offset = if offset == LARGE { number::get(d, &streams[2], 0).1 as u16 } else { u16::from(offset) };
+            tid.offset =
+                if offset == LARGE { number::get(d, &streams[2], 0).1 as u16 } else { u16::from(offset) };
         }
         tids.push(tid);
         before = tid;
