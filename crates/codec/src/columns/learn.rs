@@ -159,7 +159,7 @@ impl Trial<'_, '_> {
             codings.push(Coding::Repeat);
         }
         if longest > 8 {
-            codings.extend([Coding::Front { plain: false }, Coding::Front { plain: true }]);
+            codings.extend([Coding::Front { plain: true }, Coding::Front { plain: false }]);
         }
         if count > 0 && column.is_varlena() && numerics == count {
             codings.push(Coding::Numeric);

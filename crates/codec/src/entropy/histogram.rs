@@ -9,7 +9,9 @@ pub(crate) fn log2_fast(x: f64) -> f64 {
     x.log2()
 }
 
-/// Bits per symbol set of a table: its head.
+/// A symbol takes some nanoseconds to decode: it has to be worth so many bits.
+const SYMBOL_BITS: f64 = 0.05;
+/// Bits of a table beside its entries.
 const TABLE_BITS: f64 = 24.0;
 
 type Counts = Box<[u32; 256]>;
@@ -129,9 +131,11 @@ impl Counter {
         (trained.into_iter().map(|(stream, _)| stream).collect(), cost + self.plain_bits as f64)
     }
 
-    /// About how many bits all would cost, models included.
+    /// About how many bits all would cost, models and time included.
     pub(crate) fn estimate_bits(&self) -> f64 {
-        self.plain_bits as f64 + self.streams.iter().map(Histogram::estimate_bits).sum::<f64>()
+        let symbols: u64 = self.streams.iter().map(Histogram::total).sum();
+        let coded: f64 = self.streams.iter().map(Histogram::estimate_bits).sum();
+        self.plain_bits as f64 + coded + SYMBOL_BITS * symbols as f64
     }
 }
 
