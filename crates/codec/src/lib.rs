@@ -27,7 +27,7 @@ mod tests;
 mod text;
 mod wire;
 
-pub use model::{Kind, Model, Options, learn};
+pub use model::{Kind, Model, Options, learn, recognise};
 pub use scratch::Scratch;
 
 /// Bytes that no encoder makes: what is wrong with them.

@@ -65,6 +65,19 @@ mod flags {
     pub(super) const ALL: u8 = 31;
 }
 
+/// What `page` is, from its content alone, if it parses exactly as a page that a model could describe.
+#[must_use]
+pub fn recognise(scratch: &mut Scratch, page: &[u8]) -> Option<Kind> {
+    let sized = page.len().is_power_of_two() && (PAGE_MIN..=PAGE_MAX).contains(&page.len());
+    if sized && scratch.heap.parse(page) {
+        Some(Kind::PostgresHeap)
+    } else if sized && scratch.btree.parse(page) {
+        Some(Kind::PostgresBtree)
+    } else {
+        None
+    }
+}
+
 /// Learns a model from sampled pages of one relation, all of one length, spread over the whole relation; some hundred
 /// are enough. `None` if the pages are of no known kind, or if the model does not gain on pages that it was not
 /// trained on, its own bytes counted.

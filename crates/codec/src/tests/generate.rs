@@ -79,6 +79,11 @@ impl Schema {
         }
     }
 
+    /// Integers, a word and a numeric in young pages.
+    pub(super) fn plain(page_bytes: usize) -> Self {
+        Self { types: vec![Type::Int(4), Type::Word, Type::Numeric], nulls: false, aged: false, page_bytes }
+    }
+
     /// A row's null bitmap (empty without nulls) and data, of the first `columns`.
     fn row(&self, random: &mut Random, n: usize, columns: usize) -> (Vec<bool>, Vec<u8>) {
         let mut present = vec![];

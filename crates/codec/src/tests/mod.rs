@@ -2,6 +2,7 @@
 
 mod entropy;
 mod generate;
+mod golden;
 mod hostile;
 mod round_trip;
 

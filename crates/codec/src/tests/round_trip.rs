@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::generate::{Keys, Random, Schema, btree_page, heap_page};
 use super::{cases, model_of};
-use crate::{Kind, Model, Options, Scratch, learn};
+use crate::{Kind, Model, Options, Scratch, learn, recognise};
 
 /// Codes `pages` and asserts that each comes back; returns how many were taken.
 fn round_trip(model: &Model, scratch: &mut Scratch, pages: &[Vec<u8>]) -> usize {
@@ -117,6 +117,12 @@ fn models_are_adopted_if_they_gain() {
     let noise: Vec<Vec<u8>> = (0..20).map(|_| random.bytes(8192)).collect();
     let slices: Vec<&[u8]> = noise.iter().map(Vec::as_slice).collect();
     assert!(learn(&slices, options).is_none());
+    let mut scratch = Scratch::new();
+    assert_eq!(recognise(&mut scratch, &pages[3]), Some(Kind::PostgresBtree));
+    assert_eq!(recognise(&mut scratch, &noise[0]), None);
+    let heap = heap_page(&mut random, &Schema::random(&mut Random::new(1)), 3);
+    assert_eq!(recognise(&mut scratch, &heap), Some(Kind::PostgresHeap));
+    assert_eq!(recognise(&mut scratch, &heap[1..]), None);
     assert!(learn(&[], options).is_none());
     assert!(learn(&[&[1, 2, 3]], options).is_none());
 }
