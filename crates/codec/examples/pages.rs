@@ -130,7 +130,7 @@ fn measure(args: &Args, path: &PathBuf) -> Result<Measured> {
         None => None,
     };
     if let (Some(model), true) = (&model, args.describe) {
-        println!("{}\n{}", path.display(), model.describe());
+        println!("{}, {} KiB in memory\n{}", path.display(), model.memory_bytes() >> 10, model.describe());
     }
     if !args.alone {
         generic(&pages, &mut measured)?;

@@ -154,6 +154,17 @@ impl Model {
         self.page_bytes
     }
 
+    /// Bytes of memory that the model takes, about.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let plans = match &self.parts {
+            Parts::Heap(model) => &model.plans,
+            Parts::Btree(model) => &model.plans,
+        };
+        let streams: usize = self.streams.iter().map(Stream::memory_bytes).sum();
+        streams + plans.memory_bytes() + self.dictionary.memory_bytes()
+    }
+
     /// Appends the record of `page` to `out`, and says `true`; or says `false`, and leaves `out` as it was, if the page is not
     /// exactly what the model describes. A record has been decoded and compared with its page.
     pub fn encode(&self, scratch: &mut Scratch, page: &[u8], out: &mut Vec<u8>) -> bool {

@@ -19,11 +19,12 @@ const TWO_BYTES_FROM: usize = 256;
 /// Texts are at most this long, so that their size has two bytes.
 pub(crate) const MAX_TEXT: usize = 65_536;
 
-/// A dictionary, ready for both directions.
+/// A dictionary, ready for both directions, or none.
 pub(crate) struct Dictionary {
     bytes: Box<[u8]>,
-    encode: CDict<'static>,
-    decode: DDict<'static>,
+    level: i32,
+    /// Not made of nothing: zstd takes most of a MiB even for that.
+    prepared: Option<(CDict<'static>, DDict<'static>)>,
 }
 
 impl fmt::Debug for Dictionary {
@@ -35,9 +36,20 @@ impl fmt::Debug for Dictionary {
 impl Dictionary {
     /// `bytes` may be anything, and nothing.
     pub(crate) fn new(bytes: &[u8], level: i32) -> Result<Self, Corrupt> {
-        let encode = CDict::try_create(bytes, level).ok_or(Corrupt("a dictionary"))?;
-        let decode = DDict::try_create(bytes).ok_or(Corrupt("a dictionary"))?;
-        Ok(Self { bytes: bytes.into(), encode, decode })
+        const FAILED: Corrupt = Corrupt("a dictionary");
+        let prepared = if bytes.is_empty() {
+            None
+        } else {
+            let encode = CDict::try_create(bytes, level).ok_or(FAILED)?;
+            Some((encode, DDict::try_create(bytes).ok_or(FAILED)?))
+        };
+        Ok(Self { bytes: bytes.into(), level, prepared })
+    }
+
+    /// Bytes of memory, zstd's tables included.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let prepared = self.prepared.as_ref().map_or(0, |(encode, decode)| encode.sizeof() + decode.sizeof());
+        self.bytes.len() + prepared
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -77,7 +89,10 @@ fn header(len: usize) -> ([u8; 7], usize) {
 impl Contexts {
     /// Appends the frame of `text`, or `text` itself where that is not longer; says whether it is a frame.
     pub(crate) fn compress(&mut self, text: &[u8], dictionary: &Dictionary, out: &mut Vec<u8>) -> bool {
-        self.append(text, out, |context, frame| context.compress_using_cdict(frame, text, &dictionary.encode))
+        self.append(text, out, |context, frame| match &dictionary.prepared {
+            Some((encode, _)) => context.compress_using_cdict(frame, text, encode),
+            None => context.compress(frame, text, dictionary.level),
+        })
     }
 
     /// As [`Contexts::compress`], with the bytes of `prefix` as dictionary.
@@ -120,7 +135,10 @@ impl Contexts {
         text: &mut [u8],
     ) -> Result<(), Corrupt> {
         self.restore(body, text.len())?;
-        let done = self.decode.decompress_using_ddict(text, &self.frame, &dictionary.decode);
+        let done = match &dictionary.prepared {
+            Some((_, decode)) => self.decode.decompress_using_ddict(text, &self.frame, decode),
+            None => self.decode.decompress(text, &self.frame),
+        };
         if done == Ok(text.len()) { Ok(()) } else { Err(Corrupt("a text's frame")) }
     }
 

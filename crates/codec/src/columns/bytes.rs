@@ -1,8 +1,7 @@
 //! Columns of bytes: tables of values, runs, bytes in context.
 
 use super::Form;
-use super::code::{ALL_COMMON, CODED, Context, Read, Write, get_len, position_stream, put_len, take_into};
-use super::plan::POSITIONS;
+use super::code::{ALL_COMMON, CODED, Context, Read, Write, get_len, put_len, take_into};
 use crate::Corrupt;
 use crate::entropy::Sink;
 use crate::wire::{Reader, put_bytes, put_varint};
@@ -55,6 +54,11 @@ impl Values {
             index[slot] = place as u16 + 1;
         }
         Self { values, index }
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.values) + size_of_val(&*self.index) + self.model_bytes()
     }
 
     /// Bytes that the table takes in a model, before the model is compressed.
@@ -371,22 +375,23 @@ pub(crate) fn get_front(r: &mut Read<'_, '_>, c: usize, stream: usize, plain: bo
     Ok(())
 }
 
-/// Streams: whether all rows begin with `prefix`, then positions.
+/// Streams: whether all rows begin with the prefix, then `count` for the positions behind it.
 pub(crate) fn put_positions<S: Sink>(
     w: &mut Write<'_>,
     sink: &mut S,
     c: usize,
     stream: usize,
-    prefix: &[u8],
+    (prefix, count): (&[u8], u8),
 ) {
-    // Comparing nothing is slow where the address of nothing is not one.
-    let usual = prefix.is_empty() || w.rows.iter().all(|&t| w.grid.content(w.page, c, t).starts_with(prefix));
+    let begins = |content: &[u8]| content.starts_with(prefix);
+    let usual = prefix.is_empty() || w.rows.iter().all(|&t| begins(w.grid.content(w.page, c, t)));
     sink.put(stream, 0, if usual { CODED } else { ALL_COMMON });
     let prefix = if usual { prefix } else { &[] };
+    let last = usize::from(count) - 1;
     for &t in w.rows {
         let mut above = prefix.last().copied().unwrap_or(0);
-        for (i, &byte) in w.grid.content(w.page, c, t).iter().enumerate().skip(prefix.len()) {
-            sink.put(stream + 1 + position_stream(i), above, byte);
+        for (i, &byte) in w.grid.content(w.page, c, t)[prefix.len()..].iter().enumerate() {
+            sink.put(stream + 1 + i.min(last), above, byte);
             above = byte;
         }
     }
@@ -396,12 +401,13 @@ pub(crate) fn get_positions(
     r: &mut Read<'_, '_>,
     c: usize,
     stream: usize,
-    prefix: &[u8],
+    (prefix, count): (&[u8], u8),
 ) -> Result<(), Corrupt> {
-    let streams = &r.streams[stream + 1..][..POSITIONS];
+    let streams = &r.streams[stream + 1..][..usize::from(count)];
     let mut d = *r.decoder;
     let usual = d.get(r.streams[stream].view(0)) == CODED;
     let prefix = if usual { prefix } else { &[] };
+    let last = streams.len() - 1;
     for &t in r.rows {
         let cell = r.cell(c, t);
         let (at, len) = (usize::from(r.grid.pos[cell]), usize::from(r.grid.len[cell]));
@@ -412,7 +418,7 @@ pub(crate) fn get_positions(
             .ok_or(Corrupt("a value is shorter than its beginning"))?;
         begin.copy_from_slice(prefix);
         for (i, to) in rest.iter_mut().enumerate() {
-            above = d.get(streams[position_stream(prefix.len() + i)].view(above));
+            above = d.get(streams[i.min(last)].view(above));
             *to = above;
         }
     }

@@ -1,6 +1,6 @@
 //! Writing and reading a page's columns, in two passes.
 
-use super::plan::{Coding, Ctx, POSITIONS, Plans};
+use super::plan::{Coding, Ctx, Plans};
 use super::{Buffers, Form, Grid, bytes, numeric};
 use crate::Corrupt;
 use crate::entropy::{Decoder, Sink, Stream, number};
@@ -221,7 +221,9 @@ pub(crate) fn write_contents_of<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usi
         }
         Coding::Table(_) | Coding::Words(_) => {}
         Coding::Run => bytes::put_runs(w, sink, c, plan.base),
-        Coding::Positions(prefix) => bytes::put_positions(w, sink, c, plan.base + 3, prefix),
+        Coding::Positions { prefix, streams } => {
+            bytes::put_positions(w, sink, c, plan.base + 3, (prefix, *streams));
+        }
         Coding::Order1 => bytes::put_order1(w, sink, c, plan.base + 3),
         Coding::Numeric => numeric::put(w, sink, c, plan.base),
         Coding::Text => {
@@ -253,7 +255,9 @@ pub(crate) fn read_contents_of(r: &mut Read<'_, '_>, c: usize) -> Result<(), Cor
         Coding::Table(values) => bytes::copy_table(r, c, values),
         Coding::Words(_) => bytes::copy_early(r, c),
         Coding::Run => bytes::get_runs(r, c, plan.base),
-        Coding::Positions(prefix) => bytes::get_positions(r, c, plan.base + 3, prefix),
+        Coding::Positions { prefix, streams } => {
+            bytes::get_positions(r, c, plan.base + 3, (prefix, *streams))
+        }
         Coding::Order1 => {
             bytes::get_order1(r, c, plan.base + 3);
             Ok(())
@@ -277,12 +281,6 @@ pub(crate) fn read_contents_of(r: &mut Read<'_, '_>, c: usize) -> Result<(), Cor
         Coding::Repeat => bytes::get_repeats(r, c, plan.base + 3),
         Coding::Front { plain } => bytes::get_front(r, c, plan.base + 3, *plain),
     }
-}
-
-/// The stream of a byte at `position` of a value, counted from the column's first for positions.
-#[inline(always)]
-pub(crate) fn position_stream(position: usize) -> usize {
-    position.min(POSITIONS - 1)
 }
 
 /// First pass over all columns.

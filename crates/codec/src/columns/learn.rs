@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::bytes::{MAX_VALUE_BYTES, MAX_VALUES, Values};
 use super::code::{Write, write_contents_of, write_lengths_of};
 use super::ints::{Against, IntCoding, Planes, load};
-use super::plan::{Coding, ColumnPlan, Ctx, MAX_PREFIX, Plans};
+use super::plan::{Coding, ColumnPlan, Ctx, MAX_PREFIX, POSITIONS, Plans};
 use super::words::Vocabulary;
 use super::{Column, Grid, numeric};
 use crate::entropy::Counter;
@@ -168,7 +168,8 @@ impl Trial<'_, '_> {
             codings.push(Coding::Run);
         }
         if longest <= 64 || total / count.max(1) <= 48 {
-            codings.extend([Coding::Positions(prefix), Coding::Order1]);
+            let streams = (longest - prefix.len()).clamp(1, POSITIONS) as u8;
+            codings.extend([Coding::Positions { prefix, streams }, Coding::Order1]);
         }
         codings.extend(vocabularies.into_iter().map(Coding::Words));
         codings.push(Coding::Text);
@@ -193,7 +194,7 @@ impl Trial<'_, '_> {
             if known
                 && !matches!(
                     self.plans.plans[other].coding,
-                    Coding::Text | Coding::Order1 | Coding::Positions(_)
+                    Coding::Text | Coding::Order1 | Coding::Positions { .. }
                 )
             {
                 contexts.push(Ctx::Column(other as u8));

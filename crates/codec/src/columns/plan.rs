@@ -9,7 +9,7 @@ use crate::wire::{Reader, put_bytes, put_varint};
 
 /// Longest beginning that all values of a column have.
 pub(crate) const MAX_PREFIX: usize = 64;
-/// Positions of a value that have a stream of their own; all further ones share the last.
+/// Most positions of a value that have a stream of their own.
 pub(crate) const POSITIONS: usize = 48;
 /// Positions of digits of a numeric that have streams of their own.
 pub(crate) const DIGITS: usize = 5;
@@ -36,7 +36,11 @@ pub(crate) enum Coding {
     /// One byte, repeated.
     Run,
     /// Each byte in the context of the one before, with a stream per position; but for the beginning that all have.
-    Positions(Box<[u8]>),
+    Positions {
+        prefix: Box<[u8]>,
+        /// Streams, one at least; positions beyond them share the last.
+        streams: u8,
+    },
     /// Each byte in the context of the one before.
     Order1,
     /// As PostgreSQL's numeric: digits to the base of 10,000.
@@ -61,7 +65,7 @@ impl Coding {
             Self::Table(_) => 1,
             Self::Words(_) => 2,
             Self::Run => 3,
-            Self::Positions(_) => 4,
+            Self::Positions { .. } => 4,
             Self::Order1 => 5,
             Self::Numeric => 6,
             Self::Text => 7,
@@ -79,7 +83,7 @@ impl Coding {
             Self::Words(_) => 6,
             Self::Order1 | Self::Repeat => 4,
             Self::Table(_) | Self::Run | Self::Front { .. } => 5,
-            Self::Positions(_) => 4 + POSITIONS,
+            Self::Positions { streams, .. } => 4 + usize::from(*streams),
             Self::Numeric => 5 + 2 * DIGITS,
             Self::Text | Self::Plain => 3,
         }
@@ -123,7 +127,10 @@ impl ColumnPlan {
             Coding::Int(ints) => ints.write(out),
             Coding::Table(values) => values.write(out),
             Coding::Words(words) => words.write(out),
-            Coding::Positions(prefix) => put_bytes(out, prefix),
+            Coding::Positions { prefix, streams } => {
+                put_bytes(out, prefix);
+                out.push(*streams);
+            }
             _ => {}
         }
     }
@@ -143,7 +150,11 @@ impl ColumnPlan {
             1 => Coding::Table(Values::read(reader, column.width)?),
             2 if column.is_varlena() => Coding::Words(Vocabulary::read(reader)?),
             3 => Coding::Run,
-            4 => Coding::Positions(reader.bytes(MAX_PREFIX)?.into()),
+            4 => {
+                let prefix = reader.bytes(MAX_PREFIX)?.into();
+                let streams = reader.at_most(POSITIONS)?.max(1) as u8;
+                Coding::Positions { prefix, streams }
+            }
             5 => Coding::Order1,
             6 if column.is_varlena() => Coding::Numeric,
             7 => Coding::Text,
@@ -174,6 +185,16 @@ impl Plans {
             end += plan.coding.streams();
         }
         Self { columns: plans.iter().map(|plan| plan.column).collect(), plans, end }
+    }
+
+    /// Bytes of memory beside the streams.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let coding = |plan: &ColumnPlan| match &plan.coding {
+            Coding::Table(values) => values.memory_bytes(),
+            Coding::Words(words) => words.memory_bytes(),
+            _ => 0,
+        };
+        self.plans.iter().map(|plan| size_of::<ColumnPlan>() + coding(plan)).sum()
     }
 
     /// One line per column, for people.

@@ -97,6 +97,11 @@ impl Trie {
         Self { cells: place(&nodes) }
     }
 
+    /// Bytes of memory.
+    pub(super) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.cells)
+    }
+
     /// The phrase that takes most of `rest`, which is a value's end: its place and how many bytes it takes.
     #[inline(always)]
     pub(super) fn longest(&self, rest: &[u8]) -> Option<(usize, usize)> {

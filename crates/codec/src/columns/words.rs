@@ -70,6 +70,11 @@ impl Vocabulary {
         (self.bytes[from..from + usize::from(phrase.len)].to_vec(), phrase.ends)
     }
 
+    /// Bytes of memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.bytes.len() + size_of_val(&*self.phrases) + self.trie.memory_bytes()
+    }
+
     /// Bytes that the vocabulary takes in a model, before the model is compressed.
     pub(crate) fn model_bytes(&self) -> usize {
         self.bytes.len() - MAX_PHRASE + self.phrases.len()

@@ -63,7 +63,7 @@ impl Histogram {
         let shared = Table::of_counts(&rest);
         cost += shared.cost_bits(&rest) + table_bits(&rest);
         tables.insert(0, shared);
-        (Stream::new(map, tables), cost)
+        (Stream::new(map, &tables), cost)
     }
 
     /// About what [`Histogram::train`] says, in a fraction of the time.

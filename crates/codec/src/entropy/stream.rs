@@ -10,13 +10,21 @@ use crate::wire::{Reader, put_varint};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stream {
     map: Box<[u8; 256]>,
-    tables: Vec<Table>,
+    heads: Box<[Head]>,
     /// By context: bits of precision times 2^28, plus where the table begins in `slots`.
     places: Box<[u32; 256]>,
     /// Slots of all tables: see [`Table::slots`].
     slots: Box<[u32]>,
     /// What is coded for each symbol, table by table: see [`Op`]. [`ESCAPED`] for those that are escaped.
     ops: Box<[Op]>,
+}
+
+/// What a table's ops do not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Head {
+    bits: u32,
+    /// The escape symbol and its op.
+    escape: Option<(u8, Op)>,
 }
 
 /// Start 16 bits, frequency - 1 12, bits of precision - 1 4.
@@ -52,23 +60,25 @@ impl View<'_> {
 
 impl Stream {
     /// `map` gives each context's table, and all its entries are below `tables.len()`.
-    pub(crate) fn new(map: [u8; 256], tables: Vec<Table>) -> Self {
+    pub(crate) fn new(map: [u8; 256], tables: &[Table]) -> Self {
         debug_assert!(map.iter().all(|&table| usize::from(table) < tables.len()));
         let (mut slots, mut begins, mut ops) = (vec![], vec![], vec![]);
-        for table in &tables {
+        let mut heads = vec![];
+        for table in tables {
+            let whole = |symbol| {
+                let slot = table.slot(symbol);
+                op(slot.start.into(), slot.freq.into(), table.bits())
+            };
+            heads.push(Head {
+                bits: table.bits(),
+                escape: table.escape().map(|symbol| (symbol, whole(symbol))),
+            });
             begins.push(table.bits() << 28 | slots.len() as u32);
             slots.extend(table.slots());
-            ops.extend((0..=255u8).map(|symbol| {
-                let slot = table.slot(symbol);
-                if table.knows(symbol) {
-                    op(slot.start.into(), slot.freq.into(), table.bits())
-                } else {
-                    ESCAPED
-                }
-            }));
+            ops.extend((0..=255u8).map(|symbol| if table.knows(symbol) { whole(symbol) } else { ESCAPED }));
         }
         let places = Box::new(map.map(|table| begins[usize::from(table)]));
-        Self { map: Box::new(map), tables, places, slots: slots.into(), ops: ops.into() }
+        Self { map: Box::new(map), heads: heads.into(), places, slots: slots.into(), ops: ops.into() }
     }
 
     /// The op of a symbol in a context, or [`ESCAPED`].
@@ -80,9 +90,7 @@ impl Stream {
     /// The op of a context's escape symbol, if it has one.
     #[cold]
     pub(crate) fn escape(&self, ctx: u8) -> Option<Op> {
-        let table = &self.tables[usize::from(self.map[usize::from(ctx)])];
-        let slot = table.slot(table.escape()?);
-        Some(op(slot.start.into(), slot.freq.into(), table.bits()))
+        self.heads[usize::from(self.map[usize::from(ctx)])].escape.map(|(_, op)| op)
     }
 
     /// The table of a context, for decoding.
@@ -91,12 +99,30 @@ impl Stream {
         View { slots: &self.slots, place: self.places[usize::from(ctx)] }
     }
 
+    /// The tables again.
+    fn tables(&self) -> impl Iterator<Item = Table> {
+        self.heads.iter().zip(self.ops.as_chunks::<256>().0).map(|(head, ops)| {
+            let freq = |op: Op| if op == ESCAPED { 0 } else { (op >> 16 & 0xFFF) as u16 + 1 };
+            let mut freqs = ops.map(freq);
+            if let Some((symbol, op)) = head.escape {
+                freqs[usize::from(symbol)] = freq(op);
+            }
+            Table::of_freqs(head.bits, head.escape.map_or(256, |(symbol, _)| u16::from(symbol)), &freqs)
+        })
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let lookups = 256 + 4 * (256 + self.slots.len() + self.ops.len());
+        size_of::<Self>() + lookups + size_of_val(&*self.heads)
+    }
+
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        put_varint(out, self.tables.len() as u64);
-        for table in &self.tables {
+        put_varint(out, self.heads.len() as u64);
+        for table in self.tables() {
             table.write(out);
         }
-        if self.tables.len() > 1 {
+        if self.heads.len() > 1 {
             // Own tables come in the order of their contexts.
             let mut next = 0;
             for (ctx, _) in self.map.iter().enumerate().filter(|(_, table)| **table > 0) {
@@ -118,6 +144,6 @@ impl Stream {
             *map.get_mut(ctx).ok_or(Corrupt("a stream's context"))? = table as u8;
             next = ctx + 1;
         }
-        Ok(Self::new(map, tables))
+        Ok(Self::new(map, &tables))
     }
 }

@@ -60,7 +60,7 @@ impl Table {
     }
 
     /// `freqs` add up to `1 << bits`.
-    fn of_freqs(bits: u32, escape: u16, freqs: &[u16; 256]) -> Self {
+    pub(super) fn of_freqs(bits: u32, escape: u16, freqs: &[u16; 256]) -> Self {
         let mut slots = Box::new([Slot::default(); 256]);
         let mut start = 0;
         for (slot, &freq) in slots.iter_mut().zip(freqs) {
