@@ -29,12 +29,12 @@ const TYPES: [Column; 13] = [
 /// What each type costs beforehand, in bits per column.
 const PRIOR_BITS: [f64; 13] =
     [0.0, 0.0, 4.0, 4.0, 24.0, 60.0, 100.0, 40.0, 150.0, 150.0, 150.0, 150.0, 150.0];
-/// Bytes of values with a length word are looked at up to this position; those beyond cost as much as text does.
+/// Bytes of values with a length word are looked at up to this position; those beyond are taken to be like them.
 const MAX_POSITION: usize = 40;
-const REST_BITS: f64 = 4.5;
 /// Padding is as likely a value's zeros, which cost six bits a byte.
 const PADDING_BITS: f64 = 7.0;
 /// No search goes on beyond this many states.
+const MAX_STATES: usize = 60_000;
 
 /// A tuple's data: as it lies in its page, and which columns it has.
 #[derive(Clone, Copy, Debug)]
@@ -100,6 +100,7 @@ impl Search<'_> {
         if let Some(known) = self.known.get(&key) {
             return known.map(|(cost, _)| cost);
         }
+        if self.known.len() > MAX_STATES || !self.has_room(depth, places) {
             return None;
         }
         let mut best: Option<(f64, usize)> = None;
@@ -135,7 +136,7 @@ impl Search<'_> {
         let mut next = places.to_vec();
         let bytes = &mut self.bytes;
         bytes.clear();
-        let (mut padding, mut rest) = (0, 0);
+        let (mut padding, mut total, mut looked_at) = (0, 0, 0);
         for (sample, at) in self.samples.iter().zip(&mut next) {
             if sample.columns <= depth || sample.present >> depth & 1 == 0 {
                 continue;
@@ -146,7 +147,8 @@ impl Search<'_> {
                 for (i, &byte) in sample.data[pos..pos + len].iter().take(MAX_POSITION).enumerate() {
                     bytes.add(1 + i, byte);
                 }
-                rest += len.saturating_sub(MAX_POSITION);
+                total += len;
+                looked_at += len.min(MAX_POSITION);
             } else {
                 for (i, &byte) in sample.data[pos..pos + len].iter().enumerate() {
                     bytes.add(i, byte);
@@ -157,8 +159,8 @@ impl Search<'_> {
             }
             *at = (pos + len) as u16;
         }
-        let plain = PADDING_BITS * padding as f64 + REST_BITS * rest as f64;
-        Some((next, bytes.cost_bits(column) + plain))
+        let share = if looked_at == 0 { 1.0 } else { total as f64 / looked_at as f64 };
+        Some((next, bytes.cost_bits(column) * share + PADDING_BITS * padding as f64))
     }
 }
 
