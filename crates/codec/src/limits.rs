@@ -10,5 +10,8 @@ pub const MODEL_MAX: usize = 512 << 10;
 pub const MODEL_PLAIN_MAX: usize = 4 << 20;
 /// Size of trained dictionaries.
 pub(crate) const DICTIONARY: usize = 110 << 10;
+/// Most tables of a model: a table is a few bytes where it is stored, and up to 9 KiB in memory. Trained models have some
+/// hundreds.
+pub(crate) const TABLES_MAX: usize = 8 << 10;
 /// Most streams of a model.
 pub(crate) const STREAMS_MAX: usize = 16 << 10;

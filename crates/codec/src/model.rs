@@ -5,7 +5,7 @@ use zstd::zstd_safe;
 use crate::Corrupt;
 use crate::columns::Buffers;
 use crate::entropy::{Counter, Decoder, Encoder, Stream};
-use crate::limits::{DICTIONARY, MODEL_MAX, MODEL_PLAIN_MAX, PAGE_MAX, PAGE_MIN, STREAMS_MAX};
+use crate::limits::{DICTIONARY, MODEL_MAX, MODEL_PLAIN_MAX, PAGE_MAX, PAGE_MIN, STREAMS_MAX, TABLES_MAX};
 use crate::postgres::btree::{self, BtreeModel};
 use crate::postgres::checksum::checksum;
 use crate::postgres::heap::{self, HeapModel};
@@ -134,9 +134,17 @@ impl Model {
         if held_out.is_empty() {
             return false;
         }
+        let stored_bytes = self.to_bytes().len();
         let saved =
             without.saturating_sub(with) as f64 / held_out.len() as f64 * options.relation_pages as f64;
-        with + without / MIN_GAIN < without && saved > self.to_bytes().len() as f64
+        with + without / MIN_GAIN < without && saved > stored_bytes as f64 && self.is_bounded(stored_bytes)
+    }
+
+    /// Whether [`Model::from_bytes`] will take what takes `stored_bytes`.
+    fn is_bounded(&self, stored_bytes: usize) -> bool {
+        let tables: usize = self.streams.iter().map(Stream::table_count).sum();
+        let lengths = stored_bytes <= MODEL_MAX && self.to_plain().len() <= MODEL_PLAIN_MAX;
+        lengths && tables <= TABLES_MAX && self.streams.len() <= STREAMS_MAX
     }
 
     /// What the model describes.
@@ -398,8 +406,10 @@ impl Model {
         if count != parts.stream_count() {
             return Err(Corrupt("a model's streams"));
         }
-        let streams = (0..count).map(|_| Stream::read(&mut reader)).collect::<Result<Vec<_>, _>>()?;
-        let dictionary = Dictionary::new(reader.bytes(2 * DICTIONARY)?, level)?;
+        let mut tables = TABLES_MAX;
+        let streams =
+            (0..count).map(|_| Stream::read(&mut reader, &mut tables)).collect::<Result<Vec<_>, _>>()?;
+        let dictionary = Dictionary::new(reader.bytes(DICTIONARY)?, level)?;
         if !reader.is_empty() {
             return Err(Corrupt("a model is too long"));
         }

@@ -132,11 +132,18 @@ impl Stream {
         }
     }
 
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, Corrupt> {
+    /// Tables of the stream.
+    pub(crate) fn table_count(&self) -> usize {
+        self.heads.len()
+    }
+
+    /// Reads what [`Stream::write`] wrote. `left` is how many tables there may be yet.
+    pub(crate) fn read(reader: &mut Reader<'_>, left: &mut usize) -> Result<Self, Corrupt> {
         let count = reader.at_most(256)?;
-        if count == 0 {
-            return Err(Corrupt("a stream without tables"));
+        if count == 0 || count > *left {
+            return Err(Corrupt("a stream without tables, or too many"));
         }
+        *left -= count;
         let tables = (0..count).map(|_| Table::read(reader)).collect::<Result<Vec<Table>, Corrupt>>()?;
         let (mut map, mut next) = ([0u8; 256], 0);
         for table in 1..count {

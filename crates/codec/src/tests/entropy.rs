@@ -19,7 +19,7 @@ fn trained(symbols: &[(u8, u8)]) -> Stream {
     let mut stored = vec![];
     stream.write(&mut stored);
     let mut reader = Reader::new(&stored);
-    let read = Stream::read(&mut reader).unwrap();
+    let read = Stream::read(&mut reader, &mut 256).unwrap();
     assert!(reader.is_empty());
     assert_eq!(read, stream);
     read
@@ -99,7 +99,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_a_stream_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-        let _ = Stream::read(&mut Reader::new(&bytes));
+        let _ = Stream::read(&mut Reader::new(&bytes), &mut 256);
     }
 }
 

@@ -41,6 +41,8 @@ enum Type {
     Letters,
     Text,
     Numeric,
+    /// Text that is long enough for zstd.
+    Prose,
     Long,
 }
 
@@ -68,6 +70,7 @@ impl Schema {
             Type::Letters,
             Type::Text,
             Type::Numeric,
+            Type::Prose,
             Type::Long,
         ];
         let columns = 1 + random.below(9);
@@ -99,7 +102,8 @@ impl Schema {
     }
 }
 
-fn align(data: &mut Vec<u8>, to: usize) {
+/// Appends zeros up to a multiple of `to`.
+pub(super) fn align(data: &mut Vec<u8>, to: usize) {
     data.resize(data.len().next_multiple_of(to), 0);
 }
 
@@ -130,6 +134,12 @@ fn value(random: &mut Random, column: Type, n: usize, data: &mut Vec<u8>) {
         Type::Text => {
             let words: Vec<&str> = (0..random.below(9)).map(|_| WORDS[random.below(WORDS.len())]).collect();
             varlena(words.join(" ").as_bytes());
+        }
+        Type::Prose => {
+            let words: Vec<String> = (0..random.below(60))
+                .map(|_| format!("{}{} ", WORDS[random.below(8)], random.below(50)))
+                .collect();
+            varlena(words.concat().as_bytes());
         }
         Type::Numeric => {
             let mut content = vec![random.below(4) as u8, 0x80 | random.below(3) as u8];

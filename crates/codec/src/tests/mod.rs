@@ -4,6 +4,7 @@ mod entropy;
 mod generate;
 mod golden;
 mod hostile;
+mod layout;
 mod round_trip;
 
 use crate::model::Model;

@@ -1,0 +1,83 @@
+//! Layouts of real types, and a real page.
+
+use super::generate::{Random, align};
+use crate::columns::Column;
+use crate::columns::infer::{Sample, infer};
+use crate::postgres::checksum::checksum;
+
+fn varlena(content: &[u8]) -> Vec<u8> {
+    [&[((content.len() + 1) << 1 | 1) as u8], content].concat()
+}
+
+/// Infers from rows that `row` makes of their number.
+fn inferred(columns: usize, row: impl Fn(&mut Random, usize, &mut Vec<u8>)) -> Option<Vec<Column>> {
+    let mut random = Random::new(17);
+    let rows: Vec<Vec<u8>> = (0..80)
+        .map(|n| {
+            let mut data = vec![];
+            row(&mut random, n, &mut data);
+            data
+        })
+        .collect();
+    let present = (1 << columns) - 1;
+    let samples: Vec<Sample<'_>> = rows.iter().map(|data| Sample { data, columns, present }).collect();
+    infer(&samples, columns, true)
+}
+
+#[test]
+fn columns_of_an_order_line_are_found() {
+    let found = inferred(6, |random, n, data| {
+        data.extend((n as u32 / 10).to_le_bytes());
+        data.extend((n as u16 % 10).to_le_bytes());
+        data.extend(varlena(&[b'a' + random.below(26) as u8; 24]));
+        align(data, 8);
+        data.extend((848_484_000_000_000 + random.below(1 << 30) as u64).to_le_bytes());
+        data.extend((random.below(100_000) as u32).to_le_bytes());
+        let comment = vec![b'x'; random.below(20)];
+        data.extend(varlena(&comment));
+    });
+    let expected = [
+        Column::fixed(4, 4),
+        Column::fixed(2, 2),
+        Column::varlena(4),
+        Column::fixed(8, 8),
+        Column::fixed(4, 4),
+        Column::varlena(4),
+    ];
+    assert_eq!(found.unwrap(), expected);
+}
+
+#[test]
+fn guids_are_told_from_integers() {
+    let found = inferred(3, |random, n, data| {
+        data.extend(random.bytes(16));
+        data.extend((1000 + 500 * random.below(900) as u32).to_le_bytes());
+        data.extend(varlena(format!("street {n}").as_bytes()));
+    });
+    assert_eq!(found.unwrap(), [Column::fixed(16, 1), Column::fixed(4, 4), Column::varlena(4)]);
+}
+
+#[test]
+fn no_layout_is_found_where_there_is_none() {
+    let found = inferred(3, |random, _, data| {
+        let len = 5 + random.below(90);
+        data.extend(random.bytes(len));
+    });
+    assert_eq!(found, None);
+}
+
+/// Block 0 of `CREATE TABLE t (a int); INSERT INTO t VALUES (1), (7)`, by PostgreSQL 15 with data checksums.
+#[test]
+fn the_checksum_is_that_of_postgresql() {
+    let mut page = vec![0; 8192];
+    let mut put = |at: usize, hex: &str| {
+        for i in 0..hex.len() / 2 {
+            page[at + i] = u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap();
+        }
+    };
+    put(4, "4894750121ce00002000c01f0020042000000000e09f3800c09f3800");
+    put(8128, "d40200000000000001000000000000000200010000081800070000000000");
+    put(8160, "d40200000000000001000000000000000100010000081800010000000000");
+    assert_eq!(checksum(&page, 0), 0xCE21);
+    assert_ne!(checksum(&page, 1), 0xCE21);
+}
