@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::failure::{Context, Result};
 
@@ -28,7 +28,17 @@ pub struct MountEntry {
 /// All mounts of this process's namespace, oldest first.
 pub fn all() -> Result<Vec<MountEntry>> {
     let text = fs::read("/proc/self/mountinfo").context(|| "cannot read /proc/self/mountinfo".into())?;
-    Ok(text.split(|byte| *byte == b'\n').filter_map(parse_line).collect())
+    Ok(parse(&text))
+}
+
+/// Whether process `pid` sees one of our mounts at `dir`; if that cannot be told, it is taken to.
+pub fn sees(pid: u32, dir: &Path) -> bool {
+    let Ok(text) = fs::read(format!("/proc/{pid}/mountinfo")) else { return true };
+    parse(&text).iter().any(|mount| mount.fs_type == FS_TYPE && mount.dir == dir)
+}
+
+fn parse(text: &[u8]) -> Vec<MountEntry> {
+    text.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
 }
 
 /// Our mounts.
@@ -93,8 +103,6 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     #[test]

@@ -7,7 +7,7 @@ use crate::control::{Client, Reply, Request};
 use crate::failure::{Failure, Result};
 use crate::mountopts::{self, MountOptions};
 use crate::registry::Known;
-use crate::{pools, target};
+use crate::{mounts, pools, target};
 
 /// A mount to be made.
 #[derive(Debug)]
@@ -49,18 +49,24 @@ fn default_dir(known: &Known) -> Result<PathBuf> {
     }
 }
 
-/// Errors where the pool is mounted. A server that was unmounted and is about to end is waited for.
+/// Errors where the pool is mounted. A server whose mount is gone and that is about to end is waited for: umount(8) returns
+/// before the server has noticed.
 fn refuse_if_mounted(pool: &str) -> Result<()> {
     let Some(mut client) = Client::connect(pool)? else { return Ok(()) };
-    let dir = match client.ask(&Request::Status {}) {
-        Ok(Reply::Status { figures }) => figures.mount.map(|mount| mount.dir),
+    let mount = match client.ask(&Request::Status {}) {
+        Ok(Reply::Status { figures }) => figures.mount,
         Ok(_) => return Err(client.misunderstood()),
         // It ended while we asked.
         Err(_) => None,
     };
-    match dir {
-        None => client.wait_for_end(),
-        Some(dir) => Err(Failure::new(format!("pool {pool} is mounted already at {}", dir.display()))
-            .hint(format!("unmount it first: pagefold unmount {pool}"))),
+    let Some(mount) = mount else { return client.wait_for_end() };
+    let dir = mount.dir.display();
+    if mounts::sees(mount.pid, &mount.dir) {
+        return Err(Failure::new(format!("pool {pool} is mounted already at {dir}"))
+            .hint(format!("unmount it first: pagefold unmount {pool}")));
     }
+    client.wait_for_end().map_err(|_| {
+        Failure::new(format!("pool {pool} was unmounted from {dir}, but files there are still open"))
+            .hint("end the programs that have them open, then mount again")
+    })
 }
