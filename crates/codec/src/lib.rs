@@ -22,6 +22,7 @@ pub mod limits;
 mod model;
 mod postgres;
 mod scratch;
+pub mod testing;
 #[cfg(test)]
 mod tests;
 mod text;

@@ -1,7 +1,7 @@
 //! A stored model and record: what was written is read by every later version, or the version is another one.
 
-use super::generate::{Random, Schema, heap_page};
 use super::model_of;
+use crate::testing::{Random, Schema, heap_page};
 use crate::{Model, Scratch};
 
 /// The pages that the model was learned from; the record is that of the second.

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::generate::{Keys, Random, Schema, btree_page, heap_page};
 use super::{cases, model_of};
+use crate::testing::{Keys, Random, Schema, btree_page, heap_page};
 use crate::{Model, Scratch};
 
 fn pages(random: &mut Random, btree: bool) -> Vec<Vec<u8>> {

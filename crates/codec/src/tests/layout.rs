@@ -1,9 +1,9 @@
 //! Layouts of real types, and a real page.
 
-use super::generate::{Random, align};
 use crate::columns::Column;
 use crate::columns::infer::{Sample, infer};
 use crate::postgres::checksum::checksum;
+use crate::testing::{Random, align};
 
 fn varlena(content: &[u8]) -> Vec<u8> {
     [&[((content.len() + 1) << 1 | 1) as u8], content].concat()

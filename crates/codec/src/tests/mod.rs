@@ -1,7 +1,6 @@
 //! Properties of the whole: pages of every kind and age come back byte by byte; damage is never more than an error.
 
 mod entropy;
-mod generate;
 mod golden;
 mod hostile;
 mod layout;

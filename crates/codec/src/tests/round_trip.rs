@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::generate::{Keys, Random, Schema, btree_page, heap_page};
 use super::{cases, model_of};
+use crate::testing::{Keys, Random, Schema, btree_page, heap_page};
 use crate::{Kind, Model, Options, Scratch, learn, recognise};
 
 /// Codes `pages` and asserts that each comes back; returns how many were taken.

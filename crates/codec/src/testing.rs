@@ -1,33 +1,40 @@
-//! Pages as PostgreSQL makes them, from a seed; written without the code under test.
+//! Pages as PostgreSQL makes them, from a seed: for tests of this crate and of those above it. Written without the code under
+//! test.
 
 use crate::postgres::checksum::checksum;
 
 /// Random numbers of a seed: xorshift64*.
 #[derive(Clone, Debug)]
-pub(super) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(super) fn new(seed: u64) -> Self {
+    /// The numbers of `seed`.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
-    pub(super) fn next(&mut self) -> u64 {
+    /// The next 56 bits.
+    #[allow(clippy::should_implement_trait, reason = "an iterator would have an end")]
+    pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 8
     }
 
-    pub(super) fn below(&mut self, n: usize) -> usize {
+    /// A number below `n`, 0 if `n` is 0.
+    pub fn below(&mut self, n: usize) -> usize {
         (self.next() % n.max(1) as u64) as usize
     }
 
     /// True once in `n`.
-    pub(super) fn once_in(&mut self, n: usize) -> bool {
+    pub fn once_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 
-    pub(super) fn bytes(&mut self, n: usize) -> Vec<u8> {
+    /// `n` bytes.
+    pub fn bytes(&mut self, n: usize) -> Vec<u8> {
         (0..n).map(|_| self.next() as u8).collect()
     }
 }
@@ -50,16 +57,18 @@ const WORDS: [&str; 8] = ["carefully", "final", "deposits", "sleep", "GREEN LANE
 
 /// Columns of a relation, and how dirty its pages are.
 #[derive(Clone, Debug)]
-pub(super) struct Schema {
+pub struct Schema {
     types: Vec<Type>,
     nulls: bool,
     /// Pages were used before: garbage in holes and behind tuples, pruned tuples, update chains.
-    pub(super) aged: bool,
-    pub(super) page_bytes: usize,
+    pub aged: bool,
+    /// Length of a page in bytes.
+    pub page_bytes: usize,
 }
 
 impl Schema {
-    pub(super) fn random(random: &mut Random) -> Self {
+    /// Any columns, of clean or aged pages of any size.
+    pub fn random(random: &mut Random) -> Self {
         let all = [
             Type::Int(4),
             Type::Int(2),
@@ -83,8 +92,16 @@ impl Schema {
     }
 
     /// Integers, a word and a numeric in young pages.
-    pub(super) fn plain(page_bytes: usize) -> Self {
+    #[must_use]
+    pub fn plain(page_bytes: usize) -> Self {
         Self { types: vec![Type::Int(4), Type::Word, Type::Numeric], nulls: false, aged: false, page_bytes }
+    }
+
+    /// A table of a few columns that compress well, in pages of 8 KiB.
+    #[must_use]
+    pub fn simple(aged: bool) -> Self {
+        let types = vec![Type::Int(4), Type::Int(8), Type::Word, Type::Flag, Type::Text];
+        Self { types, nulls: false, aged, page_bytes: 8192 }
     }
 
     /// A row's null bitmap (empty without nulls) and data, of the first `columns`.
@@ -103,7 +120,7 @@ impl Schema {
 }
 
 /// Appends zeros up to a multiple of `to`.
-pub(super) fn align(data: &mut Vec<u8>, to: usize) {
+pub(crate) fn align(data: &mut Vec<u8>, to: usize) {
     data.resize(data.len().next_multiple_of(to), 0);
 }
 
@@ -199,7 +216,7 @@ fn blank(random: &mut Random, schema: &Schema) -> Vec<u8> {
 }
 
 /// A heap page of block `block`.
-pub(super) fn heap_page(random: &mut Random, schema: &Schema, block: usize) -> Vec<u8> {
+pub fn heap_page(random: &mut Random, schema: &Schema, block: usize) -> Vec<u8> {
     let mut page = blank(random, schema);
     let special = page.len();
     let mut tuples: Vec<(usize, Vec<u8>)> = vec![];
@@ -306,14 +323,17 @@ fn heap_tuple(random: &mut Random, schema: &Schema, block: usize, line: usize) -
 
 /// Kinds of keys of generated indexes.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Keys {
+pub enum Keys {
+    /// Integers.
     Ints,
+    /// Two integers.
     Pairs,
+    /// Text.
     Words,
 }
 
 /// A B-tree page number `block` of keys in order.
-pub(super) fn btree_page(random: &mut Random, keys: Keys, aged: bool, block: usize) -> Vec<u8> {
+pub fn btree_page(random: &mut Random, keys: Keys, aged: bool, block: usize) -> Vec<u8> {
     let schema = Schema { types: vec![], nulls: false, aged, page_bytes: 8192 };
     let mut page = blank(random, &schema);
     let special = page.len() - 16;
