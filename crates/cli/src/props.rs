@@ -11,7 +11,7 @@ use crate::{suggest, table, units};
 pub enum Values {
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// A codec: `off`, `lz4`, `zstd[-1..19]`, `zlib[-1..12]`, `auto`.
+    /// A codec: `off`, `lz4`, `zstd[-1..19]`, `zlib[-1..12]`, `page[-1..19]`, `auto`.
     Codec,
     /// `auto` or a power of two from 4K to 1M.
     RecordSize,
@@ -53,7 +53,7 @@ pub const PROPERTIES: &[Property] = &[
         name: "compression",
         values: Values::Codec,
         default: "auto",
-        doc: "Codec of newly written pages. auto is zstd at a fast level; pages that do not shrink are always stored raw. Existing pages keep theirs.",
+        doc: "Codec of newly written pages. auto is zstd at a fast level. page takes pages of PostgreSQL apart by models that are learned in the background, one per relation; its level is zstd's, for text within pages; other pages get zstd at a fast level. Pages that do not shrink are always stored raw. Existing pages keep theirs.",
     },
     Property {
         name: "recordsize",
@@ -134,7 +134,7 @@ impl Property {
     pub fn values_text(&self) -> String {
         match self.values {
             Values::Choice(words) => words.join(" | "),
-            Values::Codec => "off | lz4 | zstd[-1..19] | zlib[-1..12] | auto".into(),
+            Values::Codec => "off | lz4 | zstd[-1..19] | zlib[-1..12] | page[-1..19] | auto".into(),
             Values::RecordSize => "auto | 4K | 8K | 16K ... 1M".into(),
             Values::Path => "an absolute path | none".into(),
             Values::ReadOnly(_) => "computed".into(),
@@ -156,8 +156,9 @@ impl Property {
                 Some(word) => Ok((*word).to_owned()),
                 None => Err(wrong(suggest::nearest(value, words.iter().copied()))),
             },
-            Values::Codec => parse_codec(value)
-                .ok_or_else(|| wrong(suggest::nearest(value, ["off", "lz4", "zstd", "zlib", "auto"]))),
+            Values::Codec => parse_codec(value).ok_or_else(|| {
+                wrong(suggest::nearest(value, ["off", "lz4", "zstd", "zlib", "page", "auto"]))
+            }),
             Values::RecordSize => parse_record_size(value).ok_or_else(|| wrong(None)),
             Values::Path if value == "none" || value.starts_with('/') => Ok(value.to_owned()),
             Values::Path => Err(wrong(None)),
@@ -269,6 +270,8 @@ mod tests {
         assert_eq!(set("recordsize=8192").unwrap(), "8K");
         assert_eq!(set("recordsize=1048576").unwrap(), "1M");
         assert_eq!(set("compression=zstd-3").unwrap(), "zstd-3");
+        assert_eq!(set("compression=page").unwrap(), "page");
+        assert_eq!(set("compression=page-9").unwrap(), "page-9");
         assert_eq!(set("mountpoint=/var/lib/x").unwrap(), "/var/lib/x");
     }
 
@@ -277,6 +280,7 @@ mod tests {
         for text in [
             "compression=zst",
             "compression=zstd-99",
+            "compression=page-0",
             "compression=lz4-1",
             "recordsize=5K",
             "recordsize=2M",

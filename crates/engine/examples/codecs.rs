@@ -9,7 +9,7 @@
 
 use std::hint::black_box;
 
-use pagefold_engine::record::{Compression, Encoded, Encoder, decode};
+use pagefold_engine::record::{Compression, Encoded, Encoder, NoModels, decode};
 
 /// Pages taken evenly from all of the input, so that a run takes seconds.
 const SAMPLE_PAGES: usize = 500;
@@ -53,7 +53,7 @@ fn measure(name: &str, compression: Compression, pages: &[&[u8]]) -> Result<(), 
     let mut outcome = Ok(());
     let decode_us = best(pages.len(), || {
         let mut stored = records.iter().filter(|record| !record.is_empty());
-        outcome = stored.try_for_each(|record| decode(record, black_box(&mut out)));
+        outcome = stored.try_for_each(|record| decode(record, &NoModels, black_box(&mut out)));
     });
     outcome?;
     let stored: usize = records.iter().map(Vec::len).sum();

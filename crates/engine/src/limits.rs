@@ -51,6 +51,9 @@ pub const SEGMENT_SLOTS_MAX: u32 = 64 << 10;
 /// segment beside its directory.
 pub const REDO_BYTES_MAX: u64 = CHUNK_BYTES / 2;
 
+/// Models of a pool at most: each is loaded as a whole, and segments list those that their records use.
+pub const MODELS_MAX: usize = 1024;
+
 /// Reserved at both ends of a device for label and superblocks.
 pub const RESERVED_BYTES: u64 = 1 << 20;
 

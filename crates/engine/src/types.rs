@@ -103,9 +103,16 @@ impl Key {
     /// Reference count of a shared record (object 0, `offset` = raw address).
     pub const SHARED: u8 = 0xF3;
 
+    /// A model of pages (object 0, `offset` = its number).
+    pub const MODEL: u8 = 0xF4;
+
     /// A key.
     pub const fn new(object: u64, kind: u8, offset: u64) -> Self {
         Self { object, kind, offset }
+    }
+    /// Key of the model number `id`.
+    pub const fn model(id: u32) -> Self {
+        Self::new(0, Self::MODEL, id as u64)
     }
     /// Key of page number `page` of `object`.
     pub const fn page(object: u64, page: u64) -> Self {

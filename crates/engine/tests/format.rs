@@ -5,12 +5,12 @@ mod tables;
 
 use std::sync::{Arc, Mutex};
 
-use pagefold_engine::dataset::Change;
 use pagefold_engine::dataset::redo::{PageRun, Redo, for_each};
+use pagefold_engine::dataset::{Change, ModelEntry};
 use pagefold_engine::device::{AlignedBuf, Device, SimDevice};
 use pagefold_engine::pool::label::{self, Superblock};
 use pagefold_engine::pool::{CreateOptions, Guid, Label, OpenOptions, Pool, create_on};
-use pagefold_engine::record::{Codec, Compression, Encoder, decode};
+use pagefold_engine::record::{Codec, Compression, Encoder, NoModels, decode};
 use pagefold_engine::segment::{
     Devices, DirEntry, DirEntryState, DirRef, Directory, Located, Part, Segment, Segments, seal,
 };
@@ -75,6 +75,7 @@ fn constants() {
             "TREE_LEVELS_MAX" => limits::TREE_LEVELS_MAX.into(),
             "TABLE_PAGE_SEGMENTS" => segment::TABLE_PAGE_SEGMENTS,
             "SEGMENT_SLOTS_MAX" => limits::SEGMENT_SLOTS_MAX.into(),
+            "MODELS_MAX" => limits::MODELS_MAX as u64,
             "PARTS_MAX" => segment::PARTS_MAX as u64,
             other => panic!("{other} is not known here"),
         };
@@ -188,7 +189,7 @@ fn root_of_a_pool_with_data() {
 
     // Metadata ends with a byte 1, and the page is one of the segment table.
     let mut metadata = vec![0; pagefold_engine::record::logical_len(&record).unwrap()];
-    decode(&record, &mut metadata).unwrap();
+    decode(&record, &NoModels, &mut metadata).unwrap();
     assert_eq!(metadata.pop(), Some(1));
     let segments = Segments::new(MIB);
     segments.load_page(0, &metadata).unwrap();
@@ -205,7 +206,7 @@ fn batch() {
     let chain = 0x0123_4567_89ab_cdef;
     let position = Position { segment: 9, chunk, used: 8192, slots: 300, next, txg: 1000, chain };
     let mut writer = LogWriter::new(GUID.low(), position, segments, chunks, all);
-    let record = Rec { kind: RecordKind::Page, bytes: example("record") };
+    let record = Rec { kind: RecordKind::Page, model: None, bytes: example("record") };
     let put = Redo::Put(1, Key::new(1, 2, 3), b"val");
     let mut ops = Vec::new();
     put.encode(&mut ops);
@@ -325,7 +326,9 @@ fn segment_table() {
     segments.insert(Segment { parts: vec![part()], ..Segment::fresh(70, Chunk { device: 1, index: 12 }) });
     segments.insert(Segment::fresh(130, Chunk { device: 0, index: 3 }));
     let entry = |slot| DirEntry { slot, start: slot * 100, len_bytes: 100, checksum: 0 };
-    let entries: Vec<_> = (0..12).map(|slot| DirEntryState { entry: entry(slot), live: slot != 1 }).collect();
+    let entries: Vec<_> = (0..12)
+        .map(|slot| DirEntryState { entry: entry(slot), live: slot != 1, model: (slot == 3).then_some(9) })
+        .collect();
     segments.append(130, &entries).unwrap();
     // Page 1 has ids 64 to 127, page 2 those from 128 on. The former segment is given slots by way of its stored form.
     let bytes = example("table-page");
@@ -335,13 +338,15 @@ fn segment_table() {
     assert_eq!((found.parts, found.slots, found.live_bytes), (vec![part()], 300, 5000));
     let live: Vec<u32> = (0..300).filter(|slot| found.live.get(*slot)).collect();
     assert_eq!(live, [0, 2, 9]);
+    assert_eq!(found.models, [7, 12]);
+    assert_eq!((loaded.users_of_model(7), loaded.users_of_model(8)), (1, 0));
     let stored = loaded.snapshot(&Default::default(), 200).pages;
     assert_example("table-page", &stored[0].1);
     let stored = segments.snapshot(&Default::default(), 130).pages;
     assert_eq!(stored.iter().map(|(page, _)| *page).collect::<Vec<_>>(), [1, 2]);
-    // An open segment: no directory; 12 slots, 1100 live bytes, all but slot 1 live.
+    // An open segment: no directory; 12 slots, 1100 live bytes, all but slot 1 live, and one model.
     let open = &stored[1].1;
-    assert_eq!(open[open.len() - 6..], [12, 0xcc, 0x08, 2, 0xfd, 0x0f]);
+    assert_eq!(open[open.len() - 8..], [12, 0xcc, 0x08, 2, 0xfd, 0x0f, 1, 9]);
 }
 
 #[test]
@@ -352,7 +357,7 @@ fn records() {
     Encoder::new().encode(&page, Compression::Auto, &mut record);
     assert_example("record", &record);
     let mut back = vec![1; 4096];
-    decode(&example("record"), &mut back).unwrap();
+    decode(&example("record"), &NoModels, &mut back).unwrap();
     assert_eq!(back, page);
 
     let documented = codes("codecs", "id", "codec");
@@ -362,7 +367,8 @@ fn records() {
         assert_eq!(name.map(str::to_owned), known, "codec {id}");
     }
     let text = b"page".repeat(64);
-    for row in &table("codecs")[1..] {
+    // Codecs with a model: the record alone says nothing.
+    for row in table("codecs")[1..].iter().filter(|row| number(row["id"]) < 16) {
         let compression: Compression = row["codec"].replace("deflate", "zlib").parse().unwrap();
         let mut now = Vec::new();
         Encoder::new().encode(&text, compression, &mut now);
@@ -372,7 +378,7 @@ fn records() {
         let stored = unhex(cell);
         assert_eq!((u64::from(stored[0]), u64::from(now[0])), (number(row["id"]), number(row["id"])));
         let mut back = vec![0; text.len()];
-        decode(&stored, &mut back).unwrap();
+        decode(&stored, &NoModels, &mut back).unwrap();
         assert_eq!(back, text, "{}", row["codec"]);
     }
 }
@@ -438,8 +444,13 @@ fn tree_nodes() {
 #[test]
 fn values_of_the_engine() {
     let kinds = codes("engine-kinds", "kind", "name");
-    let known =
-        [(Key::PAGE, "page"), (Key::USAGE, "usage"), (Key::PROPERTY, "property"), (Key::SHARED, "shared")];
+    let known = [
+        (Key::PAGE, "page"),
+        (Key::USAGE, "usage"),
+        (Key::PROPERTY, "property"),
+        (Key::SHARED, "shared"),
+        (Key::MODEL, "model"),
+    ];
     assert_eq!(kinds, known.map(|(kind, name)| (u64::from(kind), name)));
     assert_eq!(Key::ENGINE_KINDS, 0xe0);
 
@@ -461,6 +472,30 @@ fn values_of_the_engine() {
     assert_eq!(shared.len(), 1);
     let Value::Bytes(count) = &shared[0].1 else { panic!("a count is no page") };
     assert_example("shared", count);
+}
+
+#[test]
+fn records_with_a_model() {
+    use pagefold_engine::record::model_of;
+    // The example has no payload: what decides is found before it is looked at.
+    let record = example("model-record");
+    assert_eq!(model_of(&record), Some(300));
+    assert_eq!(record[0], Codec::PostgresHeap.id());
+    assert_eq!(pagefold_engine::record::logical_len(&record).unwrap(), 8192);
+    let error = decode(&record, &NoModels, &mut [0; 8192]).unwrap_err().to_string();
+    assert!(error.contains("model 300"), "{error}");
+
+    let entry = ModelEntry {
+        ptr: ptr(9, 300, 1000),
+        codec: Codec::PostgresHeap,
+        object: 5,
+        generation: 2,
+        sampled_pages: 300,
+        object_pages: 10_000,
+        record_bytes: 1000,
+    };
+    assert_example("model-entry", &entry.encode());
+    assert_eq!(ModelEntry::decode(&example("model-entry")).unwrap(), entry);
 }
 
 #[test]

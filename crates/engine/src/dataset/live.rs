@@ -91,6 +91,24 @@ impl LiveDataset {
         self.shared.release(pending.claimed_bytes);
     }
 
+    /// Recordsize of `object` in bytes, 0 if it has no pages.
+    pub fn record_size(&self, object: u64) -> Result<u32> {
+        self.usage.lock().record_size(&self.tree, object)
+    }
+
+    /// One past the last page of `object` that is stored or accepted.
+    pub fn end_page(&self, object: u64) -> Result<u64> {
+        let (mut low, mut high) = (0, u64::MAX);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.next_data(object, middle)? {
+                Some(page) => low = page + 1,
+                None => high = middle,
+            }
+        }
+        Ok(low)
+    }
+
     /// Puts usage into the tree, before it is frozen.
     pub fn settle_usage(&self) -> Result<()> {
         let edits = self.usage.lock().drain();

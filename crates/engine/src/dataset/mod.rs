@@ -2,15 +2,17 @@
 
 mod accept;
 mod live;
+mod models;
 mod one;
 mod pages;
 pub mod pending;
 mod read;
 pub mod redo;
-mod shared;
+pub(crate) mod shared;
 mod usage;
 
 pub use live::LiveDataset;
+pub use models::{ModelEntry, ModelTable};
 pub use one::{Attempt, PageFetch};
 pub use shared::{Bounds, Commit, Counters, PrimaryCache, Shared, count};
 

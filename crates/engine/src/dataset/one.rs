@@ -5,8 +5,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::live::LiveDataset;
+use super::models::Loaded;
+use super::read::of_record;
 use super::shared::{PrimaryCache, Shared, count};
-use crate::record::decode;
+use crate::record::{Models, decode};
 use crate::segment::RecordFetch;
 use crate::{Addr, Error, Result};
 
@@ -65,7 +67,13 @@ impl PageFetch {
 
     fn deliver(&self, out: &mut [u8]) -> Result<bool> {
         let Ok(record) = self.record.record() else { return Ok(false) };
-        decode_part(record, self.page_bytes, self.within, out, |_| {})?;
+        let models = Loaded(&self.shared.models);
+        match decode_part(record, &models, self.page_bytes, self.within, out, |_| {}) {
+            Ok(()) => {}
+            // The other way may wait for the model.
+            Err(Error::Busy(_)) => return Ok(false),
+            Err(error) => return Err(of_record(self.record.addr(), error)),
+        }
         count(&self.shared.counters.read_bytes, out.len() as u64);
         if self.shared.primary_cache() == PrimaryCache::All {
             self.shared.cache.insert(self.record.addr(), record.into());
@@ -77,17 +85,18 @@ impl PageFetch {
 /// Decodes the part of a page that `out` wants, and shows the whole page to `seen`.
 fn decode_part(
     record: &[u8],
+    models: &dyn Models,
     page_bytes: usize,
     within: usize,
     out: &mut [u8],
     seen: impl FnOnce(&[u8]),
 ) -> Result<()> {
     if out.len() == page_bytes {
-        decode(record, out)?;
+        decode(record, models, out)?;
         seen(out);
     } else {
         let mut page = vec![0; page_bytes];
-        decode(record, &mut page)?;
+        decode(record, models, &mut page)?;
         copy_part(&page, within, out)?;
         seen(&page);
     }
@@ -117,25 +126,33 @@ impl LiveDataset {
                 return Ok(Attempt::Wait);
             }
             let [ptr] = ptr;
-            match ptr {
-                None => buf.fill(0),
-                Some(ptr) if self.fill_from_cache(ptr.addr, page_bytes, within, buf)? => {}
-                Some(_) if page_bytes > FETCH_BYTES_MAX => return Ok(Attempt::Wait),
-                Some(ptr) => {
-                    return Ok(match self.shared.segments.prepare(&self.shared.devices, ptr.addr) {
-                        Some(record) => Attempt::Fetch(PageFetch {
-                            record,
-                            shared: Arc::clone(&self.shared),
-                            page_bytes,
-                            within,
-                        }),
-                        None => Attempt::Wait,
-                    });
-                }
+            let Some(ptr) = ptr else {
+                buf.fill(0);
+                return Ok(self.done(buf));
+            };
+            match self.fill_from_cache(ptr.addr, page_bytes, within, buf) {
+                Ok(true) => {}
+                Ok(false) if page_bytes > FETCH_BYTES_MAX => return Ok(Attempt::Wait),
+                Ok(false) => return Ok(self.fetch_later(ptr.addr, page_bytes, within)),
+                // The model of the record is not in memory.
+                Err(Error::Busy(_)) => return Ok(Attempt::Wait),
+                Err(error) => return Err(of_record(ptr.addr, error)),
             }
         }
+        Ok(self.done(buf))
+    }
+
+    fn done(&self, buf: &[u8]) -> Attempt {
         count(&self.shared.counters.read_bytes, buf.len() as u64);
-        Ok(Attempt::Done)
+        Attempt::Done
+    }
+
+    fn fetch_later(&self, addr: Addr, page_bytes: usize, within: usize) -> Attempt {
+        let prepared = self.shared.segments.prepare(&self.shared.devices, addr);
+        prepared.map_or(Attempt::Wait, |record| {
+            let shared = Arc::clone(&self.shared);
+            Attempt::Fetch(PageFetch { record, shared, page_bytes, within })
+        })
     }
 
     /// From pages that are not in the log yet. To be asked before the tree (D2).
@@ -157,7 +174,9 @@ impl LiveDataset {
             return Ok(true);
         }
         let Some(record) = cache.get(addr) else { return Ok(false) };
-        decode_part(&record, page_bytes, within, buf, |page| cache.offer_page(addr, page))?;
+        decode_part(&record, &Loaded(&self.shared.models), page_bytes, within, buf, |page| {
+            cache.offer_page(addr, page);
+        })?;
         Ok(true)
     }
 }

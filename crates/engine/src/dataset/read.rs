@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::live::LiveDataset;
+use super::models::Loaded;
 use super::one::Attempt;
 use super::pending::PageBuf;
 use super::shared::{PrimaryCache, count};
 use crate::limits::{RECORDSIZE_MAX, RECORDSIZE_MIN};
-use crate::record::decode;
+use crate::record::{Models, decode};
 use crate::{Addr, Error, Ptr, Result};
 
 /// How often a read is planned anew when records disappear under it.
@@ -22,7 +23,7 @@ const ATTEMPTS: u32 = 4;
 enum Source {
     Zeros,
     Page(PageBuf),
-    Record(Arc<[u8]>),
+    Record(Addr, Arc<[u8]>),
     Fetch(Ptr),
 }
 
@@ -82,8 +83,13 @@ impl LiveDataset {
         if parts.iter().any(|part| matches!(part.source, Source::Fetch(_))) {
             return Ok(Attempt::Wait);
         }
+        let models = Loaded(&self.shared.models);
+        match parts.into_iter().try_for_each(|mut part| fill_part(record_size, &models, &mut part)) {
+            Ok(()) => {}
+            Err(Error::Busy(_)) => return Ok(Attempt::Wait),
+            Err(error) => return Err(error),
+        }
         count(&self.shared.counters.read_bytes, len);
-        parts.into_iter().try_for_each(|mut part| fill_part(record_size, &mut part))?;
         Ok(Attempt::Done)
     }
 
@@ -135,7 +141,8 @@ impl LiveDataset {
                 (Some(page), _) => Source::Page(page),
                 (None, None) => Source::Zeros,
                 (None, Some(ptr)) => {
-                    self.shared.cache.get(ptr.addr).map_or(Source::Fetch(ptr), Source::Record)
+                    let cached = self.shared.cache.get(ptr.addr);
+                    cached.map_or(Source::Fetch(ptr), |record| Source::Record(ptr.addr, record))
                 }
             };
             parts.push(Part { source, within, out });
@@ -175,7 +182,7 @@ impl LiveDataset {
                 addrs.push(ptr.addr);
                 wanted.push(position);
             } else {
-                fill_part(record_size, part)?;
+                fill_part(record_size, &*self.shared, part)?;
             }
         }
         if addrs.is_empty() {
@@ -191,7 +198,7 @@ impl LiveDataset {
                 (true, false) => cache.insert(*addr, record.into()),
                 (true, true) => cache.insert_scanned(*addr, record),
             }
-            decode_part(record_size, record, part.within, part.out)
+            decode_part(record_size, &*self.shared, (*addr, record), part.within, part.out)
         })
     }
 }
@@ -206,7 +213,7 @@ const PARALLEL_BYTES: usize = 256 << 10;
 static FILLING: AtomicUsize = AtomicUsize::new(0);
 
 /// Fills a part whose source is in memory.
-fn fill_part(record_size: u32, part: &mut Part<'_>) -> Result<()> {
+fn fill_part(record_size: u32, models: &dyn Models, part: &mut Part<'_>) -> Result<()> {
     let Part { source, within, out } = part;
     match source {
         Source::Zeros => out.fill(0),
@@ -216,20 +223,38 @@ fn fill_part(record_size: u32, part: &mut Part<'_>) -> Result<()> {
                 bytes.ok_or_else(|| Error::Invalid("an object was read with another recordsize".into()))?;
             out.copy_from_slice(bytes);
         }
-        Source::Record(record) => return decode_part(record_size, record, *within, out),
+        Source::Record(addr, record) => {
+            return decode_part(record_size, models, (*addr, record), *within, out);
+        }
         Source::Fetch(ptr) => return Err(Error::corrupt(format!("record {}", ptr.addr), "it was not read")),
     }
     Ok(())
 }
 
-fn decode_part(record_size: u32, record: &[u8], within: usize, out: &mut [u8]) -> Result<()> {
+fn decode_part(
+    record_size: u32,
+    models: &dyn Models,
+    (addr, record): (Addr, &[u8]),
+    within: usize,
+    out: &mut [u8],
+) -> Result<()> {
     if within == 0 && out.len() == record_size as usize {
-        return decode(record, out);
+        return decode(record, models, out).map_err(|error| of_record(addr, error));
     }
     let mut page = vec![0; record_size as usize];
-    decode(record, &mut page)?;
+    decode(record, models, &mut page).map_err(|error| of_record(addr, error))?;
     out.copy_from_slice(page.get(within..within + out.len()).unwrap_or_default());
     Ok(())
+}
+
+/// Says which record could not be decoded.
+pub(super) fn of_record(addr: Addr, error: Error) -> Error {
+    match error {
+        Error::Corrupt { what, detail } => {
+            Error::corrupt(format!("record {addr}"), format!("{what}: {detail}"))
+        }
+        other => other,
+    }
 }
 
 fn check_record_size(record_size: u32) -> Result<()> {

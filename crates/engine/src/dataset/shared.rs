@@ -5,11 +5,15 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
+use super::models::ModelTable;
 use super::{Space, Synced};
 use crate::limits::{ATOMIC_WRITE_MAX, REDO_BYTES_MAX};
 use crate::record::{Compression, RecordCache};
 use crate::segment::{Devices, Segments};
-use crate::{Error, Result};
+use crate::{Addr, Error, Result};
+
+/// How often a record is looked up anew that is damaged where it was found.
+pub(crate) const ATTEMPTS: u32 = 4;
 
 /// Commits on behalf of a dataset; the pool implements it.
 pub trait Commit: Send + Sync {
@@ -87,6 +91,8 @@ pub struct Shared {
     pub segments: Arc<Segments>,
     /// Records as stored.
     pub cache: RecordCache,
+    /// Models of pages.
+    pub models: ModelTable,
     /// Sizes.
     pub bounds: Bounds,
     /// Space reserved by accepted changes, in bytes.
@@ -115,12 +121,19 @@ pub struct Shared {
 
 impl Shared {
     /// The state of a pool that is being opened.
-    pub fn new(devices: Devices, segments: Arc<Segments>, cache: RecordCache, bounds: Bounds) -> Self {
+    pub fn new(
+        devices: Devices,
+        segments: Arc<Segments>,
+        cache: RecordCache,
+        models: ModelTable,
+        bounds: Bounds,
+    ) -> Self {
         Self {
             gate: RwLock::default(),
             devices,
             segments,
             cache,
+            models,
             bounds,
             claimed_bytes: AtomicU64::default(),
             dirty_bytes: AtomicU64::default(),
@@ -152,6 +165,24 @@ impl Shared {
     pub fn fail(&self, error: &Error) {
         if self.failed.set(error.to_string()).is_ok() {
             tracing::error!(%error, "the pool stops accepting changes");
+        }
+    }
+
+    /// One record, verified. Between look-up and read it may be folded, and its old place used anew: then the next look-up
+    /// finds it elsewhere.
+    pub fn read_record(&self, addr: Addr) -> Result<Vec<u8>> {
+        let mut attempts = 1..ATTEMPTS;
+        loop {
+            let mut record = Vec::new();
+            let read = self.segments.read(&self.devices, &[addr], &mut |_, bytes| {
+                record = bytes.to_vec();
+                Ok(())
+            });
+            match read {
+                Ok(()) => return Ok(record),
+                Err(Error::Corrupt { .. }) if attempts.next().is_some() => {}
+                Err(error) => return Err(error),
+            }
         }
     }
 

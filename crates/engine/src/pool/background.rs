@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::Pool;
+use super::{LearnOptions, Pool};
 use crate::dataset::Commit;
 use crate::{Error, Result};
 
@@ -12,6 +12,8 @@ use crate::{Error, Result};
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 /// How often it is looked whether a checkpoint or folding is due.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(200);
+/// Learning takes one part in so many of a core's time at most.
+const LEARNING_SHARE: u32 = 4;
 /// Folding in the background keeps this share of the chunks free, in parts of a hundred.
 const FREE_PERCENT: u64 = 15;
 
@@ -28,6 +30,7 @@ impl Pool {
         for (name, work) in [
             ("commit", Self::commit_loop as fn(&Self)),
             ("maintenance", Self::maintenance_loop),
+            ("learning", Self::learning_loop),
             ("sync-0", Self::committer_loop),
             ("sync-1", Self::committer_loop),
         ] {
@@ -83,6 +86,27 @@ impl Pool {
                 tracing::error!(%error, "maintenance in the background failed");
                 std::thread::sleep(COMMIT_INTERVAL);
             }
+        }
+    }
+
+    /// Learns models, and rests in between, so that learning takes a share of one core's time.
+    fn learning_loop(&self) {
+        let mut rest = MAINTENANCE_INTERVAL;
+        loop {
+            // In short steps, so that it ends soon after it is told to.
+            std::thread::sleep(rest.min(MAINTENANCE_INTERVAL));
+            rest = rest.saturating_sub(MAINTENANCE_INTERVAL);
+            if self.signal.lock().stop {
+                return;
+            }
+            if !rest.is_zero() {
+                continue;
+            }
+            let begun = std::time::Instant::now();
+            if let Err(error) = self.learn(&LearnOptions::default()) {
+                tracing::error!(%error, "learning a model in the background failed");
+            }
+            rest = (begun.elapsed() * (LEARNING_SHARE - 1)).max(MAINTENANCE_INTERVAL);
         }
     }
 

@@ -1,11 +1,12 @@
 //! Checking a pool that is not open: everything is read, nothing is changed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
 use super::{OpenOptions, Pool};
+use crate::dataset::ModelEntry;
 use crate::limits::RECORDSIZE_MAX;
-use crate::record::{decode, logical_len};
+use crate::record::{Models, decode, decode_metadata, logical_len, model_of};
 use crate::segment::LiveMap;
 use crate::tree::{Value, Visit};
 use crate::{Addr, Error, Key, Ptr, Result};
@@ -35,6 +36,8 @@ pub struct CheckReport {
     pub nodes: u64,
     /// Pages that trees refer to.
     pub pages: u64,
+    /// Models of pages.
+    pub models: u64,
     /// Records that are accounted as live and that nothing refers to.
     pub leaked: u64,
     /// Number of errors.
@@ -90,6 +93,9 @@ impl Pool {
                         progress(at);
                     }
                 }
+                Visit::Entry(key, Value::Bytes(bytes)) if key.kind == Key::MODEL => {
+                    self.check_model(key, &bytes, &mut reached, &mut report);
+                }
                 Visit::Entry(..) => {}
             }
             Ok(())
@@ -103,6 +109,7 @@ impl Pool {
             self.reach(ptr, false, &mut reached, &mut report);
         }
         self.compare(&reached, &mut report);
+        self.check_uses(&mut report);
         progress(at);
         report
     }
@@ -134,14 +141,14 @@ impl Pool {
     fn verify(&self, pages: &mut Vec<Ptr>, at: &mut Progress, report: &mut CheckReport) {
         let addrs: Vec<Addr> = pages.iter().map(|ptr| ptr.addr).collect();
         let read = self.shared.segments.read(&self.shared.devices, &addrs, &mut |position, record| {
-            count_record(report, addrs.get(position), record);
+            self.count_record(report, addrs.get(position), record);
             Ok(())
         });
         if read.is_err() {
             // One by one, to name those that are damaged.
             for addr in &addrs {
                 let one = self.shared.segments.read(&self.shared.devices, &[*addr], &mut |_, record| {
-                    count_record(report, Some(addr), record);
+                    self.count_record(report, Some(addr), record);
                     Ok(())
                 });
                 if let Err(error) = one {
@@ -151,6 +158,70 @@ impl Pool {
         }
         at.done_bytes += pages.iter().map(|ptr| u64::from(ptr.len_bytes)).sum::<u64>();
         pages.clear();
+    }
+
+    /// A model has to be known as its entry says, and readable.
+    fn check_model(
+        &self,
+        key: Key,
+        bytes: &[u8],
+        reached: &mut HashMap<u64, LiveMap>,
+        report: &mut CheckReport,
+    ) {
+        report.models += 1;
+        let entry = match ModelEntry::decode(bytes) {
+            Ok(entry) => entry,
+            Err(error) => return report.error(format!("model {}: {error}", key.offset)),
+        };
+        self.reach(entry.ptr, false, reached, report);
+        let id = u32::try_from(key.offset).unwrap_or_default();
+        if self.shared.models.get(id) != Some(entry) {
+            report.error(format!("model {}: the pool knows it otherwise than the tree says", key.offset));
+        }
+        let read = self.shared.read_record(entry.ptr.addr).and_then(|record| decode_metadata(&record));
+        if let Err(error) = read.and_then(|_| self.shared.model(id)) {
+            report.error(format!("model {}: {error}", key.offset));
+        }
+    }
+
+    /// Segments list models that there are, and as many list each as are counted.
+    fn check_uses(&self, report: &mut CheckReport) {
+        let mut uses: BTreeMap<u32, u64> = BTreeMap::new();
+        self.shared.segments.for_each(|segment| {
+            for model in &segment.models {
+                *uses.entry(*model).or_default() += 1;
+            }
+        });
+        for (model, found) in &uses {
+            if self.shared.models.get(*model).is_none() {
+                report.error(format!("{found} segments use model {model}, which the pool does not have"));
+            }
+            let counted = self.shared.segments.users_of_model(*model);
+            if counted != *found {
+                report.error(format!("{found} segments use model {model}, and {counted} are counted"));
+            }
+        }
+    }
+
+    fn count_record(&self, report: &mut CheckReport, addr: Option<&Addr>, record: &[u8]) {
+        report.records += 1;
+        report.bytes += record.len() as u64;
+        let Some(addr) = addr else { return };
+        let decoded = logical_len(record).and_then(|len| {
+            if len > RECORDSIZE_MAX as usize {
+                return Err(Error::corrupt("record", "it is longer than the largest recordsize"));
+            }
+            decode(record, &*self.shared, &mut vec![0; len])
+        });
+        if let Err(error) = decoded {
+            report.error(format!("record {addr} cannot be decoded: {error}"));
+        }
+        if let Some(model) = model_of(record) {
+            let segment = self.shared.segments.get(addr.segment());
+            if segment.is_none_or(|segment| segment.models.binary_search(&model).is_err()) {
+                report.error(format!("record {addr} uses model {model}, and its segment does not list it"));
+            }
+        }
     }
 
     /// What is accounted as live must have been reached.
@@ -168,19 +239,5 @@ impl Pool {
                 ));
             }
         });
-    }
-}
-
-fn count_record(report: &mut CheckReport, addr: Option<&Addr>, record: &[u8]) {
-    report.records += 1;
-    report.bytes += record.len() as u64;
-    let decoded = logical_len(record).and_then(|len| {
-        if len > RECORDSIZE_MAX as usize {
-            return Err(Error::corrupt("record", "it is longer than the largest recordsize"));
-        }
-        decode(record, &mut vec![0; len])
-    });
-    if let (Err(error), Some(addr)) = (decoded, addr) {
-        report.error(format!("record {addr} cannot be decoded: {error}"));
     }
 }

@@ -14,9 +14,9 @@ use std::sync::atomic::Ordering;
 
 use super::label::Superblock;
 use super::root::{DatasetRoot, List, Root, TablePage, encode_lists};
-use super::store::encode_metadata;
 use super::{Maintenance, Pool};
 use crate::dataset::count;
+use crate::record::encode_metadata;
 use crate::segment::TableSnapshot;
 use crate::space::Chunk;
 use crate::tree::Frozen;
@@ -88,6 +88,7 @@ impl Pool {
         let pending = self.cut();
         self.finish(&mut log, pending.as_deref(), accepted, false)?;
         self.dataset.settle_usage()?;
+        self.dataset.drop_models()?;
         let frozen = self.dataset.tree.freeze()?;
         let position = log.writer.position();
         let segments = &self.shared.segments;

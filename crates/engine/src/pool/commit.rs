@@ -5,11 +5,12 @@ use std::sync::atomic::Ordering;
 
 use rayon::prelude::*;
 
+use super::models::Current;
 use super::{Log, Pool};
 use crate::dataset::pending::{PageBuf, Pending};
 use crate::dataset::redo::PageRun;
 use crate::dataset::{PrimaryCache, count};
-use crate::record::{Compression, Encoded, Encoder};
+use crate::record::{Compression, Encoded, Encoder, ModelId, model_of};
 use crate::txg::{Rec, RecordKind};
 use crate::{Ptr, Result};
 
@@ -57,10 +58,15 @@ impl Pool {
             pending.pages.iter().map(|(key, buf)| (*key, buf)).collect();
         pages.sort_unstable_by_key(|(key, _)| *key);
         let compression = *self.shared.compression.read();
-        let encoded = encode_pages(&pages, compression);
+        let models = self.current_models(&pages, compression);
+        let encoded = encode_pages(&pages, compression, &models);
+        self.watch_pages(&pages, &encoded, compression);
         let stored: Vec<bool> = encoded.iter().map(Option::is_some).collect();
-        let records: Vec<Rec> =
-            encoded.into_iter().flatten().map(|bytes| Rec { kind: RecordKind::Page, bytes }).collect();
+        let records: Vec<Rec> = encoded
+            .into_iter()
+            .flatten()
+            .map(|(bytes, model)| Rec { kind: RecordKind::Page, model, bytes })
+            .collect();
         let mut runs = Vec::new();
         let appended = log.writer.append(
             0,
@@ -100,7 +106,7 @@ impl Pool {
         kind: RecordKind,
         records: Vec<Vec<u8>>,
     ) -> Result<Vec<Ptr>> {
-        let records: Vec<Rec> = records.into_iter().map(|bytes| Rec { kind, bytes }).collect();
+        let records: Vec<Rec> = records.into_iter().map(|bytes| Rec { kind, model: None, bytes }).collect();
         let mut log = self.log.lock();
         self.check_failed()?;
         let appended = log.writer.append(checkpoint, &records, 0, |_| Vec::new(), false);
@@ -118,20 +124,32 @@ impl Pool {
     }
 }
 
-fn encode_page(page: &[u8], compression: Compression) -> Option<Vec<u8>> {
+/// A page's record, and the model that it uses.
+pub(super) type Stored = Option<(Vec<u8>, Option<ModelId>)>;
+
+fn encode_page(object: u64, page: &[u8], compression: Compression, models: &Current) -> Stored {
     let mut record = Vec::new();
-    match Encoder::new().encode(page, compression, &mut record) {
+    let encoder = Encoder::new();
+    let encoded = match models.get(&object) {
+        Some((id, model)) => encoder.encode_by(page, (*id, model), compression, &mut record),
+        None => encoder.encode(page, compression, &mut record),
+    };
+    match encoded {
         Encoded::Zero => None,
-        Encoded::Stored { .. } => Some(record),
+        Encoded::Stored { .. } => {
+            let model = model_of(&record);
+            Some((record, model))
+        }
     }
 }
 
 /// The record of each page, in order; `None` for pages of zeros.
-fn encode_pages(pages: &[((u64, u64), &PageBuf)], compression: Compression) -> Vec<Option<Vec<u8>>> {
+fn encode_pages(pages: &[((u64, u64), &PageBuf)], compression: Compression, models: &Current) -> Vec<Stored> {
+    let one = |((object, _), page): &((u64, u64), &PageBuf)| encode_page(*object, page, compression, models);
     if pages.len() < PARALLEL_PAGES {
-        return pages.iter().map(|(_, page)| encode_page(page, compression)).collect();
+        return pages.iter().map(one).collect();
     }
-    pages.par_iter().with_min_len(8).map(|(_, page)| encode_page(page, compression)).collect()
+    pages.par_iter().with_min_len(8).map(one).collect()
 }
 
 /// Runs of consecutive pages with their records; `ptrs` are those of the pages that `stored` says have one.

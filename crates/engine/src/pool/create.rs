@@ -123,7 +123,7 @@ fn write_first_root(devices: &Devices, labels: &[Label], options: &CreateOptions
         lists: Vec::new(),
         datasets: vec![DatasetRoot { id: FIRST_DATASET, name: String::new(), root: None }],
     };
-    let record = Rec { kind: RecordKind::Root, bytes: root.encode() };
+    let record = Rec { kind: RecordKind::Root, model: None, bytes: root.encode() };
     let appended = writer.append(1, &[record], 0, |_| Vec::new(), false)?;
     writer.flushes().flush()?;
     let ptr =

@@ -12,6 +12,7 @@ use super::{Maintenance, Pool};
 use crate::dataset::count;
 use crate::device::AlignedBuf;
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
+use crate::record::model_of;
 use crate::segment::{DirEntry, DirRef, Directory, Part, Segment};
 use crate::space::{Chunk, Extent};
 use crate::{Addr, Error, Result};
@@ -62,6 +63,19 @@ struct Output {
     chunk: Chunk,
     buf: AlignedBuf,
     used: usize,
+}
+
+/// A segment that was copied: where to, and the models that its survivors use.
+struct Moved {
+    id: u64,
+    parts: Vec<Part>,
+    models: Vec<u32>,
+}
+
+/// Models that these records use, ascending.
+fn models_of(survivors: &[(u32, u32, Vec<u8>)]) -> Vec<u32> {
+    let used: BTreeSet<u32> = survivors.iter().filter_map(|(_, _, bytes)| model_of(bytes)).collect();
+    used.into_iter().collect()
 }
 
 /// Packs survivors into chunks, one segment after the other.
@@ -224,14 +238,14 @@ impl Pool {
         Ok(report)
     }
 
-    fn pack_all(&self, ids: &BTreeSet<u64>, packer: &mut Packer<'_>) -> Result<Vec<(u64, Vec<Part>)>> {
+    fn pack_all(&self, ids: &BTreeSet<u64>, packer: &mut Packer<'_>) -> Result<Vec<Moved>> {
         let mut moved = Vec::new();
         for id in ids {
             let Some(segment) = self.shared.segments.get(*id) else { continue };
             match self.survivors(&segment) {
                 Ok(survivors) if survivors.is_empty() => {}
                 Ok(survivors) => match packer.pack(*id, &survivors) {
-                    Ok(parts) => moved.push((*id, parts)),
+                    Ok(parts) => moved.push(Moved { id: *id, parts, models: models_of(&survivors) }),
                     // How much survives was an estimate: what fits is a gain too.
                     Err(Error::NoSpace(_)) => break,
                     Err(error) => return Err(error),
@@ -271,17 +285,17 @@ impl Pool {
         Ok(survivors)
     }
 
-    fn publish_moves(&self, moved: Vec<(u64, Vec<Part>)>) -> Result<u64> {
+    fn publish_moves(&self, moved: Vec<Moved>) -> Result<u64> {
         if moved.is_empty() {
             return Ok(0);
         }
         let count = moved.len() as u64;
         self.with_log(|| {
-            for (id, parts) in moved {
+            for Moved { id, parts, models } in moved {
                 for part in &parts {
                     self.chunks.retain(part.extent.chunk);
                 }
-                for part in self.shared.segments.relocate(id, parts)? {
+                for part in self.shared.segments.relocate(id, parts, models)? {
                     self.chunks.release(part.extent.chunk);
                 }
             }

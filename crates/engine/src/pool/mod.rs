@@ -13,6 +13,7 @@ mod create;
 mod fold;
 mod group;
 pub mod label;
+mod models;
 mod open;
 mod root;
 mod scan;
@@ -33,6 +34,7 @@ pub use create::{CreateOptions, create, create_on, destroy};
 pub use fold::FoldReport;
 pub use group::Flight;
 pub use label::{Guid, Label};
+pub use models::{LearnOptions, Learned};
 pub use open::{CACHE_BYTES_DEFAULT, OpenOptions, ReplayReport};
 pub use scan::{Found, FoundState, scan};
 pub use status::{DeviceStatus, Status, Totals};
@@ -44,6 +46,7 @@ use crate::tree::NodeCache;
 use crate::txg::{Flushes, LogWriter, Position};
 use crate::{Key, Ptr, Result};
 use group::Turn;
+use models::Watch;
 use sizing::Sizing;
 
 /// The writing end of the log and what it did since the last checkpoint.
@@ -80,6 +83,8 @@ pub struct Pool {
     maintenance: Mutex<Maintenance>,
     flushes: Arc<Flushes>,
     turn: Mutex<Turn>,
+    /// What becomes of pages that models may code.
+    watch: Mutex<Watch>,
     /// Signalled when somebody has written to the log.
     passed: Condvar,
     /// Signalled when somebody waits for a committing thread.
@@ -139,6 +144,7 @@ impl Pool {
     fn settle_caches(&self) {
         let elsewhere = self.nodes.stats().used_bytes
             + self.shared.segments.directories_bytes()
+            + self.shared.models.memory_bytes()
             + self.dataset.tree.dirty_bytes()
             + self.shared.dirty_bytes.load(Ordering::Relaxed);
         self.shared.cache.set_elsewhere(elsewhere);

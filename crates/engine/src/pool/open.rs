@@ -11,17 +11,17 @@ use super::create::FIRST_DATASET;
 use super::label::{Label, Superblock};
 use super::root::{Root, TablePage, decode_list};
 use super::sizing::Sizing;
-use super::store::{Nodes, decode_metadata};
+use super::store::Nodes;
 use super::{Log, Maintenance, Pool, ReplayReport as Report, Signal};
 use crate::dataset::redo::{Redo, for_each};
-use crate::dataset::{Commit, Dataset, LiveDataset, PrimaryCache, Shared};
+use crate::dataset::{Commit, Dataset, LiveDataset, ModelEntry, ModelTable, PrimaryCache, Shared};
 use crate::device::{Device, FileDevice, OpenMode};
-use crate::record::{Compression, RecordCache};
+use crate::record::{Compression, RecordCache, decode_metadata, model_of};
 use crate::segment::{Devices, DirEntryState, Directory, Located, Segment, Segments, read_span, seal};
 use crate::space::{Chunk, Chunks};
 use crate::tree::{NodeCache, NodeStore, Tree};
 use crate::txg::{BatchView, LogEnd, LogWriter, Position, RecordKind, replay, write_directory};
-use crate::{Addr, Error, Result};
+use crate::{Addr, Error, Key, Result};
 
 /// How a pool is opened.
 #[derive(Clone, Debug)]
@@ -172,9 +172,9 @@ fn read_placed(devices: &Devices, addr: Addr, place: &Located, what: &str) -> Re
     Ok(bytes.to_vec())
 }
 
-/// What tree nodes and segment directories may take of the cache budget at most, in sixteenths. Records have what is left, see
+/// What tree nodes, segment directories and models may take of the cache budget at most, in sixteenths. Records have what is left, see
 /// [`Pool::settle_caches`].
-const CACHE_SHARES: (u64, u64) = (6, 2);
+const CACHE_SHARES: (u64, u64, u64) = (6, 2, 2);
 
 impl Opening {
     fn load(
@@ -234,7 +234,11 @@ impl Opening {
             let entries: Vec<DirEntryState> = batch
                 .records
                 .iter()
-                .map(|(entry, kind)| DirEntryState { entry: *entry, live: internal(*kind) })
+                .map(|(entry, kind, bytes)| DirEntryState {
+                    entry: *entry,
+                    live: internal(*kind),
+                    model: model_of(bytes).filter(|_| *kind == RecordKind::Page),
+                })
                 .collect();
             segments.append(batch.segment, &entries)?;
             used.insert(batch.segment, (batch.chunk, batch.end));
@@ -248,8 +252,14 @@ impl Opening {
     fn finish(self, end: LogEnd, ops: &[Vec<u8>], options: &OpenOptions) -> Result<Arc<Pool>> {
         let sizing = Sizing::new(self.chunks.total(), options.cache_bytes, options.log_bytes);
         let cache = RecordCache::new(options.cache_bytes);
-        let shared =
-            Arc::new(Shared::new(self.devices.clone(), Arc::clone(&self.segments), cache, sizing.bounds));
+        let models = ModelTable::new(options.cache_bytes / 16 * CACHE_SHARES.2);
+        let shared = Arc::new(Shared::new(
+            self.devices.clone(),
+            Arc::clone(&self.segments),
+            cache,
+            models,
+            sizing.bounds,
+        ));
         let nodes = Arc::new(NodeCache::new(options.cache_bytes / 16 * CACHE_SHARES.0)?);
         let store: Arc<dyn NodeStore> = Arc::new(Nodes(Arc::clone(&shared)));
         let entry = self.root.datasets.iter().find(|dataset| dataset.id == FIRST_DATASET);
@@ -258,6 +268,7 @@ impl Opening {
         let tree = Tree::new(entry.root, store, Arc::clone(&nodes));
         let dataset = Arc::new(LiveDataset::new(FIRST_DATASET, tree, Arc::clone(&shared))?);
         redo_all(&dataset, &shared, ops)?;
+        dataset.load_models()?;
         let position = self.settle_space(&end, options.read_only)?;
         shared.read_only.store(options.read_only, Ordering::Relaxed);
         let page_ptrs = self.table.iter().map(|page| (page.page, page.ptr)).collect();
@@ -286,6 +297,7 @@ impl Opening {
             }),
             flushes,
             turn: Mutex::default(),
+            watch: Mutex::default(),
             passed: Condvar::new(),
             work: Condvar::new(),
             committed: 0.into(),
@@ -342,7 +354,12 @@ impl Opening {
 fn redo_all(dataset: &LiveDataset, shared: &Shared, ops: &[Vec<u8>]) -> Result<()> {
     for batch in ops {
         for_each(batch, &mut |redo| match redo {
-            Redo::Put(_, key, value) => dataset.replay_value(key, Some(value)),
+            Redo::Put(_, key, value) => {
+                if key.kind == Key::MODEL {
+                    shared.segments.mark_live(ModelEntry::decode(value)?.ptr)?;
+                }
+                dataset.replay_value(key, Some(value))
+            }
             Redo::Delete(_, key) => dataset.replay_value(key, None),
             Redo::Punch { object, from, to, .. } => dataset.remove_pages(object, from, to),
             Redo::Pages(run) => {
@@ -375,6 +392,11 @@ impl Pool {
     /// The pool's dataset, with the engine's own types.
     pub fn live(&self) -> &Arc<LiveDataset> {
         &self.dataset
+    }
+
+    /// The stored form of a record, verified.
+    pub fn read_record(&self, addr: Addr) -> Result<Vec<u8>> {
+        self.shared.read_record(addr)
     }
 
     /// As [`Dataset::sync`].

@@ -95,6 +95,8 @@ pub struct Status {
     pub txg: u64,
     /// Counters.
     pub totals: Totals,
+    /// Models of pages that are stored.
+    pub models: u64,
     /// The record cache.
     pub record_cache: CacheStats,
     /// The node cache.
@@ -158,6 +160,7 @@ impl Pool {
             checkpoint: self.shared.counters.checkpoints.load(Ordering::Relaxed),
             txg,
             totals: self.totals(),
+            models: self.shared.models.all().len() as u64,
             record_cache: self.shared.cache.stats(),
             node_cache: self.nodes.stats(),
             replayed: self.replayed,

@@ -1,4 +1,4 @@
-//! Codecs that need nothing but the record itself.
+//! Codecs, and those of them that need nothing but the record itself.
 //!
 //! At 8 KiB setting up a codec's context costs more than the coding, so each thread keeps its contexts.
 
@@ -20,10 +20,16 @@ pub enum Codec {
     Zstd = 3,
     /// Raw DEFLATE stream.
     Deflate = 4,
+    /// Heap page of PostgreSQL, by a model.
+    PostgresHeap = 16,
+    /// B-tree page of PostgreSQL, by a model.
+    PostgresBtree = 17,
 }
 
 /// Why a codec gave nothing.
 pub(super) type Refusal = &'static str;
+
+const NEEDS_MODEL: Refusal = "it needs a model";
 
 thread_local! {
     static LZ4: RefCell<CompressTable> = RefCell::new(CompressTable::small());
@@ -42,6 +48,8 @@ impl Codec {
             2 => Some(Self::Lz4),
             3 => Some(Self::Zstd),
             4 => Some(Self::Deflate),
+            16 => Some(Self::PostgresHeap),
+            17 => Some(Self::PostgresBtree),
             _ => None,
         }
     }
@@ -52,10 +60,15 @@ impl Codec {
         self as u8
     }
 
+    /// Whether its records name a model. The methods below are for the others.
+    pub(super) const fn has_model(self) -> bool {
+        matches!(self, Self::PostgresHeap | Self::PostgresBtree)
+    }
+
     /// The most that [`Codec::compress`] makes of `len_bytes`.
     pub(super) fn bound(self, len_bytes: usize) -> usize {
         match self {
-            Self::Raw => len_bytes,
+            Self::Raw | Self::PostgresHeap | Self::PostgresBtree => len_bytes,
             Self::Lz4 => block::get_maximum_output_size(len_bytes),
             Self::Zstd => zstd_safe::compress_bound(len_bytes),
             // libdeflate's bound: five bytes per stored block of at least 5,000 bytes, and nine in all.
@@ -80,6 +93,7 @@ impl Codec {
                 };
                 encoder.compress(level, src, dst)
             }),
+            Self::PostgresHeap | Self::PostgresBtree => Err(NEEDS_MODEL),
             Self::Deflate => DEFLATE_ENCODER.with_borrow_mut(|slot| {
                 let compressor = match slot {
                     Some((l, compressor)) if *l == level => compressor,
@@ -114,6 +128,7 @@ impl Codec {
                 };
                 decoder.decompress(out, payload).map_err(zstd_safe::get_error_name)
             }),
+            Self::PostgresHeap | Self::PostgresBtree => Err(NEEDS_MODEL),
             Self::Deflate => DEFLATE_DECODER.with_borrow_mut(|decoder| {
                 decoder.deflate_decompress(payload, out).map_err(|_| "not a DEFLATE stream of its length")
             }),

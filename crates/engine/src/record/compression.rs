@@ -19,6 +19,9 @@ pub enum Compression {
     Zstd(u8),
     /// DEFLATE, level 1..=12: for comparison with file systems that have it.
     Zlib(u8),
+    /// Pages of databases taken apart by learned models; text within them by zstd of this level, 1..=19. Pages that no model
+    /// describes by zstd-1.
+    Page(u8),
     /// What measured as the best trade of space for time on database pages: zstd-1.
     #[default]
     Auto,
@@ -26,16 +29,17 @@ pub enum Compression {
 
 const ZSTD_LEVELS: RangeInclusive<u8> = 1..=19;
 const ZSTD_DEFAULT: u8 = 3;
+const PAGE_DEFAULT: u8 = 3;
 const ZLIB_LEVELS: RangeInclusive<u8> = 1..=12;
 const ZLIB_DEFAULT: u8 = 6;
 /// What `auto` stands for; figures in docs/decisions/0002-codecs.md.
 const AUTO_ZSTD_LEVEL: u8 = 1;
 
 /// Words that a mistyped one is compared with.
-const WORDS: [&str; 5] = ["off", "lz4", "zstd", "zlib", "auto"];
+const WORDS: [&str; 6] = ["off", "lz4", "zstd", "zlib", "page", "auto"];
 
 impl Compression {
-    /// The codec and its level (0 where it has none). A level out of range, which parsing never gives, counts as
+    /// The codec of pages that no model describes and its level (0 where it has none). A level out of range, which parsing never gives, counts as
     /// the nearest one.
     pub(super) fn codec(self) -> (Codec, u8) {
         let within = |level: u8, levels: RangeInclusive<u8>| level.clamp(*levels.start(), *levels.end());
@@ -44,7 +48,17 @@ impl Compression {
             Self::Lz4 => (Codec::Lz4, 0),
             Self::Zstd(level) => (Codec::Zstd, within(level, ZSTD_LEVELS)),
             Self::Zlib(level) => (Codec::Deflate, within(level, ZLIB_LEVELS)),
-            Self::Auto => (Codec::Zstd, AUTO_ZSTD_LEVEL),
+            Self::Auto | Self::Page(_) => (Codec::Zstd, AUTO_ZSTD_LEVEL),
+        }
+    }
+
+    /// Level of zstd for text within pages, where models are used.
+    #[must_use]
+    pub fn model_level(self) -> Option<u8> {
+        if let Self::Page(level) = self {
+            Some(level.clamp(*ZSTD_LEVELS.start(), *ZSTD_LEVELS.end()))
+        } else {
+            None
         }
     }
 }
@@ -58,6 +72,8 @@ impl fmt::Display for Compression {
             Self::Zstd(level) => write!(f, "zstd-{level}"),
             Self::Zlib(ZLIB_DEFAULT) => f.write_str("zlib"),
             Self::Zlib(level) => write!(f, "zlib-{level}"),
+            Self::Page(PAGE_DEFAULT) => f.write_str("page"),
+            Self::Page(level) => write!(f, "page-{level}"),
             Self::Auto => f.write_str("auto"),
         }
     }
@@ -66,7 +82,7 @@ impl fmt::Display for Compression {
 impl FromStr for Compression {
     type Err = Error;
 
-    /// Parses `off`, `lz4`, `zstd`, `zstd-N`, `zlib`, `zlib-N` or `auto`, in any case. [`Error::Invalid`] lists
+    /// Parses `off`, `lz4`, `zstd`, `zstd-N`, `zlib`, `zlib-N`, `page`, `page-N` or `auto`, in any case. [`Error::Invalid`] lists
     /// these and names the one most like what was typed.
     fn from_str(typed: &str) -> Result<Self> {
         let word = typed.trim().to_ascii_lowercase();
@@ -75,12 +91,14 @@ impl FromStr for Compression {
             "lz4" => return Ok(Self::Lz4),
             "zstd" => return Ok(Self::Zstd(ZSTD_DEFAULT)),
             "zlib" => return Ok(Self::Zlib(ZLIB_DEFAULT)),
+            "page" => return Ok(Self::Page(PAGE_DEFAULT)),
             "auto" => return Ok(Self::Auto),
             _ => {}
         }
         let level = |text: &str, levels: RangeInclusive<u8>| text.parse().ok().filter(|n| levels.contains(n));
         let parsed = match word.split_once('-') {
             Some(("zstd", n)) => level(n, ZSTD_LEVELS).map(Self::Zstd),
+            Some(("page", n)) => level(n, ZSTD_LEVELS).map(Self::Page),
             Some(("zlib", n)) => level(n, ZLIB_LEVELS).map(Self::Zlib),
             _ => None,
         };
@@ -93,12 +111,13 @@ fn unknown(typed: &str, word: &str) -> Error {
     let nearest = WORDS.into_iter().map(|w| (distance(stem, w), w)).min();
     let hint = match nearest {
         Some((0, "zstd")) => "; zstd has the levels 1 to 19".to_owned(),
+        Some((0, "page")) => "; page has the levels 1 to 19".to_owned(),
         Some((0, "zlib")) => "; zlib has the levels 1 to 12".to_owned(),
         Some((distance, word)) if distance <= 2 => format!("; did you mean {word}?"),
         _ => String::new(),
     };
     Error::Invalid(format!(
-        "compression cannot be \"{typed}\": choose off, lz4, zstd, zstd-1 to zstd-19, zlib, zlib-1 to zlib-12 or auto{hint}"
+        "compression cannot be \"{typed}\": choose off, lz4, zstd, zstd-1 to zstd-19, zlib, zlib-1 to zlib-12, page, page-1 to page-19 or auto{hint}"
     ))
 }
 

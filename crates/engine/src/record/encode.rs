@@ -2,14 +2,19 @@
 
 use std::cell::RefCell;
 
+use pagefold_codec::Model;
+
 use super::codec::Refusal;
-use super::{Codec, Compression};
+use super::{Codec, Compression, ModelId, Models, models};
 use crate::limits::RECORDSIZE_MAX;
 use crate::{Error, Result};
 
 /// A payload is kept compressed if it saves at least one part in so many, about 3 %: less does not pay for the
 /// decoding of every later read.
 const MIN_SAVING: usize = 32;
+
+/// A record by a model that is longer than one part in so many of its page is compared with the generic codec's.
+const DOUBTFUL: usize = 4;
 
 /// What became of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +77,33 @@ impl Encoder {
         Encoded::Stored { codec: used }
     }
 
+    /// As [`Encoder::encode`], by a model where that pays. A page that the model does not describe, or describes badly, gets the
+    /// codec of `compression`.
+    pub fn encode_by(
+        &self,
+        page: &[u8],
+        (id, model): (ModelId, &Model),
+        compression: Compression,
+        out: &mut Vec<u8>,
+    ) -> Encoded {
+        let begin = out.len();
+        if without_trailing_zeros(page).is_empty() || !models::encode(id, model, page, out) {
+            return self.encode(page, compression, out);
+        }
+        let modelled = out.len() - begin;
+        if modelled * DOUBTFUL <= page.len() {
+            return Encoded::Stored { codec: models::codec_of(model) };
+        }
+        let generic = self.encode(page, compression, out);
+        let pays = modelled <= page.len() - page.len().div_ceil(MIN_SAVING);
+        if pays && out.len() - begin > 2 * modelled {
+            out.truncate(begin + modelled);
+            return Encoded::Stored { codec: models::codec_of(model) };
+        }
+        out.drain(begin..begin + modelled);
+        generic
+    }
+
     /// The payload, or `None` if raw is better.
     fn compress<'a>(
         &self,
@@ -113,6 +145,11 @@ impl Encoder {
 
 fn append(codec: Codec, logical_bytes: usize, payload: &[u8], out: &mut Vec<u8>) {
     out.reserve(payload.len() + 4);
+    append_header(codec, logical_bytes, out);
+    out.extend_from_slice(payload);
+}
+
+pub(super) fn append_header(codec: Codec, logical_bytes: usize, out: &mut Vec<u8>) {
     out.push(codec.id());
     let mut rest = logical_bytes;
     while rest >= 0x80 {
@@ -120,7 +157,6 @@ fn append(codec: Codec, logical_bytes: usize, payload: &[u8], out: &mut Vec<u8>)
         rest >>= 7;
     }
     out.push(rest as u8);
-    out.extend_from_slice(payload);
 }
 
 fn without_trailing_zeros(page: &[u8]) -> &[u8] {
@@ -134,12 +170,12 @@ fn without_trailing_zeros(page: &[u8]) -> &[u8] {
 }
 
 /// A record's header, checked: `logical_bytes` is in 1..=[`RECORDSIZE_MAX`].
-struct Header {
-    codec: u8,
+pub(super) struct Header {
+    pub(super) codec: u8,
     logical_bytes: usize,
 }
 
-fn parse(record: &[u8]) -> Result<(Header, &[u8]), Refusal> {
+pub(super) fn parse(record: &[u8]) -> Result<(Header, &[u8]), Refusal> {
     let (&codec, mut rest) = record.split_first().ok_or("it is empty")?;
     let mut logical_bytes = 0;
     for shift in [0, 7, 14] {
@@ -166,10 +202,10 @@ pub fn logical_len(record: &[u8]) -> Result<usize> {
 
 /// Fills `out`, which is as long as the page, from its record.
 ///
-/// [`Error::Corrupt`] where the record is not well formed or longer than `out`, [`Error::Unsupported`] where its codec is
-/// not known here; the content of `out` is arbitrary then. Never panics and never allocates by what the record
+/// [`Error::Corrupt`] where the record is not well formed or longer than `out`, or its model is not among `models`;
+/// [`Error::Unsupported`] where its codec is not known here; what `models` says; the content of `out` is arbitrary then. Never panics and never allocates by what the record
 /// says. Callers check the record's checksum first ([`super::open`]).
-pub fn decode(record: &[u8], out: &mut [u8]) -> Result<()> {
+pub fn decode(record: &[u8], models: &dyn Models, out: &mut [u8]) -> Result<()> {
     let (header, payload) = parse(record).map_err(|why| Error::corrupt("record", why))?;
     let codec = match (header.codec, Codec::from_id(header.codec)) {
         (_, Some(codec)) => codec,
@@ -186,6 +222,11 @@ pub fn decode(record: &[u8], out: &mut [u8]) -> Result<()> {
         let detail = format!("it says to hold {logical_bytes} bytes of a page of {page_bytes}");
         return Err(Error::corrupt("record", detail));
     };
+    if codec.has_model() {
+        models::decode(codec, payload, models, logical)?;
+        zeros.fill(0);
+        return Ok(());
+    }
     match codec.decompress(payload, logical) {
         Ok(len_bytes) if len_bytes == logical_bytes => {
             zeros.fill(0);

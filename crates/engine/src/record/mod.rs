@@ -21,21 +21,24 @@
 //! | 3         | zstd     | one Zstandard frame without magic number, content size, checksum, dictionary id |
 //! | 4         | deflate  | one raw DEFLATE stream (what the user calls zlib, less its six bytes of framing) |
 //! | 5..=15    | reserved | further codecs that need nothing but the record                                 |
-//! | 16..=127  | reserved | codecs that know a page format                                                  |
+//! | 16        | postgresheap  | model id, and what the model made of a heap page of PostgreSQL             |
+//! | 17        | postgresbtree | likewise, of a B-tree page                                                 |
+//! | 18..=127  | reserved | further codecs that know a page format                                          |
 //! | 128..=191 | reserved | deltas                                                                          |
 //! | 192..=255 | reserved |                                                                                 |
 //!
-//! Records of the two large reserved groups need more than themselves to be decoded. Both put a reference
-//! between header and payload: a page-format codec the id of its relation's model (LEB128; 0 for none), a
-//! delta the raw address of its base record (8 bytes, little endian). They come in as further arms of
-//! [`decode`]'s dispatch, which then takes a source of models and bases as a parameter; header, ids, checksum and
-//! cache stay as they are. A version that does not know an id says so ([`crate::Error::Unsupported`]) instead of
+//! Records of the two large groups need more than themselves to be decoded. Both put a reference between header and payload:
+//! a page-format codec the number of its relation's model (LEB128, from 1 on), a delta the raw address of its base record
+//! (8 bytes, little endian). [`decode`] is given a source of models ([`Models`]). The logical length of a page-format
+//! record is that of the page: such a codec codes all of it. A version that does not know an id says so ([`crate::Error::Unsupported`]) instead of
 //! calling the record damaged.
 
 mod cache;
 mod codec;
 mod compression;
 mod encode;
+mod metadata;
+mod models;
 mod recognise;
 #[cfg(test)]
 mod tests;
@@ -44,7 +47,9 @@ pub use cache::{CacheStats, Page, RecordCache};
 pub use codec::Codec;
 pub use compression::Compression;
 pub use encode::{Encoded, Encoder, decode, logical_len};
-pub use recognise::recordsize_hint;
+pub use metadata::{decode_metadata, encode_metadata};
+pub use models::{ModelId, Models, NoModels, codec_of, model_of};
+pub use recognise::{looks_like_postgres, recordsize_hint};
 
 use crate::types::Addr;
 use crate::{Error, Result};

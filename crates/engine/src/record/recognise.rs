@@ -33,6 +33,12 @@ pub fn recordsize_hint(offset: u64, data: &[u8], file_name: Option<&str>) -> Opt
         .filter(|bytes| bytes.is_power_of_two() && *bytes <= RECORDSIZE_MAX)
 }
 
+/// Whether `page` begins as pages of PostgreSQL do that are as long as it is.
+#[must_use]
+pub fn looks_like_postgres(page: &[u8]) -> bool {
+    Page { offset: 0, data: page }.postgres().is_some_and(|bytes| bytes as usize == page.len())
+}
+
 /// InnoDB writes its log in blocks of 512 bytes up to 4 KiB, at any block's offset.
 const INNODB_LOG_BYTES: u32 = 4096;
 /// Usual block of PostgreSQL's log.

@@ -13,6 +13,8 @@
 //! | number of slots | varint |
 //! | live bytes | varint |
 //! | bitmap of live slots, low bit first, length and bytes | varint + n |
+//! | number of models that its records use | varint |
+//! | per model: number - previous number | varint |
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -22,7 +24,7 @@ use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
 use super::directory::Directory;
-use crate::limits::CHUNK_BYTES;
+use crate::limits::{CHUNK_BYTES, MODELS_MAX, RECORD_BYTES_MAX, SEGMENT_SLOTS_MAX};
 use crate::space::{Chunk, Extent};
 use crate::types::SLOT_BITS;
 use crate::wire::{Reader, put_bytes, put_varint};
@@ -33,6 +35,11 @@ pub const TABLE_PAGE_SEGMENTS: u64 = 64;
 
 /// Bytes that a live record costs beside its own: its entries in batch and segment directory.
 pub const RECORD_OVERHEAD_BYTES: u64 = 16;
+
+/// A page of the table is one record: bitmaps, lists of models, and 512 bytes for the rest of each segment.
+const _: () = assert!(
+    TABLE_PAGE_SEGMENTS as usize * (SEGMENT_SLOTS_MAX as usize / 8 + 5 * MODELS_MAX + 512) < RECORD_BYTES_MAX
+);
 
 /// Which slots are live.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -175,6 +182,8 @@ pub struct Segment {
     pub live_bytes: u64,
     /// Which slots are live.
     pub live: LiveMap,
+    /// Models that its records use, ascending; and perhaps some that only records used that are dead by now.
+    pub models: Vec<u32>,
 }
 
 impl Segment {
@@ -182,7 +191,7 @@ impl Segment {
     pub fn fresh(id: u64, chunk: Chunk) -> Self {
         let extent = Extent { chunk, start: 0, len_bytes: CHUNK_BYTES as u32 };
         let parts = vec![Part { first_slot: 0, extent, directory: None }];
-        Self { id, parts, slots: 0, live_bytes: 0, live: LiveMap::default() }
+        Self { id, parts, slots: 0, live_bytes: 0, live: LiveMap::default(), models: Vec::new() }
     }
     /// Space that its live records account for, in bytes.
     pub fn used_bytes(&self) -> u64 {
@@ -201,6 +210,12 @@ impl Segment {
         put_varint(out, self.slots.into());
         put_varint(out, self.live_bytes);
         self.live.encode(out);
+        put_varint(out, self.models.len() as u64);
+        let mut previous = 0;
+        for model in &self.models {
+            put_varint(out, (model - previous).into());
+            previous = *model;
+        }
     }
     fn decode(previous: u64, reader: &mut Reader<'_>) -> Result<Self> {
         let id = previous.checked_add(reader.varint()?).filter(|id| *id > 0 && *id < 1 << (64 - SLOT_BITS));
@@ -212,8 +227,26 @@ impl Segment {
             return Err(reader.bad("a segment has more than a chunk holds"));
         }
         let live = LiveMap::decode(reader, slots)?;
-        Ok(Self { id, parts, slots, live_bytes, live })
+        let models = decode_models(reader)?;
+        Ok(Self { id, parts, slots, live_bytes, live, models })
     }
+}
+
+/// Numbers of models: they ascend from 1 on.
+fn decode_models(reader: &mut Reader<'_>) -> Result<Vec<u32>> {
+    let count = reader.varint()?;
+    if count > MODELS_MAX as u64 {
+        return Err(reader.bad("a segment uses more models than there can be"));
+    }
+    let mut models = Vec::with_capacity(count as usize);
+    let mut last = 0_u32;
+    for _ in 0..count {
+        let step = reader.varint_u32()?;
+        let next = last.checked_add(step).filter(|_| step > 0);
+        last = next.ok_or_else(|| reader.bad("the models of a segment do not ascend"))?;
+        models.push(last);
+    }
+    Ok(models)
 }
 
 /// Pages of the table as they were at one instant, to be stored by a checkpoint.
@@ -240,6 +273,26 @@ struct Inner {
     open: BTreeMap<u64, Directory>,
     dirty: BTreeSet<u64>,
     used_bytes: u64,
+    /// How many segments list each model.
+    models: BTreeMap<u32, u64>,
+}
+
+impl Inner {
+    fn count_models(&mut self, models: &[u32]) {
+        for model in models {
+            *self.models.entry(*model).or_default() += 1;
+        }
+    }
+
+    fn discount_models(&mut self, models: &[u32]) {
+        for model in models {
+            let count = self.models.entry(*model).or_default();
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.models.remove(model);
+            }
+        }
+    }
 }
 
 /// The segment table of an open pool.
@@ -261,6 +314,7 @@ impl Segments {
     pub fn insert(&self, segment: Segment) {
         let mut inner = self.inner.write();
         inner.used_bytes += segment.used_bytes();
+        inner.count_models(&segment.models);
         if segment.parts.iter().any(|part| part.directory.is_none()) {
             inner.open.entry(segment.id).or_default();
         }
@@ -277,6 +331,12 @@ impl Segments {
         for state in entries {
             directory.push(state.entry);
             segment.slots = state.entry.slot + 1;
+            if let Some(model) = state.model
+                && let Err(at) = segment.models.binary_search(&model)
+            {
+                segment.models.insert(at, model);
+                *inner.models.entry(model).or_default() += 1;
+            }
             if state.live && segment.live.set(state.entry.slot) {
                 segment.live_bytes += u64::from(state.entry.len_bytes);
                 inner.used_bytes += u64::from(state.entry.len_bytes) + RECORD_OVERHEAD_BYTES;
@@ -317,11 +377,17 @@ impl Segments {
         Ok(())
     }
 
-    /// The segment lies elsewhere now. Returns where it was.
-    pub fn relocate(&self, id: u64, parts: Vec<Part>) -> Result<Vec<Part>> {
+    /// The segment lies elsewhere now, and its records use these models, ascending. Returns where it was.
+    pub fn relocate(&self, id: u64, parts: Vec<Part>, models: Vec<u32>) -> Result<Vec<Part>> {
         let mut inner = self.inner.write();
+        if !inner.segments.contains_key(&id) {
+            return Err(no_segment(id));
+        }
+        inner.count_models(&models);
         let segment = inner.segments.get_mut(&id).ok_or_else(|| no_segment(id))?;
         let old = std::mem::replace(&mut segment.parts, parts);
+        let before = std::mem::replace(&mut segment.models, models);
+        inner.discount_models(&before);
         inner.dirty.insert(id / TABLE_PAGE_SEGMENTS);
         Ok(old)
     }
@@ -363,6 +429,11 @@ impl Segments {
     /// Whether a record is live.
     pub fn is_live(&self, addr: Addr) -> bool {
         self.inner.read().segments.get(&addr.segment()).is_some_and(|segment| segment.live.get(addr.slot()))
+    }
+
+    /// How many segments have records that use `model`, or had: it is needed unless this is 0.
+    pub fn users_of_model(&self, model: u32) -> u64 {
+        self.inner.read().models.get(&model).copied().unwrap_or_default()
     }
 
     /// Memory that cached directories take, in bytes.
@@ -463,7 +534,9 @@ impl Segments {
         let mut parts = Vec::with_capacity(ids.len());
         for id in ids {
             if inner.segments.get(id).is_some_and(|segment| segment.live.count() == 0) {
-                parts.extend(inner.segments.remove(id).into_iter().flat_map(|segment| segment.parts));
+                let Some(segment) = inner.segments.remove(id) else { continue };
+                inner.discount_models(&segment.models);
+                parts.extend(segment.parts);
                 inner.open.remove(id);
             }
         }
@@ -478,6 +551,8 @@ pub struct DirEntryState {
     pub entry: super::DirEntry,
     /// Whether the record counts as live at once.
     pub live: bool,
+    /// The model that the record uses.
+    pub model: Option<u32>,
 }
 
 pub(super) enum Place {

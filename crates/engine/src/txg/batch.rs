@@ -138,6 +138,11 @@ impl<'a> Verified<'a> {
         let from = HEADER_BYTES + self.header.records.get() as usize * ENTRY_BYTES;
         self.bytes.get(from..from + self.header.ops_bytes.get() as usize).unwrap_or_default()
     }
+    /// The bytes of a record, whose entry was given for a batch at byte `base` of its segment.
+    pub fn record(&self, entry: &DirEntry, base: u32) -> &'a [u8] {
+        let from = entry.start.saturating_sub(base) as usize;
+        self.bytes.get(from..from + entry.len_bytes as usize).unwrap_or_default()
+    }
     /// The records' entries, for a batch that lies at byte `base` of its segment, and their kinds.
     pub fn entries(&self, base: u32) -> impl Iterator<Item = (DirEntry, u8)> + '_ {
         let records = self.header.records.get() as usize;

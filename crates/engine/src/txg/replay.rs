@@ -23,8 +23,8 @@ pub struct BatchView<'a> {
     pub end: u32,
     /// The checkpoint that its internal records belong to.
     pub checkpoint: u64,
-    /// Its records.
-    pub records: Vec<(DirEntry, RecordKind)>,
+    /// Its records, and their bytes.
+    pub records: Vec<(DirEntry, RecordKind, &'a [u8])>,
     /// Its operations.
     pub ops: &'a [u8],
 }
@@ -120,7 +120,7 @@ fn replay_segment(
             let kind = RecordKind::from_raw(kind).ok_or_else(|| {
                 Error::corrupt(format!("batch {}", position.txg), "a record has an unknown kind")
             })?;
-            records.push((entry, kind));
+            records.push((entry, kind, batch.record(&entry, position.used)));
         }
         end.position.next = batch.next();
         visit(BatchView {

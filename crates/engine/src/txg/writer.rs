@@ -27,12 +27,16 @@ pub enum RecordKind {
     Table = 2,
     /// The root of a checkpoint: never live, since the checkpoint protects it by its place in the log.
     Root = 3,
+    /// A model of pages: live once an operation puts it into a tree.
+    Model = 4,
 }
 
 impl RecordKind {
     /// From its stored form.
     pub fn from_raw(raw: u8) -> Option<Self> {
-        [Self::Page, Self::Node, Self::Table, Self::Root].into_iter().find(|kind| *kind as u8 == raw)
+        [Self::Page, Self::Node, Self::Table, Self::Root, Self::Model]
+            .into_iter()
+            .find(|kind| *kind as u8 == raw)
     }
 }
 
@@ -41,6 +45,8 @@ impl RecordKind {
 pub struct Rec {
     /// What it is.
     pub kind: RecordKind,
+    /// The model that it uses, which is in the log already.
+    pub model: Option<u32>,
     /// Its stored form.
     pub bytes: Vec<u8>,
 }
@@ -215,7 +221,7 @@ impl LogWriter {
             buf[at..at + record.bytes.len()].copy_from_slice(&record.bytes);
             let start = position.used + at as u32;
             let entry = DirEntry { slot, start, len_bytes: record.bytes.len() as u32, checksum };
-            entries.push(DirEntryState { entry, live: record.kind != RecordKind::Root });
+            entries.push(DirEntryState { entry, live: record.kind != RecordKind::Root, model: record.model });
             at += record.bytes.len();
             slot += 1;
         }

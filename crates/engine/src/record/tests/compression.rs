@@ -3,6 +3,7 @@ use crate::record::Compression;
 #[test]
 fn what_is_printed_is_parsed_back() {
     let levels = (1..=19).map(Compression::Zstd).chain((1..=12).map(Compression::Zlib));
+    let levels = levels.chain((1..=19).map(Compression::Page));
     for compression in levels.chain([Compression::Off, Compression::Lz4, Compression::Auto]) {
         assert_eq!(compression.to_string().parse::<Compression>().unwrap(), compression);
     }
@@ -15,6 +16,8 @@ fn users_type_it_in_their_ways() {
     assert_eq!(parse("zstd-3").to_string(), "zstd");
     assert_eq!(parse(" ZSTD-19 "), Compression::Zstd(19));
     assert_eq!(parse("zlib"), Compression::Zlib(6));
+    assert_eq!(parse("page"), Compression::Page(3));
+    assert_eq!(parse("page-9"), Compression::Page(9));
     assert_eq!(parse("Off"), Compression::Off);
     assert_eq!(Compression::default().to_string(), "auto");
 }
@@ -29,6 +32,7 @@ fn mistakes_are_answered_with_the_choices_and_the_nearest() {
         ("zstd-20", "zstd has the levels 1 to 19"),
         ("zlib-0", "zlib has the levels 1 to 12"),
         ("zstd-", "zstd has the levels"),
+        ("page-0", "page has the levels 1 to 19"),
     ] {
         let message = message(typed);
         assert!(message.contains(hint) && message.contains("zstd-1 to zstd-19"), "{message}");

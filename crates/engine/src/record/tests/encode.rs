@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use crate::limits::{RECORD_BYTES_MAX, RECORDSIZE_MAX};
-use crate::record::{Codec, Compression, Encoded, Encoder, decode, logical_len, open, seal};
+use crate::record::{Codec, Compression, Encoded, Encoder, NoModels, decode, logical_len, open, seal};
 use crate::{Addr, Error};
 
 const ALL: [Compression; 10] = [
@@ -76,7 +76,7 @@ fn golden_records_decode() {
         let record: Vec<u8> =
             (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect();
         let mut page = vec![0xEE; 100];
-        decode(&record, &mut page).unwrap_or_else(|e| panic!("{name}: {e}"));
+        decode(&record, &NoModels, &mut page).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(page[..64], expected, "{name}");
         assert!(page[64..].iter().all(|&b| b == 0), "{name}");
     }
@@ -100,7 +100,7 @@ fn zeros_are_not_stored_and_tails_of_zeros_neither() {
             let (_, record) = encode(&page, compression);
             assert_eq!(logical_len(&record).unwrap(), last + 1);
             let mut out = vec![0xEE; 4096];
-            decode(&record, &mut out).unwrap();
+            decode(&record, &NoModels, &mut out).unwrap();
             assert_eq!(out, page);
         }
     }
@@ -160,11 +160,11 @@ fn malformed_records_are_damaged_and_unknown_codecs_unsupported() {
         &[4, 5, 0xFF],
     ];
     for record in corrupt {
-        let outcome = decode(record, &mut page);
+        let outcome = decode(record, &NoModels, &mut page);
         assert!(matches!(outcome, Err(Error::Corrupt { .. })), "{record:?}: {outcome:?}");
     }
     for id in (5..=255).filter(|id| Codec::from_id(*id).is_none()) {
-        assert!(matches!(decode(&[id, 3, 1, 2, 3], &mut page), Err(Error::Unsupported(_))));
+        assert!(matches!(decode(&[id, 3, 1, 2, 3], &NoModels, &mut page), Err(Error::Unsupported(_))));
     }
     assert!(logical_len(&[1, 0x81, 0x80, 0x40]).is_err());
     assert_eq!(logical_len(&[1, 0x80, 0x80, 0x40]).unwrap(), RECORDSIZE_MAX as usize);
@@ -174,8 +174,8 @@ fn malformed_records_are_damaged_and_unknown_codecs_unsupported() {
 fn a_page_that_is_too_small_is_damage_not_overrun() {
     for compression in ALL {
         let (_, record) = encode(&text(8192), compression);
-        assert!(matches!(decode(&record, &mut vec![0; 8191]), Err(Error::Corrupt { .. })));
-        decode(&record, &mut vec![0; 8192]).unwrap();
+        assert!(matches!(decode(&record, &NoModels, &mut vec![0; 8191]), Err(Error::Corrupt { .. })));
+        decode(&record, &NoModels, &mut vec![0; 8192]).unwrap();
     }
 }
 
@@ -216,7 +216,7 @@ proptest! {
         } else {
             prop_assert!(record.len() <= page.len() + 4);
             let mut out = vec![0xEE; page.len()];
-            decode(&record, &mut out).unwrap();
+            decode(&record, &NoModels, &mut out).unwrap();
             prop_assert_eq!(out, page);
         }
     }
@@ -237,7 +237,7 @@ proptest! {
         }
         record.truncate(cut.index(record.len() + 1));
         let mut out = vec![0xEE; page.len() + 64];
-        let _ = decode(&record, &mut out[..page.len()]);
+        let _ = decode(&record, &NoModels, &mut out[..page.len()]);
         prop_assert!(out[page.len()..].iter().all(|&b| b == 0xEE));
     }
 
@@ -246,7 +246,7 @@ proptest! {
         if let Some(first) = record.first_mut() {
             *first = id;
         }
-        let _ = decode(&record, &mut [0; 256]);
+        let _ = decode(&record, &NoModels, &mut [0; 256]);
         let _ = logical_len(&record);
     }
 }

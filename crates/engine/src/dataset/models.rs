@@ -1,0 +1,278 @@
+//! The models of a pool: which there are, which is in use for new pages of which object, and those in memory.
+//!
+//! - M1: a model is in the log before any record that uses it, so that no prefix of the log has a record without its model.
+//! - M2: a model stays as long as a segment lists it; see [`crate::segment::Segments::users_of_model`]. It is dropped by a
+//!   checkpoint alone, at its cut: the log says nothing of it, and a crash undoes it.
+//! - M3: numbers of models are never used twice: the model with the highest number is not dropped.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use pagefold_codec::Model;
+use parking_lot::RwLock;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
+
+use super::live::LiveDataset;
+use super::shared::Shared;
+use crate::limits::{MODELS_MAX, RECORD_BYTES_MAX};
+use crate::record::{Codec, ModelId, Models, codec_of, decode_metadata};
+use crate::tree::{Edit, Value};
+use crate::wire::{Reader, put_varint};
+use crate::{Addr, Error, Key, Ptr, Result};
+
+/// Models in memory may take so much however small the budget is: reading each page would mean loading its model.
+const MEMORY_BYTES_MIN: u64 = 4 << 20;
+/// Expected size of a model in memory, to size the map.
+const MODEL_BYTES_TYPICAL: u64 = 256 << 10;
+/// Smallest shard: several of the largest models fit.
+const SHARD_BYTES: u64 = 8 << 20;
+/// Most shards: every page that is decoded looks here.
+const SHARDS_MAX: u64 = 32;
+
+/// What a tree knows of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelEntry {
+    /// Its record.
+    pub ptr: Ptr,
+    /// The codec of the pages that it describes.
+    pub codec: Codec,
+    /// The object it was learned from, whose new pages it codes until there is a later one.
+    pub object: u64,
+    /// Models that were learned from this object before.
+    pub generation: u32,
+    /// Pages that it was learned from.
+    pub sampled_pages: u32,
+    /// Pages that the object had then.
+    pub object_pages: u64,
+    /// Average length of the sampled pages' records, in bytes.
+    pub record_bytes: u32,
+}
+
+impl ModelEntry {
+    /// The stored form.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(24);
+        for value in [
+            self.ptr.addr.raw(),
+            self.ptr.len_bytes.into(),
+            self.codec.id().into(),
+            self.object,
+            self.generation.into(),
+            self.sampled_pages.into(),
+            self.object_pages,
+            self.record_bytes.into(),
+        ] {
+            put_varint(&mut out, value);
+        }
+        out
+    }
+
+    /// Reads the stored form.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut reader = Reader::new(bytes, "entry of a model");
+        let addr = Addr::from_raw(reader.varint()?).ok_or_else(|| reader.bad("its record has no address"))?;
+        let len_bytes = reader.varint_u32()?;
+        if len_bytes == 0 || len_bytes as usize > RECORD_BYTES_MAX {
+            return Err(reader.bad("its record has an impossible length"));
+        }
+        let codec = u8::try_from(reader.varint()?).ok().and_then(Codec::from_id);
+        let entry = Self {
+            ptr: Ptr { addr, len_bytes },
+            codec: codec.ok_or_else(|| reader.bad("its codec is not known"))?,
+            object: reader.varint()?,
+            generation: reader.varint_u32()?,
+            sampled_pages: reader.varint_u32()?,
+            object_pages: reader.varint()?,
+            record_bytes: reader.varint_u32()?,
+        };
+        reader.end()?;
+        Ok(entry)
+    }
+}
+
+/// A model in memory.
+#[derive(Clone)]
+struct InMemory {
+    model: Arc<Model>,
+    /// What it takes, which is not found out for nothing.
+    bytes: u64,
+}
+
+impl InMemory {
+    fn new(model: Arc<Model>) -> Self {
+        let bytes = model.memory_bytes() as u64;
+        Self { model, bytes }
+    }
+}
+
+#[derive(Clone)]
+struct ByMemory;
+
+impl Weighter<ModelId, InMemory> for ByMemory {
+    fn weight(&self, _: &ModelId, loaded: &InMemory) -> u64 {
+        loaded.bytes
+    }
+}
+
+#[derive(Default)]
+struct Known {
+    entries: BTreeMap<ModelId, ModelEntry>,
+    current: HashMap<u64, ModelId>,
+}
+
+/// All models of a pool.
+pub struct ModelTable {
+    known: RwLock<Known>,
+    loaded: Cache<ModelId, InMemory, ByMemory>,
+}
+
+impl ModelTable {
+    /// No models, of which those in memory may take so many bytes.
+    pub fn new(cache_bytes: u64) -> Self {
+        let bytes = cache_bytes.max(MEMORY_BYTES_MIN);
+        let items = (bytes / MODEL_BYTES_TYPICAL).clamp(16, MODELS_MAX as u64) as usize;
+        let shards = (bytes / SHARD_BYTES).clamp(1, SHARDS_MAX) as usize;
+        let options = OptionsBuilder::new()
+            .estimated_items_capacity(items)
+            .weight_capacity(bytes)
+            .shards(shards)
+            .build();
+        let (hashing, lifecycle) = (DefaultHashBuilder::default(), DefaultLifecycle::default());
+        let loaded = match options {
+            Ok(options) => Cache::with_options(options, ByMemory, hashing, lifecycle),
+            // Only said where a required option is missing; none is.
+            Err(_) => Cache::with(items, bytes, ByMemory, hashing, lifecycle),
+        };
+        Self { known: RwLock::default(), loaded }
+    }
+
+    /// Adds a model; it codes new pages of its object from now on.
+    pub fn insert(&self, id: ModelId, entry: ModelEntry, model: Option<Arc<Model>>) {
+        let mut known = self.known.write();
+        known.entries.insert(id, entry);
+        let current = known.current.entry(entry.object).or_insert(id);
+        *current = id.max(*current);
+        drop(known);
+        if let Some(model) = model {
+            self.loaded.insert(id, InMemory::new(model));
+        }
+    }
+
+    /// Forgets a model.
+    pub fn remove(&self, id: ModelId) {
+        let mut known = self.known.write();
+        let removed = known.entries.remove(&id);
+        if let Some(entry) = removed
+            && known.current.get(&entry.object) == Some(&id)
+        {
+            known.current.remove(&entry.object);
+        }
+        drop(known);
+        self.loaded.remove(&id);
+    }
+
+    /// What is known of a model.
+    pub fn get(&self, id: ModelId) -> Option<ModelEntry> {
+        self.known.read().entries.get(&id).copied()
+    }
+
+    /// All models, by number.
+    pub fn all(&self) -> Vec<(ModelId, ModelEntry)> {
+        self.known.read().entries.iter().map(|(id, entry)| (*id, *entry)).collect()
+    }
+
+    /// The model that codes new pages of `object`.
+    pub fn current(&self, object: u64) -> Option<ModelId> {
+        self.known.read().current.get(&object).copied()
+    }
+
+    /// The number of the next model; `None` if there is no room for another one.
+    pub fn next_id(&self) -> Option<ModelId> {
+        let known = self.known.read();
+        let last = known.entries.last_key_value().map_or(0, |(id, _)| *id);
+        if known.entries.len() < MODELS_MAX { last.checked_add(1) } else { None }
+    }
+
+    fn in_memory(&self, id: ModelId) -> Option<Arc<Model>> {
+        self.loaded.get(&id).map(|loaded| loaded.model)
+    }
+
+    /// Memory that loaded models take, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.loaded.weight()
+    }
+}
+
+impl Models for Shared {
+    fn model(&self, id: ModelId) -> Result<Arc<Model>> {
+        if let Some(model) = self.models.in_memory(id) {
+            return Ok(model);
+        }
+        let entry = self.models.get(id).ok_or_else(|| unknown(id))?;
+        let bytes = decode_metadata(&self.read_record(entry.ptr.addr)?)?;
+        let model = Model::from_bytes(&bytes).map_err(|why| {
+            Error::corrupt(format!("model {id} (record {})", entry.ptr.addr), why.to_string())
+        })?;
+        if codec_of(&model) != entry.codec {
+            return Err(Error::corrupt(format!("model {id}"), "it is for another codec than its entry says"));
+        }
+        let model = Arc::new(model);
+        self.models.loaded.insert(id, InMemory::new(Arc::clone(&model)));
+        Ok(model)
+    }
+}
+
+/// The models that are in memory, for readers that must not wait: [`Error::Busy`] for others.
+pub(super) struct Loaded<'a>(pub(super) &'a ModelTable);
+
+impl Models for Loaded<'_> {
+    fn model(&self, id: ModelId) -> Result<Arc<Model>> {
+        self.0.in_memory(id).ok_or_else(|| Error::Busy(format!("model {id} is not in memory")))
+    }
+}
+
+impl LiveDataset {
+    /// Learns from the tree which models there are (when the pool is opened).
+    pub fn load_models(&self) -> Result<()> {
+        let (from, to) = (Key::model(0), Key::new(0, Key::MODEL + 1, 0));
+        for (key, value) in self.tree.range(&from, &to, usize::MAX)? {
+            let id = ModelId::try_from(key.offset).ok().filter(|id| *id > 0);
+            let (Some(id), Value::Bytes(bytes)) = (id, value) else {
+                return Err(Error::corrupt("models of a dataset", "one has an impossible key or value"));
+            };
+            self.shared.models.insert(id, ModelEntry::decode(&bytes)?, None);
+        }
+        Ok(())
+    }
+
+    /// Puts a model, which is in the log, into the tree.
+    pub fn put_model(&self, id: ModelId, entry: ModelEntry, model: Arc<Model>) -> Result<()> {
+        let value = Value::Bytes(entry.encode().into());
+        self.edit(&mut std::iter::once(Edit::Put(Key::model(id), value)))?;
+        self.shared.models.insert(id, entry, Some(model));
+        Ok(())
+    }
+
+    /// Drops the models that nothing needs (M2). The caller holds the gate's write side, and nothing is pending: the tree is
+    /// what the log says.
+    pub fn drop_models(&self) -> Result<()> {
+        let all = self.shared.models.all();
+        let Some((last, _)) = all.last().copied() else { return Ok(()) };
+        for (id, entry) in all {
+            let used = self.shared.segments.users_of_model(id) > 0;
+            let current = self.shared.models.current(entry.object) == Some(id);
+            if used || id == last || (current && self.usage.lock().get(&self.tree, entry.object)?.pages > 0) {
+                continue;
+            }
+            self.edit(&mut std::iter::once(Edit::Delete(Key::model(id))))?;
+            self.shared.models.remove(id);
+            self.shared.segments.mark_dead(&[entry.ptr]);
+        }
+        Ok(())
+    }
+}
+
+fn unknown(id: ModelId) -> Error {
+    Error::corrupt(format!("model {id}"), "the pool does not have it")
+}

@@ -1,0 +1,341 @@
+//! Models of relations: which object wants one, learning it from its pages, and adopting it.
+//!
+//! Commits count what becomes of pages that look like a database's ([`Watch`]); [`Pool::learn`] looks at the counts. It holds
+//! no lock while it reads and learns, and one call learns at most one model, so that whoever calls it decides how much time
+//! goes there. What it does follows from the state of the pool alone.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use pagefold_codec::{Model, Options};
+
+use super::Pool;
+use super::commit::Stored;
+use crate::dataset::pending::PageBuf;
+use crate::dataset::redo::{REDO_FIXED_BYTES, Redo};
+use crate::dataset::{Dataset, ModelEntry, count};
+use crate::record::{Compression, Encoder, ModelId, Models, codec_of, encode_metadata, looks_like_postgres};
+use crate::txg::{Rec, RecordKind};
+use crate::{Key, Result};
+
+/// Objects that are watched at most: an entry takes about 100 bytes.
+const WATCHED_MAX: usize = 16 << 10;
+/// An object's model is learned anew once so many times its pages were written as it had when the model was learned.
+const GROWTH: u64 = 4;
+/// Of so many sampled pages one is kept from learning, to compare the old model with the new.
+const HELD_OUT: usize = 6;
+/// Longest entry of a model in the log.
+const ENTRY_BYTES_MAX: usize = REDO_FIXED_BYTES + 64;
+
+/// When and from what models are learned.
+#[derive(Clone, Copy, Debug)]
+pub struct LearnOptions {
+    /// Pages without a model, or coded badly by it, from which on an object gets one.
+    pub pages_min: u64,
+    /// Pages to learn from, spread over the object.
+    pub sample_pages: u64,
+}
+
+impl Default for LearnOptions {
+    fn default() -> Self {
+        // Fewer pages do not pay for a model of some KiB; more do not make a better one.
+        Self { pages_min: 200, sample_pages: 300 }
+    }
+}
+
+/// What came of an attempt to learn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Learned {
+    /// The object.
+    pub object: u64,
+    /// Number of the model that codes its new pages from now on; `None` if no model gains.
+    pub adopted: Option<ModelId>,
+}
+
+/// What became of an object's pages since its model was adopted, or since it has been watched.
+#[derive(Clone, Copy, Debug, Default)]
+struct Watched {
+    /// Pages that its model coded, and their records' bytes.
+    coded: u64,
+    coded_bytes: u64,
+    /// Pages that no model coded.
+    others: u64,
+    /// Pages of both kinds when learning failed the last time.
+    tried_at: u64,
+}
+
+impl Watched {
+    fn pages(&self) -> u64 {
+        self.coded + self.others
+    }
+
+    /// Whether a model is wanted, with `entry` the one in use.
+    fn is_due(&self, entry: Option<&ModelEntry>, pages_min: u64) -> bool {
+        if self.pages() < pages_min.max(2 * self.tried_at) {
+            return false;
+        }
+        let Some(entry) = entry else { return true };
+        let refused = self.others * 10 > self.pages();
+        let longer = self.coded_bytes * 4 > self.coded * u64::from(entry.record_bytes) * 5;
+        let grown = self.pages() >= entry.object_pages.saturating_mul(GROWTH);
+        refused || longer || grown
+    }
+}
+
+/// The objects whose pages look like a database's.
+#[derive(Default)]
+pub(super) struct Watch {
+    objects: BTreeMap<u64, Watched>,
+}
+
+impl Watch {
+    fn note(&mut self, object: u64, modelled: bool, record_bytes: usize) {
+        if self.objects.len() >= WATCHED_MAX && !self.objects.contains_key(&object) {
+            self.thin_out();
+        }
+        let watched = self.objects.entry(object).or_default();
+        if modelled {
+            watched.coded += 1;
+            watched.coded_bytes += record_bytes as u64;
+        } else {
+            watched.others += 1;
+        }
+    }
+
+    /// Forgets the half that has been written least: most of it is small, or deleted.
+    fn thin_out(&mut self) {
+        let mut pages: Vec<u64> = self.objects.values().map(Watched::pages).collect();
+        let middle = pages.len() / 2;
+        let least = *pages.select_nth_unstable(middle).1;
+        self.objects.retain(|_, watched| watched.pages() > least);
+    }
+}
+
+/// The models in use for the objects of a commit.
+pub(super) type Current = HashMap<u64, (ModelId, Arc<Model>)>;
+
+impl Pool {
+    /// The models that code new pages of these objects.
+    pub(super) fn current_models(
+        &self,
+        pages: &[((u64, u64), &PageBuf)],
+        compression: Compression,
+    ) -> Current {
+        let mut found = Current::new();
+        if compression.model_level().is_none() {
+            return found;
+        }
+        let mut last = None;
+        for ((object, _), _) in pages {
+            if last.replace(*object) == Some(*object) {
+                continue;
+            }
+            let Some(id) = self.shared.models.current(*object) else { continue };
+            match self.shared.model(id) {
+                Ok(model) => drop(found.insert(*object, (id, model))),
+                Err(error) => {
+                    tracing::error!(%error, object, "a model cannot be used; pages are coded without it");
+                }
+            }
+        }
+        found
+    }
+
+    /// Counts what became of the pages of a commit.
+    pub(super) fn watch_pages(
+        &self,
+        pages: &[((u64, u64), &PageBuf)],
+        stored: &[Stored],
+        compression: Compression,
+    ) {
+        if compression.model_level().is_none() {
+            return;
+        }
+        let mut watch = self.watch.lock();
+        for (((object, _), page), stored) in pages.iter().zip(stored) {
+            let Some((record, model)) = stored else { continue };
+            if model.is_some() || looks_like_postgres(page) {
+                watch.note(*object, model.is_some(), record.len());
+            }
+        }
+    }
+
+    /// Learns a model for the object that wants one most, if any does, and adopts it if it gains. `None`: there was nothing to do.
+    ///
+    /// # Errors
+    /// Of reading pages and of writing the model.
+    pub fn learn(&self, options: &LearnOptions) -> Result<Option<Learned>> {
+        let Some(level) = self.shared.compression.read().model_level() else { return Ok(None) };
+        if self.shared.check_writable().is_err() || self.shared.models.next_id().is_none() {
+            return Ok(None);
+        }
+        let Some(object) = self.wants_model(options) else { return Ok(None) };
+        let learned = self.learn_from(object, level, options);
+        let deleted = self.dataset.usage(object).is_ok_and(|usage| usage.pages == 0);
+        let mut watch = self.watch.lock();
+        match &learned {
+            Ok(Some(_)) => drop(watch.objects.remove(&object)),
+            _ if deleted => drop(watch.objects.remove(&object)),
+            Ok(None) | Err(_) => {
+                if let Some(watched) = watch.objects.get_mut(&object) {
+                    watched.tried_at = watched.pages();
+                }
+            }
+        }
+        drop(watch);
+        Ok(Some(Learned { object, adopted: learned? }))
+    }
+
+    /// The object with the most pages that a model may gain on.
+    fn wants_model(&self, options: &LearnOptions) -> Option<u64> {
+        let models = &self.shared.models;
+        let watch = self.watch.lock();
+        let due = watch.objects.iter().filter(|(object, watched)| {
+            let entry = models.current(**object).and_then(|id| models.get(id));
+            watched.is_due(entry.as_ref(), options.pages_min)
+        });
+        // Of several the one with the lowest number, so that the same state has the same outcome.
+        due.max_by_key(|(object, watched)| (watched.pages(), u64::MAX - **object)).map(|(object, _)| *object)
+    }
+
+    fn learn_from(&self, object: u64, level: u8, options: &LearnOptions) -> Result<Option<ModelId>> {
+        let object_pages = self.dataset.usage(object)?.pages;
+        let sampled = self.sample(object, options.sample_pages)?;
+        if object_pages < options.pages_min || sampled.is_empty() {
+            return Ok(None);
+        }
+        let current = self.shared.models.current(object);
+        let (mut training, mut held_out): (Vec<&[u8]>, Vec<&[u8]>) = (Vec::new(), Vec::new());
+        for (at, page) in sampled.iter().enumerate() {
+            let kept = current.is_some() && at % HELD_OUT == HELD_OUT - 1;
+            if kept { held_out.push(page) } else { training.push(page) }
+        }
+        let options = Options { level: level.into(), relation_pages: object_pages };
+        let Some(learned) = pagefold_codec::learn(&training, options) else { return Ok(None) };
+        // Used is what will be read back: pages are verified with it.
+        let bytes = learned.to_bytes();
+        let model = match Model::from_bytes(&bytes) {
+            Ok(model) => model,
+            Err(error) => {
+                tracing::error!(%error, object, "a learned model cannot be read back and is not used");
+                return Ok(None);
+            }
+        };
+        // One that cannot be read is replaced in any case.
+        let old = current.and_then(|id| Some((id, self.shared.model(id).ok()?)));
+        if let Some((id, old)) = old {
+            let before = average_bytes(id, &old, &held_out);
+            let after = average_bytes(ModelId::MAX, &model, &held_out);
+            let saved = before.saturating_sub(after).saturating_mul(object_pages);
+            // A few percent are not worth another model in memory.
+            if after * 33 > before * 32 || saved < bytes.len() as u64 {
+                return Ok(None);
+            }
+        }
+        let before = current.and_then(|id| self.shared.models.get(id));
+        let generation = before.map_or(0, |before| before.generation + 1);
+        let record_bytes = average_bytes(ModelId::MAX, &model, &training) as u32;
+        let sampled_pages = training.len() as u32;
+        self.adopt(model, bytes, |ptr, codec| ModelEntry {
+            ptr,
+            codec,
+            object,
+            generation,
+            sampled_pages,
+            object_pages,
+            record_bytes,
+        })
+    }
+
+    /// Up to `wanted` pages that look like a database's, spread over the object.
+    fn sample(&self, object: u64, wanted: u64) -> Result<Vec<Vec<u8>>> {
+        let record_size = self.dataset.record_size(object)?;
+        let pages = self.dataset.end_page(object)?;
+        if wanted == 0 || record_size == 0 {
+            return Ok(Vec::new());
+        }
+        let mut sampled = Vec::new();
+        let mut next = 0;
+        for at in 0..wanted.min(pages) {
+            let from = next.max((u128::from(at) * u128::from(pages) / u128::from(wanted.min(pages))) as u64);
+            let Some(page) = self.dataset.next_data(object, from)? else { break };
+            next = page + 1;
+            let Some(offset) = page.checked_mul(record_size.into()) else { break };
+            let mut bytes = vec![0; record_size as usize];
+            self.dataset.read(object, record_size, offset, &mut bytes)?;
+            if looks_like_postgres(&bytes) {
+                sampled.push(bytes);
+            }
+        }
+        Ok(sampled)
+    }
+
+    /// Writes a model to the log, and then uses it: no record before it in the log can name it (M1). `None` if there is no room.
+    fn adopt(
+        &self,
+        model: Model,
+        bytes: Vec<u8>,
+        entry: impl FnOnce(crate::Ptr, crate::record::Codec) -> ModelEntry,
+    ) -> Result<Option<ModelId>> {
+        let record = Rec { kind: RecordKind::Model, model: None, bytes: encode_metadata(bytes) };
+        let claim = (record.bytes.len() + ENTRY_BYTES_MAX) as u64;
+        if !self.shared.reserve(claim, 0) {
+            return Ok(None);
+        }
+        let adopted = self.adopt_record(model, record, entry);
+        self.shared.release(claim);
+        adopted
+    }
+
+    fn adopt_record(
+        &self,
+        model: Model,
+        record: Rec,
+        entry: impl FnOnce(crate::Ptr, crate::record::Codec) -> ModelEntry,
+    ) -> Result<Option<ModelId>> {
+        self.make_room()?;
+        let mut log = self.log.lock();
+        self.check_failed()?;
+        let Some(id) = self.shared.models.next_id() else { return Ok(None) };
+        if self.shared.read_only.load(Ordering::Relaxed) {
+            // Exported meanwhile.
+            return Ok(None);
+        }
+        let codec = codec_of(&model);
+        let mut put = None;
+        let appended = log.writer.append(
+            0,
+            &[record],
+            ENTRY_BYTES_MAX,
+            |ptrs| {
+                let mut ops = Vec::new();
+                put = ptrs.first().map(|ptr| entry(*ptr, codec));
+                if let Some(entry) = &put {
+                    Redo::Put(self.dataset.id, Key::model(id), &entry.encode()).encode(&mut ops);
+                }
+                ops
+            },
+            false,
+        );
+        let appended = appended.inspect_err(|error| self.shared.fail(error))?;
+        log.window_bytes += appended.written_bytes;
+        count(&self.shared.counters.tree_bytes, appended.written_bytes);
+        let Some(entry) = put else { return Ok(None) };
+        let placed = self.dataset.put_model(id, entry, Arc::new(model));
+        placed.inspect_err(|error| self.shared.fail(error))?;
+        Ok(Some(id))
+    }
+}
+
+/// Average length of the records of `pages`, in bytes.
+fn average_bytes(id: ModelId, model: &Model, pages: &[&[u8]]) -> u64 {
+    let mut record = Vec::new();
+    let mut total = 0;
+    for page in pages {
+        record.clear();
+        Encoder::new().encode_by(page, (id, model), Compression::Page(1), &mut record);
+        total += record.len() as u64;
+    }
+    total / pages.len().max(1) as u64
+}

@@ -1,0 +1,87 @@
+//! Models: what records of page codecs need beside themselves.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use pagefold_codec::{Model, Scratch};
+
+use super::Codec;
+use super::encode::parse;
+use crate::wire::{Reader, put_varint};
+use crate::{Error, Result};
+
+/// Number of a model in its pool, from 1 on; never used twice.
+pub type ModelId = u32;
+
+/// Finds the models that records name.
+pub trait Models {
+    /// The model with this number. [`Error::Corrupt`] if there is none.
+    fn model(&self, id: ModelId) -> Result<Arc<Model>>;
+}
+
+/// For records that need no model: metadata.
+#[derive(Clone, Copy, Debug)]
+pub struct NoModels;
+
+impl Models for NoModels {
+    fn model(&self, id: ModelId) -> Result<Arc<Model>> {
+        Err(Error::corrupt(format!("model {id}"), "there are no models for records of this kind"))
+    }
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::new());
+}
+
+/// The model that a record needs, if it needs one. What is no record needs none.
+pub fn model_of(record: &[u8]) -> Option<ModelId> {
+    let (header, payload) = parse(record).ok()?;
+    let modelled = Codec::from_id(header.codec).is_some_and(Codec::has_model);
+    if modelled { Some(split(payload).ok()?.0) } else { None }
+}
+
+/// The model's number and what follows it.
+fn split(payload: &[u8]) -> Result<(ModelId, &[u8])> {
+    let mut reader = Reader::new(payload, "record");
+    let id = reader.varint_u32()?;
+    if id == 0 {
+        return Err(reader.bad("its model has no number"));
+    }
+    Ok((id, reader.take(reader.remaining())?))
+}
+
+/// The codec of pages that `model` describes.
+pub fn codec_of(model: &Model) -> Codec {
+    match model.kind() {
+        pagefold_codec::Kind::PostgresHeap => Codec::PostgresHeap,
+        pagefold_codec::Kind::PostgresBtree => Codec::PostgresBtree,
+    }
+}
+
+/// Appends the record of `page` to `out`, or leaves `out` as it is and says `false` if the page is not what the model describes.
+/// The record was decoded and compared.
+pub(super) fn encode(id: ModelId, model: &Model, page: &[u8], out: &mut Vec<u8>) -> bool {
+    let begin = out.len();
+    super::encode::append_header(codec_of(model), page.len(), out);
+    put_varint(out, id.into());
+    let coded = SCRATCH.with_borrow_mut(|scratch| model.encode(scratch, page, out));
+    if !coded {
+        out.truncate(begin);
+    }
+    coded
+}
+
+/// Fills `page` from what follows the header.
+pub(super) fn decode(codec: Codec, payload: &[u8], models: &dyn Models, page: &mut [u8]) -> Result<()> {
+    let (id, coded) = split(payload)?;
+    let model = models.model(id)?;
+    if codec_of(&model) != codec {
+        return Err(Error::corrupt(
+            "record",
+            format!("it is coded with {codec:?}, and model {id} is for another codec"),
+        ));
+    }
+    SCRATCH
+        .with_borrow_mut(|scratch| model.decode(scratch, coded, page))
+        .map_err(|why| Error::corrupt("record", format!("coded by model {id}: {why}")))
+}
