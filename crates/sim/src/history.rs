@@ -28,6 +28,10 @@ pub enum Fill {
     Noise,
     /// Compressible.
     Rows,
+    /// Pages of a table of PostgreSQL.
+    Heap,
+    /// Pages of an index.
+    Btree,
 }
 
 /// Part of a change.
@@ -66,6 +70,8 @@ pub enum Step {
     Fold,
     /// What the background would do.
     Maintain,
+    /// Learns a model of the object that wants one most.
+    Learn,
     /// Exports and opens again.
     Export,
     /// Reads and compares.
@@ -139,6 +145,8 @@ pub struct History {
     pub devices: Vec<u64>,
     /// Cache in bytes.
     pub cache_bytes: u64,
+    /// Pages are coded by models.
+    pub modelled: bool,
     /// Seed of the devices.
     pub seed: u64,
     /// What happens.
@@ -161,17 +169,20 @@ impl History {
         let devices: Vec<u64> = (0..count).map(|_| (130 + random.below(5) * 4) * MIB).collect();
         let cache_bytes = if random.percent(50) { 64 << 10 } else { 32 * MIB };
         let len = if theme == Theme::Full { random.within(100, 400) } else { random.within(10, 150) };
-        let mut writer = Writer { random, theme, devices: count, span: 0, acts: 0 };
+        // Of a sequence of its own, so that the other histories are what they were before there were models.
+        let modelled = Random::new(!seed).percent(40);
+        let mut writer = Writer { random, theme, modelled, devices: count, span: 0, acts: 0 };
         writer.span = 1 << writer.random.within(2, 8);
         writer.acts = writer.random.within(1, 8);
         let steps = (0..len).map(|_| writer.step()).collect();
-        Self { theme, devices, cache_bytes, seed, steps }
+        Self { theme, devices, cache_bytes, modelled, seed, steps }
     }
 }
 
 struct Writer {
     random: Random,
     theme: Theme,
+    modelled: bool,
     devices: u64,
     /// Pages of an object that this history uses.
     span: u64,
@@ -184,6 +195,9 @@ impl Writer {
         // A large pool takes long to compare: fewer crashes, more changes.
         if self.theme == Theme::Full && self.random.percent(85) {
             return if self.random.percent(94) { Step::Apply(self.change()) } else { Step::Maintain };
+        }
+        if self.modelled && self.random.percent(8) {
+            return Step::Learn;
         }
         match self.random.below(100) {
             0..62 => Step::Apply(self.change()),
@@ -294,7 +308,19 @@ impl Writer {
         }
     }
 
+    /// Pages of a relation: a table is object 4, an index object 5, and sometimes the other way round.
+    fn relation(&mut self) -> Act {
+        let object = self.random.within(4, 5);
+        let size = u64::from(record_size(object));
+        let fill = if (object == 4) == self.random.percent(90) { Fill::Heap } else { Fill::Btree };
+        let len = size * self.random.within(1, 16);
+        Act::Write { object, offset: self.page() * size, len, fill, seed: self.random.bits() }
+    }
+
     fn write(&mut self) -> Act {
+        if self.modelled && self.random.percent(50) {
+            return self.relation();
+        }
         let object = self.object();
         let size = u64::from(record_size(object));
         let full = self.theme == Theme::Full && self.random.percent(70);

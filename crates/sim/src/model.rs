@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use pagefold_codec::testing::{self, Keys, Schema, btree_page, heap_page};
 use pagefold_engine::Key;
 
 use crate::history::{Act, Fill, record_size};
@@ -25,11 +26,20 @@ pub struct State {
 /// The bytes that a write with this fill and seed stores.
 pub fn bytes(fill: Fill, seed: u64, len: u64) -> Vec<u8> {
     let mut random = Random::new(seed);
+    let mut pages = testing::Random::new(seed);
+    let aged = seed % 2 == 1;
     let mut out = Vec::with_capacity(len as usize + 32);
     while out.len() < len as usize {
         match fill {
             Fill::Zeros => out.resize(len as usize, 0),
             Fill::Noise => out.extend_from_slice(&random.bits().to_le_bytes()),
+            Fill::Heap => {
+                let block = random.below(1 << 17) as usize;
+                out.extend(heap_page(&mut pages, &Schema::simple(aged), block));
+            }
+            Fill::Btree => {
+                out.extend(btree_page(&mut pages, Keys::Pairs, aged, random.below(1 << 17) as usize));
+            }
             Fill::Rows => {
                 out.extend_from_slice(&random.below(100_000).to_le_bytes());
                 out.extend_from_slice(b"row of a table, and its columns.");

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pagefold_engine::Error;
 use pagefold_engine::dataset::{Change, Commit};
 use pagefold_engine::device::{Device, Fault, SimDevice};
-use pagefold_engine::pool::{CreateOptions, Flight, Guid, OpenOptions, Pool, create_on};
+use pagefold_engine::pool::{CreateOptions, Flight, Guid, LearnOptions, OpenOptions, Pool, create_on};
+use pagefold_engine::record::Compression;
 use pagefold_engine::segment::Devices;
 
 use crate::history::{Act, Fill, History, Step, Theme, record_size};
@@ -30,6 +31,8 @@ pub struct Stats {
     pub applies: u64,
     /// Changes refused for lack of space.
     pub refused: u64,
+    /// Models adopted.
+    pub learned: u64,
     /// Power cuts.
     pub crashes: u64,
     /// Times that the pool was opened.
@@ -47,6 +50,7 @@ impl Stats {
     pub const fn add(&mut self, other: &Self) {
         self.applies += other.applies;
         self.refused += other.refused;
+        self.learned += other.learned;
         self.crashes += other.crashes;
         self.opens += other.opens;
         self.failed += other.failed;
@@ -66,6 +70,9 @@ struct Begun {
     /// What the waiters were told: whether all is well.
     told: Arc<Mutex<Vec<bool>>>,
 }
+
+/// Histories are small; so are the relations that get models.
+const LEARN: LearnOptions = LearnOptions { pages_min: 12, sample_pages: 40 };
 
 /// Durable commits that may be between their halves at one time, as there are committing threads.
 const FLIGHTS_MAX: usize = 2;
@@ -124,6 +131,14 @@ fn options(history: &History, salt: u64) -> OpenOptions {
     OpenOptions { read_only: false, cache_bytes: history.cache_bytes, log_bytes: Some(16 << 20), salt }
 }
 
+fn open(history: &History, devices: Devices, salt: u64) -> pagefold_engine::Result<Arc<Pool>> {
+    let pool = Pool::open_on(devices, &options(history, salt))?;
+    if history.modelled {
+        pool.set_compression(Compression::Page(1));
+    }
+    Ok(pool)
+}
+
 /// The engine's form of acts, whose data `data` holds.
 fn changes<'d>(acts: &[Act], data: &'d [Vec<u8>]) -> Vec<Change<'d>> {
     let one = |(act, data): (&Act, &'d Vec<u8>)| match *act {
@@ -165,8 +180,7 @@ impl<'a> Sim<'a> {
         };
         let create = CreateOptions { force: false, created: 0, guid: Guid(*b"simulated pool 1") };
         create_on("sim", &sim.handles(), &create).map_err(|error| format!("create: {error}"))?;
-        sim.pool =
-            Some(Pool::open_on(sim.handles(), &options(history, 0)).map_err(|e| format!("first open: {e}"))?);
+        sim.pool = Some(open(history, sim.handles(), 0).map_err(|e| format!("first open: {e}"))?);
         Ok(sim)
     }
 
@@ -205,6 +219,7 @@ impl<'a> Sim<'a> {
                 }
                 Ok(())
             }
+            Step::Learn => self.learn(),
             Step::Export => self.export(),
             Step::Read { object, offset, len } => {
                 let read = compare_range(self.pool()?, &self.now, (*object, *offset, *len), self.terms());
@@ -340,6 +355,23 @@ impl<'a> Sim<'a> {
         }
     }
 
+    fn learn(&mut self) -> Outcome {
+        // It commits nothing, unless it has to make room.
+        let (before, opens) = ((self.committed, self.settled), self.stats.opens);
+        let mut adopted = false;
+        let learn = |pool: &Pool| {
+            let learned = pool.learn(&LEARN)?;
+            adopted = learned.is_some_and(|learned| learned.adopted.is_some());
+            Ok(())
+        };
+        self.call(learn, false)?;
+        if self.stats.opens == opens {
+            (self.committed, self.settled) = before;
+        }
+        self.stats.learned += u64::from(adopted);
+        Ok(())
+    }
+
     fn begin(&mut self, waiters: u64) -> Outcome {
         let pool = Arc::clone(self.pool()?);
         if self.begun.len() == FLIGHTS_MAX {
@@ -466,7 +498,7 @@ impl<'a> Sim<'a> {
             device.reopen();
         }
         let salt = self.stats.opens;
-        let mut opened = Pool::open_on(self.handles(), &options(self.history, salt));
+        let mut opened = open(self.history, self.handles(), salt);
         if opened.is_err() && self.history.theme == Theme::Faults {
             // A fault struck the opening itself; the next try meets none.
             self.stats.failed += 1;
@@ -474,7 +506,7 @@ impl<'a> Sim<'a> {
                 device.clear_faults();
                 device.reopen();
             }
-            opened = Pool::open_on(self.handles(), &options(self.history, salt));
+            opened = open(self.history, self.handles(), salt);
         }
         match opened {
             Ok(pool) => self.pool = Some(pool),

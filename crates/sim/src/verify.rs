@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use pagefold_engine::dataset::Attempt;
+use pagefold_engine::dataset::{Attempt, ModelEntry};
 use pagefold_engine::pool::Pool;
 use pagefold_engine::segment::RECORD_OVERHEAD_BYTES;
 use pagefold_engine::tree::{Value, Visit};
@@ -157,6 +157,9 @@ pub(crate) fn check(pool: &Pool, state: &State) -> Verdict {
                 if unique.insert(ptr.addr) {
                     used += stored;
                 }
+            }
+            Visit::Entry(key, Value::Bytes(bytes)) if key.kind == Key::MODEL => {
+                used += u64::from(ModelEntry::decode(&bytes)?.ptr.len_bytes) + RECORD_OVERHEAD_BYTES;
             }
             Visit::Entry(..) | Visit::Damaged(..) => {}
         }
