@@ -13,11 +13,12 @@ DESTDIR ?=
 ROUNDS ?= 200
 SEED ?=
 SEEDS ?= 1000
+OPS ?= 1000000
 BENCH ?=
 
 PAGEFOLD := target/release/pagefold
 
-.PHONY: help setup build demo test lint sim soak fill bench man install uninstall clean
+.PHONY: help setup build demo test lint sim posix soak fill bench man install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -51,6 +52,11 @@ lint: ## rustfmt, clippy, licences of what is linked
 sim: ## Crashes, faults and flipped bits on simulated devices: SEEDS=1000 histories from SEED=1 on
 	@scripts/setup build
 	cargo run --profile sim --locked --quiet -p pagefold-sim -- --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
+
+posix: ## The same system calls on a pool and on ext4, compared: OPS=1000000
+	@scripts/setup build test
+	cargo build --profile sim --locked --quiet -p pagefold-posix
+	@$(AS_ROOT) target/sim/pagefold-posix --ops $(OPS) $(if $(SEED),--seed $(SEED))
 
 soak: ## kill -9 the server under load, recover, verify, ROUNDS times
 	@scripts/setup build test

@@ -13,14 +13,15 @@ use crate::orphan;
 use crate::types::{Fallocate, Ino};
 
 impl Fs {
-    /// Allocates, punches, zeroes, collapses or inserts a range of `len` bytes.
+    /// Allocates, punches, zeroes, collapses or inserts a range of `len` bytes. With `kill_suid` set-id bits go, as with a
+    /// write.
     ///
     /// A copy-on-write pool cannot set space aside for pages that are yet to be compressed: allocating checks that the
     /// range would fit uncompressed, and lengthens the file.
     ///
     /// Errors: `Invalid` for an empty range, and where collapse or insert are not aligned to the recordsize
     /// (`Attr::blksize`) or reach the end of the file; `TooBig`, `NoSpace`.
-    pub fn fallocate(&self, ino: Ino, offset: u64, len: u64, mode: Fallocate) -> Result<()> {
+    pub fn fallocate(&self, ino: Ino, offset: u64, len: u64, mode: Fallocate, kill_suid: bool) -> Result<()> {
         self.writable()?;
         if len == 0 {
             return Err(FsError::Invalid("an empty range"));
@@ -51,7 +52,7 @@ impl Fs {
         let now = self.now();
         inode.mtime = now;
         inode.ctime = now;
-        self.kill_privileges(ino.0, inode, false, &mut changes)?;
+        self.kill_privileges(ino.0, inode, kill_suid, &mut changes)?;
         let orphaned = matches!(mode, Fallocate::Collapse | Fallocate::Insert);
         txn.commit(self.dataset(), changes)?;
         drop(txn);
@@ -134,7 +135,7 @@ impl Fs {
     }
 
     /// Copies up to `len` bytes, sharing whole records where both sides line up; returns how many: fewer than asked is
-    /// not the end of the file, 0 is.
+    /// not the end of the file, 0 is. With `kill_suid` set-id bits of the target go, as with a write.
     ///
     /// Errors: `Invalid` for overlapping ranges of one file; `TooBig`, `NoSpace`.
     pub fn copy_file_range(
@@ -144,6 +145,7 @@ impl Fs {
         to: Ino,
         to_offset: u64,
         len: u64,
+        kill_suid: bool,
     ) -> Result<u64> {
         self.writable()?;
         let (source, target) = (self.node(from)?, self.node(to)?);
@@ -169,7 +171,7 @@ impl Fs {
         let now = self.now();
         dst.mtime = now;
         dst.ctime = now;
-        self.kill_privileges(to.0, &mut dst, true, &mut changes)?;
+        self.kill_privileges(to.0, &mut dst, kill_suid, &mut changes)?;
         *txn.edit(to.0)? = dst;
         txn.commit(self.dataset(), changes)?;
         drop(txn);

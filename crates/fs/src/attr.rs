@@ -43,7 +43,8 @@ impl Fs {
             inode.mtime = now;
             self.kill_privileges(ino.0, inode, set.kill_suid, &mut changes)?;
         }
-        if set.uid.is_some() || set.gid.is_some() {
+        // What sets nothing is chown(2) with neither: on Linux it counts as a change.
+        if set.uid.is_some() || set.gid.is_some() || *set == SetAttr::default() {
             inode.uid = set.uid.unwrap_or(inode.uid);
             inode.gid = set.gid.unwrap_or(inode.gid);
             if inode.kind != FileKind::Directory {
@@ -61,7 +62,6 @@ impl Fs {
         set_time(&mut inode.atime, set.atime, now);
         set_time(&mut inode.mtime, set.mtime, now);
         match set.ctime {
-            SetTime::Omit if *set == SetAttr::default() => {}
             SetTime::Omit => inode.ctime = now,
             other => set_time(&mut inode.ctime, other, now),
         }

@@ -147,8 +147,9 @@ impl Fs {
         let inode = txn.edit(ino.0)?;
         let mut changes = Vec::new();
         if let Some(which) = Which::from_name(name) {
+            // An inode without ACL has the one that its mode says: taking that away is no mistake, and no change.
             if !inode.has(which.flag()) {
-                return Err(FsError::NoAttr);
+                return Ok(());
             }
             inode.set(which.flag(), false);
             changes.push(Change::Delete(which.key(ino.0)));
@@ -183,6 +184,9 @@ fn check_name(name: &[u8]) -> Result<()> {
     let stored = NAMESPACES.iter().any(|prefix| name.len() > prefix.len() && name.starts_with(prefix));
     if stored || Which::from_name(name).is_some() {
         return Ok(());
+    }
+    if NAMESPACES.contains(&name) {
+        return Err(FsError::Invalid("an attribute's name is its namespace alone"));
     }
     Err(FsError::Unsupported("extended attributes are user.*, trusted.*, security.* and POSIX ACLs"))
 }

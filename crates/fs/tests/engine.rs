@@ -214,16 +214,16 @@ fn change_file(fs: &Fs, f: Ino, other: (Ino, &[u8]), (offset, len): (u64, u64), 
         0..4 => drop(fine(fs.write(f, offset, &dice.bytes(len), WriteFlags::default()))),
         4 => drop(fine(fs.setattr(f, &size(offset)))),
         5 => drop(fine(fs.setattr(f, &size(0)))),
-        6 => drop(fine(fs.fallocate(f, offset, len, Fallocate::PunchHole))),
-        7 => drop(fine(fs.fallocate(f, offset, len, Fallocate::ZeroRange { keep_size: false }))),
-        8 => drop(fine(fs.fallocate(f, offset / page * page, page, Fallocate::Collapse))),
-        9 => drop(fine(fs.fallocate(f, offset / page * page, page, Fallocate::Insert))),
+        6 => drop(fine(fs.fallocate(f, offset, len, Fallocate::PunchHole, false))),
+        7 => drop(fine(fs.fallocate(f, offset, len, Fallocate::ZeroRange { keep_size: false }, false))),
+        8 => drop(fine(fs.fallocate(f, offset / page * page, page, Fallocate::Collapse, false))),
+        9 => drop(fine(fs.fallocate(f, offset / page * page, page, Fallocate::Insert, false))),
         10 => drop(fine(fs.setxattr(f, b"user.x", &dice.bytes(len / 100), XattrMode::Set, false))),
         _ => {
             if let Some(g) = fine(fs.create(other.0, other.1, 0o644, OpenFlags::default(), &USER)) {
                 // Both at the same place within a record, more often than not.
                 let to = if dice.roll(3) == 0 { offset + 1 } else { offset % page + dice.roll(4) * page };
-                fine(fs.copy_file_range(f, offset, g.ino, to, 3 * len));
+                fine(fs.copy_file_range(f, offset, g.ino, to, 3 * len, false));
                 fs.release(g.ino);
                 fs.forget(g.ino, 1);
             }

@@ -20,26 +20,26 @@ fn bed_with(len: usize) -> (Bed, Ino, Vec<u8>) {
 fn allocate_lengthens_and_stores_nothing() {
     let bed = Bed::with(1 << 20, OPTIONS);
     let f = bed.create(ROOT, "f").ino;
-    bed.fs.fallocate(f, 100, 5000, Allocate { keep_size: true }).unwrap();
+    bed.fs.fallocate(f, 100, 5000, Allocate { keep_size: true }, false).unwrap();
     assert_eq!(bed.fs.getattr(f).unwrap().size, 0);
-    bed.fs.fallocate(f, 100, 5000, Allocate { keep_size: false }).unwrap();
+    bed.fs.fallocate(f, 100, 5000, Allocate { keep_size: false }, false).unwrap();
     assert_eq!(bed.read(f, 0, 9999), [0; 5100]);
     assert_eq!(bed.dataset.pages(), 0);
-    let too_much = bed.fs.fallocate(f, 0, 2 << 20, Allocate { keep_size: false });
+    let too_much = bed.fs.fallocate(f, 0, 2 << 20, Allocate { keep_size: false }, false);
     assert_err!(too_much, FsError::NoSpace(_));
-    assert_err!(bed.fs.fallocate(f, 0, 0, PunchHole), FsError::Invalid(_));
-    assert_err!(bed.fs.fallocate(f, 1 << 62, 1 << 62, PunchHole), FsError::TooBig);
-    assert_err!(bed.fs.fallocate(f, u64::MAX, 1, PunchHole), FsError::TooBig);
-    assert_err!(bed.fs.fallocate(ROOT, 0, 1, PunchHole), FsError::IsADirectory);
+    assert_err!(bed.fs.fallocate(f, 0, 0, PunchHole, false), FsError::Invalid(_));
+    assert_err!(bed.fs.fallocate(f, 1 << 62, 1 << 62, PunchHole, false), FsError::TooBig);
+    assert_err!(bed.fs.fallocate(f, u64::MAX, 1, PunchHole, false), FsError::TooBig);
+    assert_err!(bed.fs.fallocate(ROOT, 0, 1, PunchHole, false), FsError::IsADirectory);
     bed.check();
 }
 
 #[test]
 fn punching_frees_whole_pages() {
     let (bed, f, _) = bed_with(10 * P as usize);
-    bed.fs.fallocate(f, P + 1, 3 * P, PunchHole).unwrap();
+    bed.fs.fallocate(f, P + 1, 3 * P, PunchHole, false).unwrap();
     assert_eq!(bed.dataset.pages(), 8);
-    bed.fs.fallocate(f, 9 * P, 99 * P, PunchHole).unwrap();
+    bed.fs.fallocate(f, 9 * P, 99 * P, PunchHole, false).unwrap();
     assert_eq!((bed.dataset.pages(), bed.fs.getattr(f).unwrap().size), (7, 10 * P));
     bed.check();
 }
@@ -48,12 +48,12 @@ fn punching_frees_whole_pages() {
 fn collapse_and_insert_move_pages_by_reference() {
     let (bed, f, data) = bed_with(10 * P as usize + 100);
     let applies = bed.dataset.applies();
-    bed.fs.fallocate(f, 2 * P, 3 * P, Collapse).unwrap();
+    bed.fs.fallocate(f, 2 * P, 3 * P, Collapse, false).unwrap();
     let mut expected = data.clone();
     expected.drain(2 * P as usize..5 * P as usize);
     assert_eq!(bed.read(f, 0, 999_999), expected);
     bed.check();
-    bed.fs.fallocate(f, P, 2 * P, Insert).unwrap();
+    bed.fs.fallocate(f, P, 2 * P, Insert, false).unwrap();
     let zeros = vec![0; 2 * P as usize];
     expected.splice(P as usize..P as usize, zeros);
     assert_eq!(bed.read(f, 0, 999_999), expected);
@@ -63,9 +63,9 @@ fn collapse_and_insert_move_pages_by_reference() {
     for (offset, len, mode) in
         [(1, P, Collapse), (0, P + 1, Insert), (8 * P, 2 * P, Collapse), (99 * P, P, Insert)]
     {
-        assert_err!(bed.fs.fallocate(f, offset, len, mode), FsError::Invalid(_));
+        assert_err!(bed.fs.fallocate(f, offset, len, mode, false), FsError::Invalid(_));
     }
-    assert_err!(bed.fs.fallocate(f, 0, (1 << 63) - P, Insert), FsError::TooBig);
+    assert_err!(bed.fs.fallocate(f, 0, (1 << 63) - P, Insert, false), FsError::TooBig);
     bed.check();
 }
 
@@ -73,15 +73,15 @@ fn collapse_and_insert_move_pages_by_reference() {
 fn copies_share_what_lines_up() {
     let (bed, f, data) = bed_with(10 * P as usize + 100);
     let g = bed.create(ROOT, "g").ino;
-    assert_eq!(bed.fs.copy_file_range(f, 0, g, 0, u64::MAX).unwrap(), data.len() as u64);
+    assert_eq!(bed.fs.copy_file_range(f, 0, g, 0, u64::MAX, false).unwrap(), data.len() as u64);
     assert_eq!(bed.read(g, 0, 999_999), data);
     bed.check();
     bed.write(g, 5, b"changed");
     assert_eq!(bed.read(f, 0, 999_999), data, "a copy is a copy");
-    assert_eq!(bed.fs.copy_file_range(f, data.len() as u64, g, 0, 5).unwrap(), 0);
-    assert_err!(bed.fs.copy_file_range(f, 0, f, 10, 11), FsError::Invalid(_));
-    assert_err!(bed.fs.copy_file_range(f, 0, g, (1 << 63) - 10, 11), FsError::TooBig);
-    assert_err!(bed.fs.copy_file_range(f, 0, ROOT, 0, 11), FsError::IsADirectory);
+    assert_eq!(bed.fs.copy_file_range(f, data.len() as u64, g, 0, 5, false).unwrap(), 0);
+    assert_err!(bed.fs.copy_file_range(f, 0, f, 10, 11, false), FsError::Invalid(_));
+    assert_err!(bed.fs.copy_file_range(f, 0, g, (1 << 63) - 10, 11, false), FsError::TooBig);
+    assert_err!(bed.fs.copy_file_range(f, 0, ROOT, 0, 11, false), FsError::IsADirectory);
     bed.check();
 }
 
@@ -90,7 +90,7 @@ fn a_shared_last_page_does_not_leak_what_was_cut() {
     let (bed, f, data) = bed_with(2 * P as usize);
     bed.fs.setattr(f, &crate::SetAttr { size: Some(P + 10), ..Default::default() }).unwrap();
     let g = bed.create(ROOT, "g").ino;
-    assert_eq!(bed.fs.copy_file_range(f, 0, g, 0, 999_999).unwrap(), P + 10);
+    assert_eq!(bed.fs.copy_file_range(f, 0, g, 0, 999_999, false).unwrap(), P + 10);
     bed.write(g, P + 100, b"x");
     let mut expected = data[..P as usize + 10].to_vec();
     expected.resize(P as usize + 100, 0);
@@ -103,7 +103,7 @@ fn a_shared_last_page_does_not_leak_what_was_cut() {
 #[test]
 fn a_file_copied_behind_itself_ends_in_zeros() {
     let (bed, f, data) = bed_with(3 * P as usize + 1);
-    assert_eq!(bed.fs.copy_file_range(f, 2 * P - 1, f, 4 * P - 1, 99_999).unwrap(), P + 2);
+    assert_eq!(bed.fs.copy_file_range(f, 2 * P - 1, f, 4 * P - 1, 99_999, false).unwrap(), P + 2);
     bed.fs.setattr(f, &crate::SetAttr { size: Some(6 * P), ..Default::default() }).unwrap();
     let mut expected = data.clone();
     expected.resize(4 * P as usize - 1, 0);
@@ -204,19 +204,19 @@ fn apply_to(bed: &Bed, ino: [Ino; 2], op: &Op, seed: u64) -> crate::Result<()> {
         Op::Truncate(f, s) => {
             fs.setattr(ino[f], &crate::SetAttr { size: Some(s), ..Default::default() }).map(drop)
         }
-        Op::Punch(f, o, l) => fs.fallocate(ino[f], o, l, PunchHole),
-        Op::Zero(f, o, l, keep_size) => fs.fallocate(ino[f], o, l, ZeroRange { keep_size }),
-        Op::Allocate(f, o, l) => fs.fallocate(ino[f], o, l, Allocate { keep_size: false }),
-        Op::Collapse(f, o, l) => fs.fallocate(ino[f], o, l, Collapse),
-        Op::Insert(f, o, l) => fs.fallocate(ino[f], o, l, Insert),
+        Op::Punch(f, o, l) => fs.fallocate(ino[f], o, l, PunchHole, false),
+        Op::Zero(f, o, l, keep_size) => fs.fallocate(ino[f], o, l, ZeroRange { keep_size }, false),
+        Op::Allocate(f, o, l) => fs.fallocate(ino[f], o, l, Allocate { keep_size: false }, false),
+        Op::Collapse(f, o, l) => fs.fallocate(ino[f], o, l, Collapse, false),
+        Op::Insert(f, o, l) => fs.fallocate(ino[f], o, l, Insert, false),
         Op::Copy(f, mut o, g, mut p, mut l) => {
             // A file copied behind itself grows meanwhile.
             l = l.min(fs.getattr(ino[f])?.size.saturating_sub(o));
             if f == g && o < p + l && p < o + l {
-                return fs.copy_file_range(ino[f], o, ino[g], p, l).map(drop);
+                return fs.copy_file_range(ino[f], o, ino[g], p, l, false).map(drop);
             }
             while l > 0 {
-                let n = fs.copy_file_range(ino[f], o, ino[g], p, l)?;
+                let n = fs.copy_file_range(ino[f], o, ino[g], p, l, false)?;
                 if n == 0 {
                     break;
                 }

@@ -1,5 +1,5 @@
 use super::{Bed, ROOT, assert_err};
-use crate::{AtimePolicy, FsError, FsOptions, SetAttr, SetTime, Time, WriteFlags, XattrMode};
+use crate::{AtimePolicy, Fallocate, FsError, FsOptions, SetAttr, SetTime, Time, WriteFlags, XattrMode};
 
 #[test]
 fn chmod_chown_and_times() {
@@ -9,6 +9,14 @@ fn chmod_chown_and_times() {
     let now = crate::Clock::now(&*bed.clock);
     let attr = bed.fs.setattr(file.ino, &SetAttr { mode: Some(0o100_600), ..Default::default() }).unwrap();
     assert_eq!((attr.perm, attr.ctime, attr.mtime), (0o600, now, file.attr.mtime));
+    bed.clock.advance(1_000);
+    let attr = bed.fs.setattr(file.ino, &SetAttr::default()).unwrap();
+    assert_eq!(
+        attr.ctime,
+        crate::Clock::now(&*bed.clock),
+        "chown(2) with neither user nor group is a change"
+    );
+    let now = attr.ctime;
     let old = Time { secs: -5, nanos: 999_999_999 };
     let set = SetAttr {
         uid: Some(3),
@@ -40,6 +48,21 @@ fn set_id_bits_go_when_they_must() {
     chmod(0o6755);
     bed.fs.setattr(file, &SetAttr { size: Some(0), kill_suid: true, ..Default::default() }).unwrap();
     assert_eq!(perm(), 0o755);
+    chmod(0o6755);
+    bed.fs.setattr(file, &SetAttr::default()).unwrap();
+    assert_eq!(perm(), 0o755, "chown(2) with neither user nor group");
+    bed.write(file, 0, b"source");
+    let other = bed.create(ROOT, "g").ino;
+    for kill in [false, true] {
+        let wanted = if kill { 0o755 } else { 0o6755 };
+        chmod(0o6755);
+        bed.fs.fallocate(file, 0, 10, Fallocate::PunchHole, kill).unwrap();
+        assert_eq!(perm(), wanted, "fallocate");
+        chmod(0o6755);
+        bed.write(other, 0, b"source");
+        bed.fs.copy_file_range(other, 0, file, 0, 6, kill).unwrap();
+        assert_eq!(perm(), wanted, "copy_file_range");
+    }
     let dir = bed.mkdir(ROOT, "d").ino;
     bed.fs.setattr(dir, &SetAttr { mode: Some(0o3777), ..Default::default() }).unwrap();
     let attr = bed.fs.setattr(dir, &SetAttr { gid: Some(1), ..Default::default() }).unwrap();

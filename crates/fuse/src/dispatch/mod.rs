@@ -6,13 +6,15 @@ mod convert;
 mod directory;
 
 use crate::errno::errno;
-use crate::operation::Operation;
+use crate::operation::{Operation, SetAttributes};
 use crate::protocol as p;
 use crate::{Agreement, Blocking, Errno, Fetching, Handler, Request, Wait};
 pub(crate) use convert::opened;
 use convert::{DIRECT_HANDLE, attr_out, entry_out, no_entry, set_attr, statfs_out, statx_out};
 use directory::Listing;
-use pagefold_fs::{Caller, Entry, FileKind, Fs, FsError, Ino, OpenFlags, Seek, TryRead, WriteFlags, Written};
+use pagefold_fs::{
+    Attr, Caller, Entry, FileKind, Fs, FsError, Ino, OpenFlags, Seek, SetAttr, TryRead, WriteFlags, Written,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use zerocopy::{Immutable, IntoBytes};
@@ -241,7 +243,12 @@ fn metadata(fs: &Fs, request: Request) {
         },
         Operation::GetAttributes => answer(request, fs.getattr(ino), attr_out),
         Operation::StatX { .. } => answer(request, fs.getattr(ino), statx_out),
-        Operation::SetAttributes(set) => answer(request, fs.setattr(ino, &set_attr(&set)), attr_out),
+        Operation::SetAttributes(set) => {
+            let nothing = set == SetAttributes::default();
+            let uid = request.uid();
+            let result = if nothing { set_nothing(fs, ino, uid) } else { fs.setattr(ino, &set_attr(&set)) };
+            answer(request, result, attr_out);
+        }
         Operation::ReadLink => match fs.readlink(ino) {
             Ok(target) => request.bytes(&target),
             Err(error) => failed(request, &error),
@@ -288,6 +295,14 @@ fn metadata(fs: &Fs, request: Request) {
         Operation::StatFs => answer(request, fs.statfs(), statfs_out),
         _ => contents(fs, request),
     }
+}
+
+/// SETATTR that sets nothing is chown(2) with neither user nor group, or announces a change of contents by somebody who
+/// may not keep set-id bits. The kernel does not tell which, and has not asked whether the caller owns the file: so it
+/// takes nothing away from the files of others. What follows an announcement does that itself.
+fn set_nothing(fs: &Fs, ino: Ino, uid: u32) -> Result<Attr, FsError> {
+    let attr = fs.getattr(ino)?;
+    if uid == 0 || uid == attr.uid { fs.setattr(ino, &SetAttr::default()) } else { Ok(attr) }
 }
 
 fn entry(request: Request, found: Result<Entry, FsError>) {
@@ -349,6 +364,8 @@ fn list(fs: &Fs, mut request: Request, offset: u64, size: u32, plus: bool) {
 /// Calls on extended attributes and ranges of data.
 fn contents(fs: &Fs, request: Request) {
     let ino = Ino(request.ino());
+    // The kernel tells of writes and truncations whether the caller may keep set-id bits; of these two it does not.
+    let kills = request.uid() != 0;
     let Ok(operation) = request.operation() else { return request.error(Errno::INVAL) };
     match operation {
         Operation::SetXattr { name, value, flags, kill_sgid } => {
@@ -361,7 +378,10 @@ fn contents(fs: &Fs, request: Request) {
             let value = fs.getxattr(ino, name);
             sized(request, value, size);
         }
-        Operation::ListXattr { size } => sized(request, fs.listxattr(ino), size),
+        Operation::ListXattr { size } => {
+            let names = fs.listxattr(ino).map(|names| listed_to(request.uid(), names));
+            sized(request, names, size);
+        }
         Operation::RemoveXattr { name } => {
             let result = fs.removexattr(ino, name);
             done(request, result);
@@ -369,7 +389,7 @@ fn contents(fs: &Fs, request: Request) {
         Operation::Allocate { offset, len, mode } => {
             let result = convert::allocate_mode(mode)
                 .ok_or(FsError::Unsupported("this mode of fallocate(2)"))
-                .and_then(|mode| fs.fallocate(ino, offset, len, mode));
+                .and_then(|mode| fs.fallocate(ino, offset, len, mode, kills));
             done(request, result);
         }
         Operation::Seek { offset, whence } => {
@@ -383,15 +403,24 @@ fn contents(fs: &Fs, request: Request) {
         Operation::CopyFileRange { flags, .. } if flags != 0 => request.error(Errno::INVAL),
         Operation::CopyFileRange { offset_in, ino_out, offset_out, len, wide: false, .. } => {
             let len = len.min(u64::from(u32::MAX));
-            let copied = fs.copy_file_range(ino, offset_in, Ino(ino_out), offset_out, len);
+            let copied = fs.copy_file_range(ino, offset_in, Ino(ino_out), offset_out, len, kills);
             answer(request, copied, |&copied| p::WriteOut { size: copied as u32, padding: 0 });
         }
         Operation::CopyFileRange { offset_in, ino_out, offset_out, len, wide: true, .. } => {
-            let copied = fs.copy_file_range(ino, offset_in, Ino(ino_out), offset_out, len);
+            let copied = fs.copy_file_range(ino, offset_in, Ino(ino_out), offset_out, len, kills);
             answer(request, copied, |&bytes_copied| p::CopyFileRangeOut { bytes_copied });
         }
         _ => request.error(Errno::NOSYS),
     }
+}
+
+/// Names of attributes that a user is told of: `trusted.*` is for root alone, which the kernel does not see to.
+fn listed_to(uid: u32, names: Vec<u8>) -> Vec<u8> {
+    if uid == 0 {
+        return names;
+    }
+    let told = names.split_inclusive(|&b| b == 0).filter(|name| !name.starts_with(b"trusted."));
+    told.flatten().copied().collect()
 }
 
 /// Answers with bytes of which the caller knows how many it can take; zero asks how many there are.

@@ -1,0 +1,526 @@
+//! From a seed to a history: likely calls on few names, so that they meet.
+
+use libc::{
+    O_APPEND, O_CREAT, O_DIRECT, O_DIRECTORY, O_DSYNC, O_EXCL, O_NOATIME, O_NOFOLLOW, O_NONBLOCK, O_PATH,
+    O_RDWR, O_SYNC, O_TMPFILE, O_TRUNC, O_WRONLY,
+};
+use pagefold_sim::random::Random;
+
+use crate::found::found;
+use crate::op::{Data, MAPS, Op, PEOPLE, Path, SLOTS, Step, Target, Text, Time};
+
+/// Steps of one history.
+pub const STEPS: usize = 400;
+
+/// A history.
+#[derive(Clone, Debug)]
+pub struct History {
+    /// What it follows from.
+    pub seed: u64,
+    /// Whether files are mapped: then times are not compared, since stores into pages change them when the kernel likes.
+    pub maps: bool,
+    /// What happens.
+    pub steps: Vec<Step>,
+}
+
+impl History {
+    /// The history of a seed; 0 is what was found before.
+    pub fn new(seed: u64) -> Self {
+        if seed == 0 {
+            return Self { seed, maps: false, steps: found() };
+        }
+        let mut random = Random::new(seed);
+        let maps = random.percent(25);
+        let root_share = [20, 50, 90][random.below(3) as usize];
+        let mut maker = Maker { random, maps, root_share, dirs: vec![b".".to_vec()], files: Vec::new() };
+        let mut steps = maker.prelude();
+        while steps.len() < STEPS {
+            steps.push(maker.step());
+        }
+        Self { seed, maps, steps }
+    }
+}
+
+struct Maker {
+    random: Random,
+    maps: bool,
+    root_share: u64,
+    /// What may be there: guesses, so that steps can be left out without changing the others.
+    dirs: Vec<Vec<u8>>,
+    files: Vec<Vec<u8>>,
+}
+
+impl Maker {
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.random.below(from.len() as u64) as usize]
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.random.percent(percent)
+    }
+
+    fn slot(&mut self) -> usize {
+        self.random.below(SLOTS as u64) as usize
+    }
+
+    /// Directories of different owners and rules: anybody's, sticky, set-group-ID, private.
+    fn prelude(&mut self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let mut add = |who: usize, op: Op| steps.push(Step { who, op });
+        add(0, Op::Umask { mask: 0 });
+        for (name, who, mode) in
+            [(&b"a"[..], 0, 0o777), (b"b", 1, 0o1777), (b"c", 1, 0o2775), (b"a/d", 2, 0o755)]
+        {
+            add(who, Op::MakeDir { path: Path::new(name), mode: 0o777 });
+            add(0, Op::Mode { target: Target::Path(Path::new(name), true), mode });
+            self.dirs.push(name.to_vec());
+        }
+        let mask = self.pick(&[0, 0o022, 0o077, 0o002]);
+        steps.push(Step { who: 0, op: Op::Umask { mask } });
+        steps
+    }
+
+    fn name(&mut self) -> Vec<u8> {
+        match self.random.below(100) {
+            0..88 => vec![self.pick(b"abcdefgh")],
+            88..92 => vec![b'x'; 255],
+            92..94 => vec![b'y'; self.pick(&[254, 256, 300])],
+            94..97 => b"\x01\n\xff\xfe odd\\".to_vec(),
+            97 => b".".to_vec(),
+            98 => b"..".to_vec(),
+            _ => "schöner Name".as_bytes().to_vec(),
+        }
+    }
+
+    /// A name in a directory that may be there.
+    fn fresh(&mut self) -> Vec<u8> {
+        let at = self.random.below(self.dirs.len() as u64) as usize;
+        let mut text = if self.dirs[at] == b"." { Vec::new() } else { [&self.dirs[at][..], b"/"].concat() };
+        text.extend(self.name());
+        text
+    }
+
+    fn guess(&mut self, of_dirs: bool) -> Vec<u8> {
+        let known = if of_dirs { &self.dirs } else { &self.files };
+        if known.is_empty() {
+            return self.fresh();
+        }
+        known[self.random.below(known.len() as u64) as usize].clone()
+    }
+
+    fn finish(&mut self, mut text: Vec<u8>) -> Path {
+        match self.random.below(200) {
+            0..4 => text.push(b'/'),
+            4 => text.extend(b"/."),
+            5 => text.extend(b"/.."),
+            6 => text = [b"./", &text[..]].concat(),
+            7 => text = [b"a/../", &text[..]].concat(),
+            8 => text.clear(),
+            9 => text = [&b"./".repeat(2060)[..], &text[..]].concat(),
+            10 => text = [&b"./".repeat(2000)[..], &text[..]].concat(),
+            11 => text.extend(b"//h"),
+            _ => {}
+        }
+        let base = self.chance(4).then(|| self.slot());
+        Path { base, text }
+    }
+
+    /// Something that may be there.
+    fn existing(&mut self) -> Path {
+        let text = match self.random.below(10) {
+            0..6 => self.guess(false),
+            6..8 => self.guess(true),
+            _ => self.fresh(),
+        };
+        self.finish(text)
+    }
+
+    fn file(&mut self) -> Path {
+        let text = if self.chance(80) { self.guess(false) } else { self.fresh() };
+        self.finish(text)
+    }
+
+    fn dir(&mut self) -> Path {
+        let text = if self.chance(85) { self.guess(true) } else { self.fresh() };
+        self.finish(text)
+    }
+
+    /// A place for something new.
+    fn place(&mut self, is_dir: bool) -> Path {
+        let text = if self.chance(85) { self.fresh() } else { self.guess(false) };
+        let known = if is_dir { &mut self.dirs } else { &mut self.files };
+        if !known.contains(&text) && text.iter().filter(|&&b| b == b'/').count() < 4 {
+            known.push(text.clone());
+            if known.len() > 12 {
+                let at = 1 + self.random.below(11) as usize;
+                known.remove(at);
+            }
+        }
+        self.finish(text)
+    }
+
+    fn target(&mut self) -> Target {
+        if self.chance(30) {
+            return Target::Slot(self.slot());
+        }
+        let path = self.existing();
+        Target::Path(path, self.random.percent(75))
+    }
+
+    fn mode(&mut self) -> u32 {
+        match self.random.below(4) {
+            0 => self.pick(&[0o644, 0o755, 0o600, 0o777, 0o666]),
+            1 => self.pick(&[0o4755, 0o2755, 0o2745, 0o6777, 0o1777, 0o2770]),
+            2 => self.random.below(0o10000) as u32,
+            _ => 0o777,
+        }
+    }
+
+    fn offset(&mut self) -> u64 {
+        match self.random.below(20) {
+            0..6 => self.random.below(20_000),
+            6..12 => self.random.below(16) * 4096,
+            12..16 => self.random.below(200_000),
+            16 => self.random.below(8) * (1 << 20),
+            17 => self.random.below(1 << 33),
+            18 => (1 << 40) + self.random.below(10_000),
+            _ => 0,
+        }
+    }
+
+    fn len(&mut self) -> usize {
+        let len = match self.random.below(20) {
+            0..8 => self.random.below(5_000),
+            8..14 => (1 + self.random.below(8)) * 4096,
+            14..18 => self.random.below(70_000),
+            18 => self.random.below(400_000),
+            _ => 0,
+        };
+        len as usize
+    }
+
+    fn data(&mut self) -> Data {
+        let kind = if self.chance(20) { 0 } else { self.random.bits() as u8 };
+        Data { kind, len: self.len() }
+    }
+
+    fn step(&mut self) -> Step {
+        let who = if self.chance(self.root_share) {
+            0
+        } else {
+            1 + self.random.below(PEOPLE.len() as u64 - 1) as usize
+        };
+        let op = match self.random.below(1000) {
+            0..20 => Op::Close { slot: self.slot() },
+            20..310 => self.contents(),
+            310..560 => self.names(),
+            560..720 => self.attributes(),
+            720..790 => self.looking(),
+            790..839 if self.maps => self.mapping(),
+            839 => self.scene(),
+            _ => self.open(),
+        };
+        match op {
+            // Neither user nor group, by who may not own the file: see docs/TESTING.md.
+            Op::Owner { target, uid: u32::MAX, gid: u32::MAX } if who != 0 => {
+                Step { who, op: Op::Owner { target, uid: PEOPLE[who].uid, gid: u32::MAX } }
+            }
+            op => Step { who, op },
+        }
+    }
+
+    fn scene(&mut self) -> Op {
+        if self.chance(30) {
+            return Op::Busy;
+        }
+        let names = self.pick(&[3, 40, 300]);
+        Op::ListWhile { names, read: self.random.below(names as u64) as usize, seed: self.random.bits() }
+    }
+
+    fn open(&mut self) -> Op {
+        let slot = self.slot();
+        if self.chance(6) {
+            let flags = O_TMPFILE | self.pick(&[O_RDWR, O_RDWR, O_WRONLY]) | self.pick(&[0, 0, O_EXCL]);
+            return Op::Open { slot, path: self.dir(), flags, mode: self.mode() };
+        }
+        let mut flags = O_NONBLOCK | self.pick(&[0, O_WRONLY, O_RDWR, O_RDWR, O_RDWR]);
+        let creates = self.chance(50);
+        if creates {
+            flags |= O_CREAT;
+        }
+        for (flag, percent) in [
+            (O_EXCL, if creates { 20 } else { 0 }),
+            (O_TRUNC, 10),
+            (O_APPEND, 8),
+            (O_NOFOLLOW, 5),
+            (O_DIRECTORY, 3),
+            (O_PATH, 3),
+            (O_DIRECT, 6),
+            (O_SYNC, 1),
+            (O_DSYNC, 1),
+            (O_NOATIME, 2),
+        ] {
+            if self.chance(percent) {
+                flags |= flag;
+            }
+        }
+        let path = match (creates, self.chance(15)) {
+            (true, _) => self.place(false),
+            (false, true) => {
+                flags &= !libc::O_ACCMODE;
+                self.dir()
+            }
+            (false, false) => self.file(),
+        };
+        Op::Open { slot, path, flags, mode: self.mode() }
+    }
+
+    fn contents(&mut self) -> Op {
+        let slot = self.slot();
+        match self.random.below(100) {
+            0..35 => {
+                let at = self.chance(75).then(|| self.offset());
+                Op::Write { slot, at, data: self.data(), pieces: self.pick(&[1, 1, 1, 3]) }
+            }
+            35..60 => {
+                let at = self.chance(75).then(|| self.offset());
+                Op::Read { slot, at, len: self.len() }
+            }
+            60..70 => {
+                let whence = self.pick(&[
+                    libc::SEEK_SET,
+                    libc::SEEK_CUR,
+                    libc::SEEK_END,
+                    libc::SEEK_DATA,
+                    libc::SEEK_HOLE,
+                ]);
+                let offset = self.offset().cast_signed();
+                Op::Seek { slot, whence, offset: if self.chance(15) { -offset } else { offset } }
+            }
+            70..80 => {
+                let len = if self.chance(2) { -1 } else { self.offset().cast_signed() };
+                Op::Truncate { target: self.target(), len }
+            }
+            80..90 => self.allocate(slot),
+            90..91 => Op::Sync { slot, data_only: self.chance(50) },
+            91..98 => Op::Copy {
+                from: slot,
+                to: self.slot(),
+                offset_in: self.offset(),
+                offset_out: self.offset(),
+                len: self.len() * 4,
+            },
+            _ => Op::Lock { slot, how: self.pick(&[libc::LOCK_SH, libc::LOCK_EX, libc::LOCK_UN]) },
+        }
+    }
+
+    fn allocate(&mut self, slot: usize) -> Op {
+        let keep = libc::FALLOC_FL_KEEP_SIZE;
+        let mode = self.pick(&[
+            0,
+            keep,
+            keep | libc::FALLOC_FL_PUNCH_HOLE,
+            keep | libc::FALLOC_FL_PUNCH_HOLE,
+            libc::FALLOC_FL_ZERO_RANGE,
+            keep | libc::FALLOC_FL_ZERO_RANGE,
+            libc::FALLOC_FL_PUNCH_HOLE,
+        ]);
+        // Reservations cost ext4 real space: small ones only.
+        let offset = self.random.below(300_000).cast_signed();
+        let len = if self.chance(3) { 0 } else { self.len() as i64 };
+        Op::Allocate { slot, mode, offset: if self.chance(2) { -1 } else { offset }, len }
+    }
+
+    fn names(&mut self) -> Op {
+        match self.random.below(100) {
+            0..14 => Op::MakeDir { path: self.place(true), mode: self.mode() },
+            14..22 => Op::RemoveDir { path: self.dir() },
+            22..40 => Op::Unlink { path: self.existing() },
+            40..48 => {
+                let text = match self.random.below(12) {
+                    0 => vec![b'z'; self.pick(&[4094, 4095, 4096])],
+                    1 => Vec::new(),
+                    2 => b"loop".to_vec(),
+                    3 => b"../a".to_vec(),
+                    4 => b".".to_vec(),
+                    5..8 => self.guess(true),
+                    _ => self.guess(false),
+                };
+                Op::Symlink { text: Text(text), path: self.place(false) }
+            }
+            48..62 => Op::Link { from: self.existing(), to: self.place(false), follow: self.chance(30) },
+            62..65 => Op::LinkSlot { slot: self.slot(), to: self.place(false) },
+            65..92 => {
+                let flags = match self.random.below(10) {
+                    0..6 => 0,
+                    6..8 => libc::RENAME_NOREPLACE,
+                    8 => libc::RENAME_EXCHANGE,
+                    _ => {
+                        self.pick(&[libc::RENAME_EXCHANGE, libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE, 8])
+                    }
+                };
+                let from = if self.chance(35) { self.dir() } else { self.existing() };
+                let to = match self.random.below(10) {
+                    0..4 => self.existing(),
+                    4..6 => self.place(true),
+                    _ => self.place(false),
+                };
+                Op::Rename { from, to, flags }
+            }
+            _ => {
+                let kind = self.pick(&[
+                    libc::S_IFREG,
+                    libc::S_IFIFO,
+                    libc::S_IFSOCK,
+                    libc::S_IFCHR,
+                    libc::S_IFBLK,
+                    0,
+                    libc::S_IFDIR,
+                ]);
+                let device =
+                    self.pick(&[libc::makedev(1, 3), libc::makedev(0, 0), libc::makedev(259, 70_000)]);
+                Op::MakeNode { path: self.place(false), mode: kind | self.mode(), device }
+            }
+        }
+    }
+
+    fn time(&mut self) -> Time {
+        match self.random.below(10) {
+            0..3 => Time::Now,
+            3..5 => Time::Omit,
+            _ => {
+                let seconds =
+                    self.pick(&[0, 1, -1, 1_000_000_000, 1_600_000_000, 4_000_000_000, -2_000_000_000]);
+                let nanoseconds = self.pick(&[0, 1, 500_000_000, 999_999_999, 123_456_789]);
+                Time::At(seconds, nanoseconds)
+            }
+        }
+    }
+
+    fn attributes(&mut self) -> Op {
+        let target = self.target();
+        match self.random.below(100) {
+            0..25 => Op::Mode { target, mode: self.mode() },
+            25..45 => {
+                let id =
+                    |maker: &mut Self| maker.pick(&[u32::MAX, u32::MAX, 0, 1001, 1002, 1003, 2000, 70_000]);
+                Op::Owner { target, uid: id(self), gid: id(self) }
+            }
+            45..60 => Op::Times { target, atime: self.time(), mtime: self.time() },
+            60..80 => {
+                let (name, value) = self.xattr();
+                let flags = self.pick(&[0, 0, 0, libc::XATTR_CREATE, libc::XATTR_REPLACE]);
+                Op::SetXattr { target, name, value, flags }
+            }
+            80..88 => {
+                let (name, _) = self.xattr();
+                Op::GetXattr { target, name, size: self.pick(&[0, 1, 10, 100, 4096, 65536]) }
+            }
+            88..93 => Op::ListXattr { target, size: self.pick(&[0, 5, 100, 4096]) },
+            _ => {
+                let (name, _) = self.xattr();
+                Op::RemoveXattr { target, name }
+            }
+        }
+    }
+
+    fn xattr(&mut self) -> (Text, Text) {
+        if self.chance(40) {
+            let name = self.pick(&[&b"system.posix_acl_access"[..], b"system.posix_acl_default"]);
+            return (Text(name.to_vec()), Text(self.acl()));
+        }
+        let name = match self.random.below(20) {
+            0..9 => b"user.a".to_vec(),
+            9..12 => b"user.b".to_vec(),
+            12 => b"trusted.t".to_vec(),
+            13 => b"security.s".to_vec(),
+            14 => b"user.".to_vec(),
+            15 => b"other.x".to_vec(),
+            16 => [b"user.", &[b'n'; 250][..]].concat(),
+            17 => [b"user.", &[b'n'; 251][..]].concat(),
+            18 => b"system.none".to_vec(),
+            _ => b"plain".to_vec(),
+        };
+        let len = self.pick(&[0, 1, 3, 10, 100, 300]);
+        (Text(name), Text(Data { kind: self.random.bits() as u8, len }.bytes()))
+    }
+
+    /// An access control list as the kernel takes it (`linux/posix_acl_xattr.h`): mostly right, sometimes not.
+    fn acl(&mut self) -> Vec<u8> {
+        const NONE: u32 = u32::MAX;
+        let mut entries: Vec<(u16, u16, u32)> = vec![(1, self.random.below(8) as u16, NONE)];
+        let named = self.chance(70);
+        if named {
+            entries.push((2, self.random.below(8) as u16, 1001));
+            if self.chance(50) {
+                entries.push((2, self.random.below(8) as u16, 1003));
+            }
+        }
+        entries.push((4, self.random.below(8) as u16, NONE));
+        if named && self.chance(40) {
+            entries.push((8, self.random.below(8) as u16, 2000));
+        }
+        if named || self.chance(10) {
+            entries.push((16, self.random.below(8) as u16, NONE));
+        }
+        entries.push((32, self.random.below(8) as u16, NONE));
+        match self.random.below(30) {
+            0 => {
+                entries.pop();
+            }
+            1 => entries.swap(0, 1),
+            2 => entries.clear(),
+            3 => entries[0].1 = 9,
+            _ => {}
+        }
+        let mut bytes = 2u32.to_le_bytes().to_vec();
+        for (tag, permissions, id) in entries {
+            bytes.extend(tag.to_le_bytes());
+            bytes.extend(permissions.to_le_bytes());
+            bytes.extend(id.to_le_bytes());
+        }
+        if self.chance(2) {
+            bytes.pop();
+        }
+        bytes
+    }
+
+    fn looking(&mut self) -> Op {
+        match self.random.below(10) {
+            0..3 => Op::Stat { target: self.target() },
+            3..5 => Op::List { path: self.dir() },
+            5..8 => Op::Access {
+                path: self.existing(),
+                mode: self.random.below(8) as i32,
+                flags: self.pick(&[libc::AT_EACCESS, libc::AT_EACCESS, 0]),
+            },
+            8 => Op::ReadLink { path: self.file() },
+            _ => Op::Umask { mask: self.pick(&[0, 0o022, 0o077, 0o002, 0o777]) },
+        }
+    }
+
+    fn mapping(&mut self) -> Op {
+        let map = self.random.below(MAPS as u64) as usize;
+        match self.random.below(10) {
+            0..3 => Op::Map {
+                map,
+                slot: self.slot(),
+                page: self.random.below(4),
+                pages: 1 + self.random.below(16) as usize,
+                write: self.chance(75),
+                shared: self.chance(75),
+            },
+            3..5 => Op::MapRead {
+                map,
+                offset: self.random.below(40_000) as usize,
+                len: self.random.below(20_000) as usize,
+            },
+            5..8 => {
+                let data = Data { kind: self.random.bits() as u8, len: self.random.below(9_000) as usize };
+                Op::MapWrite { map, offset: self.random.below(40_000) as usize, data }
+            }
+            8 => Op::MapSync { map },
+            _ => Op::Unmap { map },
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Attributes in a form that can be compared between two file systems.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{AtFlags, FileType, Statx, StatxFlags, StatxTimestamp, statx};
+use rustix::io::Result;
+
+/// Seconds between which a time counts as the clock's, and not as one that was set: 2023 to 2031.
+const CLOCK: std::ops::Range<i64> = 1_700_000_000..1_950_000_000;
+
+/// A time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moment {
+    /// The clock's, which differs from side to side.
+    Clock,
+    /// One that a call has set: seconds and nanoseconds.
+    Set(i64, u32),
+}
+
+impl Moment {
+    fn of(time: &StatxTimestamp) -> Self {
+        if CLOCK.contains(&time.tv_sec) { Self::Clock } else { Self::Set(time.tv_sec, time.tv_nsec) }
+    }
+}
+
+/// The attributes of a file, without what is a file system's own affair: blocks, inode numbers, sizes of directories.
+#[derive(Clone)]
+pub struct View {
+    /// For comparison with another view of the same side.
+    raw: Statx,
+    /// Permissions and kind.
+    pub mode: u16,
+    /// Links.
+    pub nlink: u32,
+    /// Owner and group.
+    pub owner: (u32, u32),
+    /// Bytes; 0 for directories.
+    pub size: u64,
+    /// What the node stands for.
+    pub device: (u32, u32),
+    /// Access, modification, change.
+    pub times: [Moment; 3],
+}
+
+impl PartialEq for View {
+    fn eq(&self, other: &Self) -> bool {
+        self.without_times() == other.without_times() && self.times == other.times
+    }
+}
+
+impl Eq for View {}
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{{{:o} nlink {} owner {:?} size {} device {:?} times {:?}}}",
+            self.mode, self.nlink, self.owner, self.size, self.device, self.times
+        )
+    }
+}
+
+impl View {
+    /// All but times.
+    pub fn without_times(&self) -> impl PartialEq + fmt::Debug + use<> {
+        (self.mode, self.nlink, self.owner, self.size, self.device)
+    }
+
+    /// The inode's number on its side.
+    pub fn ino(&self) -> u64 {
+        self.raw.stx_ino
+    }
+
+    /// What kind of file it is.
+    pub fn kind(&self) -> FileType {
+        FileType::from_raw_mode(u32::from(self.mode))
+    }
+
+    /// Whether only one of both has lost a set-group-ID bit that says nothing: of a file that the group may not execute.
+    /// Linux takes it from who writes without being in the group; the kernel does not tell a FUSE server of whose
+    /// groups it is.
+    pub fn differs_in_idle_sgid(&self, other: &Self) -> bool {
+        const SGID: u16 = 0o2000;
+        let idle = |mode: u16| mode & 0o010 == 0;
+        self.kind() == FileType::RegularFile && self.mode ^ other.mode == SGID && idle(self.mode)
+    }
+
+    /// Which of the three times differ from an earlier view of the same file; `None` for another file.
+    pub fn changes(&self, earlier: &Self) -> Option<[bool; 3]> {
+        let times = |raw: &Statx| {
+            [raw.stx_atime, raw.stx_mtime, raw.stx_ctime].map(|time| (time.tv_sec, time.tv_nsec))
+        };
+        if self.raw.stx_ino != earlier.raw.stx_ino {
+            return None;
+        }
+        let (now, then) = (times(&self.raw), times(&earlier.raw));
+        Some([0, 1, 2].map(|at| now[at] != then[at]))
+    }
+}
+
+/// Looks at `path` below `base`, or at `base` itself; with `fresh` the server is asked whatever the kernel remembers.
+///
+/// # Errors
+/// What statx(2) says.
+pub fn view(base: BorrowedFd<'_>, path: &[u8], follow: bool, fresh: bool) -> Result<View> {
+    let mut flags = if path.is_empty() && follow { AtFlags::EMPTY_PATH } else { AtFlags::empty() };
+    flags.set(AtFlags::SYMLINK_NOFOLLOW, !follow);
+    flags.set(AtFlags::STATX_FORCE_SYNC, fresh);
+    let raw = statx(base, path, flags, StatxFlags::BASIC_STATS)?;
+    let kind = FileType::from_raw_mode(u32::from(raw.stx_mode));
+    Ok(View {
+        raw,
+        mode: raw.stx_mode,
+        nlink: raw.stx_nlink,
+        owner: (raw.stx_uid, raw.stx_gid),
+        size: if kind == FileType::Directory { 0 } else { raw.stx_size },
+        device: (raw.stx_rdev_major, raw.stx_rdev_minor),
+        // Writing to a pipe changes the times of its inode on ext4; the kernel does not do that for FUSE.
+        times: match kind {
+            FileType::Fifo => [Moment::Clock; 3],
+            _ => [&raw.stx_atime, &raw.stx_mtime, &raw.stx_ctime].map(Moment::of),
+        },
+    })
+}

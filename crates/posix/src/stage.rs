@@ -1,0 +1,174 @@
+//! Where the test plays: a pool and an ext4, mounted where nobody else sees them.
+//!
+//! All mounts are made in a mount namespace of this process, below a tmpfs that holds the devices' files too. When
+//! the last process of the test has ended, however it ended, the kernel takes everything away.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create};
+use pagefold_engine::record::recordsize_hint;
+use pagefold_fs::{AtimePolicy, FormatOptions, Fs, FsOptions, SystemClock};
+use pagefold_fuse::{MountOptions, Session};
+
+use crate::run::Pair;
+
+/// Bytes of each file system's device; what is not written takes no memory.
+const DEVICE_BYTES: u64 = 4 << 30;
+/// What the server says when its mount can be used.
+const READY: &str = "ready";
+
+/// Both file systems, mounted. The server ends when this is dropped.
+pub struct Stage {
+    /// The two roots.
+    pub pair: Pair,
+    server: Child,
+}
+
+fn run(program: &str, args: &[&std::ffi::OsStr]) -> Result<()> {
+    let output = Command::new(program).args(args).output().with_context(|| format!("start {program}"))?;
+    if !output.status.success() {
+        bail!("{program} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}
+
+/// Gives this process a mount namespace of its own. Before any thread is started.
+///
+/// # Errors
+/// Without root's rights.
+pub fn hide() -> Result<()> {
+    // SAFETY: this process has one thread, and nothing in it refers to the old namespace.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }
+        .context("a mount namespace of its own (this test needs root)")?;
+    rustix::mount::mount_change(
+        "/",
+        rustix::mount::MountPropagationFlags::PRIVATE | rustix::mount::MountPropagationFlags::REC,
+    )
+    .context("keep mounts private")
+}
+
+impl Stage {
+    /// Makes and mounts both; `program` is this program, which serves the pool in a process of its own.
+    ///
+    /// # Errors
+    /// When the machine has no FUSE, loop devices or mkfs.ext4.
+    pub fn set(program: &Path) -> Result<Self> {
+        let dir = std::env::temp_dir().join("pagefold-posix");
+        match std::fs::create_dir(&dir) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(error).with_context(|| format!("make {}", dir.display()));
+            }
+            _ => {}
+        }
+        run(
+            "mount",
+            &[
+                "-t".as_ref(),
+                "tmpfs".as_ref(),
+                "-o".as_ref(),
+                "size=80%".as_ref(),
+                "pagefold-posix".as_ref(),
+                dir.as_ref(),
+            ],
+        )?;
+        let path = |name: &str| -> Result<PathBuf> {
+            let path = dir.join(name);
+            std::fs::create_dir(&path).with_context(|| format!("make {}", path.display()))?;
+            Ok(path)
+        };
+        let pair = Pair { subject: path("pagefold")?, reference: path("ext4")? };
+        let image = dir.join("ext4.img");
+        std::fs::File::create(&image)?.set_len(DEVICE_BYTES)?;
+        run("mkfs.ext4", &["-q".as_ref(), "-F".as_ref(), "-I".as_ref(), "256".as_ref(), image.as_ref()])?;
+        run(
+            "mount",
+            &["-o".as_ref(), "loop,noatime,nodev".as_ref(), image.as_ref(), pair.reference.as_ref()],
+        )?;
+        let pool = dir.join("pool.pf");
+        std::fs::File::create(&pool)?.set_len(DEVICE_BYTES)?;
+        let mut server = Command::new(program)
+            .arg("serve")
+            .args([&pool, &pair.subject])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("start the server")?;
+        let mut line = String::new();
+        if let Some(stdout) = server.stdout.take() {
+            BufReader::new(stdout).read_line(&mut line)?;
+        }
+        if line.trim() != READY {
+            bail!("the server did not start: {:?}", server.wait()?);
+        }
+        Ok(Self { pair, server })
+    }
+
+    /// Unmounts the pool and verifies it.
+    ///
+    /// # Errors
+    /// What `check` finds, or that the server did not end well.
+    pub fn strike(mut self) -> Result<()> {
+        drop(self.server.stdin.take());
+        let status = self.server.wait()?;
+        anyhow::ensure!(status.success(), "the server ended with {status}");
+        Ok(())
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        drop(self.server.stdin.take());
+        if let Err(error) = self.server.wait() {
+            eprintln!("pagefold-posix: the server is lost: {error}");
+        }
+    }
+}
+
+/// Serves a new pool in the file `pool` at `dir` until standard input ends, then verifies it.
+///
+/// # Errors
+/// When the pool cannot be made, mounted or closed, or the check finds damage.
+pub fn serve(pool: &Path, dir: &Path) -> Result<()> {
+    let paths = [pool.to_owned()];
+    create("posix", &paths, &CreateOptions { force: false, created: 0, guid: Guid(*b"posix-comparison") })?;
+    let opened = Pool::open(&paths, &OpenOptions::default())?;
+    let format = FormatOptions { seed: 7, uid: 0, gid: 0, perm: 0o755 };
+    Fs::format(&*opened.dataset(), &SystemClock, &format)?;
+    let options = FsOptions {
+        atime: AtimePolicy::Never,
+        hint: Some(Arc::new(recordsize_hint)),
+        ..FsOptions::default()
+    };
+    let fs = Arc::new(Fs::mount(opened.dataset(), Arc::new(SystemClock), options)?);
+    let work = opened.run()?;
+    let mount =
+        MountOptions { source: "posix".into(), allow_other: true, suid: true, ..MountOptions::default() };
+    let session = Session::mount(Arc::clone(&fs), dir, &mount)?;
+    println!("{READY}");
+    std::io::stdout().flush()?;
+    let mut input = std::io::stdin();
+    let mut byte = [0];
+    loop {
+        // Deleted files are freed as the real server does.
+        let mut poll = [rustix::event::PollFd::new(&input, rustix::event::PollFlags::IN)];
+        let wait = rustix::event::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        if rustix::event::poll(&mut poll, Some(&wait))? > 0 && input.read(&mut byte)? == 0 {
+            break;
+        }
+        while fs.reap(4096)? {}
+    }
+    session.unmount(true)?;
+    session.wait();
+    while fs.reap(4096)? {}
+    fs.flush_times()?;
+    work.stop();
+    let found = pagefold_fs::check::check(&*opened.dataset())?;
+    anyhow::ensure!(found.is_clean(), "check finds {:?}", found.problems);
+    anyhow::ensure!(found.inodes == 1, "{} inodes are left", found.inodes);
+    opened.export()?;
+    Ok(())
+}

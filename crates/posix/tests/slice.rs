@@ -1,0 +1,46 @@
+//! A slice of the comparison that every test run affords; `make posix` runs more.
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a test")]
+
+use std::process::Command;
+
+use pagefold_posix::history::History;
+use pagefold_posix::op::{Op, Path, Step, Target};
+use pagefold_posix::run::{Pair, run};
+use pagefold_posix::shrink::shrink;
+
+/// Runs the program as `make posix` does, and returns what it printed.
+fn compare(args: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_pagefold-posix")).args(args).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "Pagefold and ext4 differ:\n{text}{errors}");
+    text
+}
+
+#[test]
+fn the_same_calls_have_the_same_results() {
+    let text = compare(&["--ops", "100000", "--seconds", "40"]);
+    assert!(text.contains(" 0 differences"), "{text}");
+}
+
+/// The comparison can fail: one of two directories has a neighbour that the other has not, and one call of many sees it.
+#[test]
+fn a_difference_is_found_and_shrunk() {
+    let place = tempfile::Builder::new().prefix("pagefold-posix-").tempdir().unwrap();
+    let pair = Pair { subject: place.path().join("one"), reference: place.path().join("two") };
+    for dir in [&pair.subject, &pair.reference] {
+        std::fs::create_dir(dir).unwrap();
+    }
+    std::fs::write(pair.subject.join("neighbour"), b"").unwrap();
+    let mut history = History::new(3);
+    history.steps.truncate(40);
+    assert!(run(&history, &pair).unwrap().is_ok());
+    let path = Path::new(b"../../../../../../../../../neighbour");
+    history.steps.insert(20, Step { who: 0, op: Op::Stat { target: Target::Path(path, true) } });
+    let failure = run(&history, &pair).unwrap().unwrap_err();
+    assert_eq!(failure.step, 20, "{}", failure.what);
+    let (short, _) = shrink(&history, &failure, &pair, 100).unwrap().unwrap();
+    assert_eq!(short.steps, history.steps[20..21]);
+    let left = std::fs::read_dir(&pair.reference).unwrap().count();
+    assert_eq!(left, 0, "histories leave nothing behind");
+}
