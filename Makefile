@@ -14,11 +14,13 @@ ROUNDS ?= 200
 SEED ?=
 SEEDS ?= 1000
 OPS ?= 1000000
+SECONDS ?= 60
+TARGET ?=
 BENCH ?=
 
 PAGEFOLD := target/release/pagefold
 
-.PHONY: help setup build demo test lint sim posix soak fill bench man install uninstall clean
+.PHONY: help setup build demo test lint sim posix fuzz soak fill bench man install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -57,6 +59,10 @@ posix: ## The same system calls on a pool and on ext4, compared: OPS=1000000
 	@scripts/setup build test
 	cargo build --profile sim --locked --quiet -p pagefold-posix
 	@$(AS_ROOT) target/sim/pagefold-posix --ops $(OPS) $(if $(SEED),--seed $(SEED))
+
+fuzz: ## Hostile bytes for every decoder: SECONDS=60 for each, or for TARGET=name
+	@scripts/setup build
+	cargo run --profile sim --locked --quiet -p pagefold-fuzz -- --seconds $(SECONDS) $(if $(TARGET),--target $(TARGET)) $(if $(SEED),--seed $(SEED))
 
 soak: ## kill -9 the server under load, recover, verify, ROUNDS times
 	@scripts/setup build test

@@ -34,6 +34,8 @@ mod codec;
 mod dir;
 mod error;
 mod fs;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod inode;
 mod io;
 pub mod limits;

@@ -11,6 +11,8 @@ mod checkpoint;
 mod commit;
 mod create;
 mod fold;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod group;
 pub mod label;
 mod models;

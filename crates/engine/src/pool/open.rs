@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::create::FIRST_DATASET;
 use super::label::{Label, Superblock};
-use super::root::{Root, TablePage, decode_list};
+use super::root::{Root, TablePage, append_list, decode_list};
 use super::sizing::Sizing;
 use super::store::Nodes;
 use super::{Log, Maintenance, Pool, ReplayReport as Report, Signal};
@@ -191,7 +191,7 @@ impl Opening {
         let mut table = Vec::new();
         for list in &root.lists {
             let bytes = read_placed(&devices, list.addr, &list.place, "list of pages of the segment table")?;
-            table.extend(decode_list(&bytes)?);
+            append_list(&mut table, decode_list(&bytes)?)?;
         }
         for page in &table {
             let record = read_placed(&devices, page.ptr.addr, &page.place, "page of the segment table")?;
@@ -212,6 +212,12 @@ impl Opening {
         let position = root.position;
         let directory =
             Directory::decode(&root.open_directory, position.segment, crate::limits::CHUNK_BYTES as u32)?;
+        if directory.entries().last().is_some_and(|last| last.slot >= position.slots) {
+            return Err(Error::corrupt(
+                "root of the last checkpoint",
+                "its directory is ahead of its log position",
+            ));
+        }
         if segments.get(position.segment).is_none() {
             segments.insert(Segment::fresh(position.segment, position.chunk));
         }

@@ -29,7 +29,7 @@ use crate::limits::{CHUNK_BYTES, RECORD_BYTES_MAX};
 use crate::segment::Located;
 use crate::txg::Position;
 use crate::wire::{Reader, put_bytes, put_varint};
-use crate::{Addr, Ptr, Result};
+use crate::{Addr, Error, Ptr, Result};
 
 const MAGIC: [u8; 8] = *b"PFroot\x01\0";
 const LIST_MAGIC: [u8; 8] = *b"PFlist\x01\0";
@@ -174,6 +174,19 @@ pub(super) fn decode_list(bytes: &[u8]) -> Result<Vec<TablePage>> {
     }
     reader.end()?;
     Ok(pages)
+}
+
+/// Adds the pages of a further list. Pages ascend over all lists: so there are no more of them than bytes on the devices.
+pub(super) fn append_list(table: &mut Vec<TablePage>, list: Vec<TablePage>) -> Result<()> {
+    let mut last = table.last().map(|page| page.page);
+    for page in &list {
+        if last.is_some_and(|last| last >= page.page) {
+            return Err(Error::corrupt("segment table", "its pages are out of order"));
+        }
+        last = Some(page.page);
+    }
+    table.extend(list);
+    Ok(())
 }
 
 fn put_place(out: &mut Vec<u8>, place: &Located) {

@@ -46,6 +46,8 @@ mod cut;
 mod edit;
 mod editor;
 mod frozen;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod leaf;
 mod node;
 mod read;

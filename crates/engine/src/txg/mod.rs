@@ -26,6 +26,11 @@ use crate::Result;
 use crate::space::Chunk;
 use crate::wire::{Reader, put_varint};
 
+/// Largest segment at which a log may begin: half of all.
+const SEGMENT_MAX: u64 = 1 << (63 - crate::types::SLOT_BITS);
+/// Largest number of a batch at which a log may begin.
+const TXG_MAX: u64 = 1 << 62;
+
 /// A place in the log: where the next batch goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
@@ -70,7 +75,10 @@ impl Position {
         let (used, slots) = (reader.varint_u32()?, reader.varint_u32()?);
         let next = decode_chunk(reader)?;
         let (txg, chain) = (reader.varint()?, reader.u64()?);
+        // Far from the end of their ranges, so that replay can count on.
         if segment == 0
+            || segment > SEGMENT_MAX
+            || txg > TXG_MAX
             || u64::from(used) > crate::limits::CHUNK_BYTES
             || slots > 1 << crate::types::SLOT_BITS
         {

@@ -7,6 +7,7 @@ use crate::device::{AlignedBuf, Device};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::segment::{Devices, DirEntry};
 use crate::space::{Chunk, Chunks};
+use crate::types::SLOT_BITS;
 use crate::{Error, Result};
 
 /// A batch that counts.
@@ -111,6 +112,7 @@ fn replay_segment(
             && header.chain.get() == position.chain
             && header.segment.get() == position.segment
             && header.first_slot.get() == position.slots
+            && position.slots.checked_add(header.records.get()).is_some_and(|slots| slots <= 1 << SLOT_BITS)
             && (at == 0 || batch.next() == position.next);
         if !counts {
             break;

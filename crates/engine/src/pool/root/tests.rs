@@ -28,3 +28,14 @@ fn damaged_lists_are_refused() {
     longer.push(0);
     assert!(decode_list(&longer).is_err());
 }
+
+#[test]
+fn pages_are_listed_once_and_in_order() {
+    let mut table = Vec::new();
+    append_list(&mut table, vec![page(9), page(8)]).unwrap();
+    append_list(&mut table, vec![page(7)]).unwrap();
+    for list in [vec![page(7)], vec![page(8)], vec![page(5), page(6)]] {
+        assert!(append_list(&mut table, list).is_err());
+    }
+    assert!(table == [page(9), page(8), page(7)]);
+}

@@ -1,0 +1,98 @@
+//! Models and records of the codecs for pages of databases.
+
+use std::sync::OnceLock;
+
+use pagefold_codec::{Model, Options, Scratch, learn};
+use pagefold_sim::random::Random;
+
+const PAGE_BYTES: usize = 8192;
+
+/// A heap page as PostgreSQL lays it out: header, line pointers, tuples from the end.
+fn heap_page(random: &mut Random, block: u32) -> Vec<u8> {
+    let mut page = vec![0; PAGE_BYTES];
+    let (mut lower, mut upper) = (24, PAGE_BYTES);
+    for row in 0..100_u32 {
+        let name = format!("customer-{}-{}", block * 100 + row, random.below(9000));
+        let mut tuple = vec![0; 24];
+        tuple[..4].copy_from_slice(&700_u32.to_le_bytes());
+        tuple[12..16].copy_from_slice(&(block << 16).to_le_bytes());
+        tuple[16..18].copy_from_slice(&(row as u16 + 1).to_le_bytes());
+        tuple[18..20].copy_from_slice(&3_u16.to_le_bytes());
+        tuple[20..22].copy_from_slice(&0x0902_u16.to_le_bytes());
+        tuple[22] = 24;
+        tuple.extend((block * 100 + row).to_le_bytes());
+        tuple.push((name.len() as u8 + 1) << 1 | 1);
+        tuple.extend(name.as_bytes());
+        tuple.extend((random.below(100) as u32).to_le_bytes());
+        let start = (upper - tuple.len()) / 8 * 8;
+        if start < lower + 4 {
+            break;
+        }
+        page[start..start + tuple.len()].copy_from_slice(&tuple);
+        let pointer = start as u32 | 1 << 15 | (tuple.len() as u32) << 17;
+        page[lower..lower + 4].copy_from_slice(&pointer.to_le_bytes());
+        (lower, upper) = (lower + 4, start);
+    }
+    page[4..8].copy_from_slice(&(block * 500).to_le_bytes());
+    page[12..14].copy_from_slice(&(lower as u16).to_le_bytes());
+    page[14..16].copy_from_slice(&(upper as u16).to_le_bytes());
+    page[16..18].copy_from_slice(&(PAGE_BYTES as u16).to_le_bytes());
+    page[18..20].copy_from_slice(&(PAGE_BYTES as u16 | 4).to_le_bytes());
+    page
+}
+
+fn pages() -> &'static [Vec<u8>] {
+    static PAGES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
+    PAGES.get_or_init(|| {
+        let mut random = Random::new(3);
+        (0..200).map(|block| heap_page(&mut random, block)).collect()
+    })
+}
+
+fn learned() -> Option<&'static Model> {
+    static MODEL: OnceLock<Option<Model>> = OnceLock::new();
+    let learn = || {
+        let pages: Vec<&[u8]> = pages().iter().map(Vec::as_slice).collect();
+        learn(&pages, Options { level: 1, relation_pages: 100_000 })
+    };
+    MODEL.get_or_init(learn).as_ref()
+}
+
+pub(super) fn model_seeds() -> Vec<Vec<u8>> {
+    learned().map(Model::to_bytes).into_iter().collect()
+}
+
+/// A model that can be read is used both ways.
+pub(super) fn model(bytes: &[u8]) -> bool {
+    let Ok(model) = Model::from_bytes(bytes) else { return false };
+    let mut scratch = Scratch::new();
+    let mut page = vec![0; model.page_bytes()];
+    for record in page_seeds().iter().take(2) {
+        let _accepted = model.decode(&mut scratch, record, &mut page);
+    }
+    let mut record = Vec::new();
+    let _coded = model.encode(&mut scratch, &pages()[0], &mut record);
+    true
+}
+
+pub(super) fn page_seeds() -> Vec<Vec<u8>> {
+    static RECORDS: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
+    let coded = || {
+        let mut records = Vec::new();
+        let Some(model) = learned() else { return records };
+        for page in pages().iter().take(8) {
+            let mut record = Vec::new();
+            if model.encode(&mut Scratch::new(), page, &mut record) {
+                records.push(record);
+            }
+        }
+        records
+    };
+    RECORDS.get_or_init(coded).clone()
+}
+
+pub(super) fn page(bytes: &[u8]) -> bool {
+    let Some(model) = learned() else { return false };
+    let mut page = vec![0; model.page_bytes()];
+    model.decode(&mut Scratch::new(), bytes, &mut page).is_ok()
+}

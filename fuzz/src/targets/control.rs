@@ -1,0 +1,41 @@
+#[path = "../../../crates/cli/src/control/frame.rs"]
+pub mod frame;
+#[path = "../../../crates/cli/src/control/model.rs"]
+pub mod model;
+
+use model::{Reply, Request, UnmountMode};
+
+fn framed(message: &impl serde::Serialize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    match frame::write(&mut bytes, message, frame::REPLY_BYTES_MAX) {
+        Ok(()) => bytes,
+        Err(_) => Vec::new(),
+    }
+}
+
+pub(super) fn seeds() -> Vec<Vec<u8>> {
+    vec![
+        framed(&Request::Status {}),
+        framed(&Request::Set { name: "compression".into(), value: "zstd-3".into() }),
+        framed(&Request::Unmount { mode: UnmountMode::Lazy }),
+        [framed(&Request::Sync {}), framed(&Request::Counters {})].concat(),
+        framed(&serde_json::json!({"request": "set", "name": [[[[{}]]]], "value": 1e300})),
+    ]
+}
+
+/// A conversation: frames until the bytes end, as requests and as replies.
+pub(super) fn message(bytes: &[u8]) -> bool {
+    let mut accepted = false;
+    let mut stream = bytes;
+    while let Ok(Some(request)) = frame::read::<Request>(&mut stream, frame::REQUEST_BYTES_MAX) {
+        let again = framed(&request);
+        let back = frame::read::<Request>(&mut &again[..], frame::REQUEST_BYTES_MAX);
+        assert!(matches!(&back, Ok(Some(back)) if *back == request), "{request:?} became {back:?}");
+        accepted = true;
+    }
+    let mut stream = bytes;
+    while let Ok(Some(_)) = frame::read::<Reply>(&mut stream, frame::REPLY_BYTES_MAX) {
+        accepted = true;
+    }
+    accepted
+}

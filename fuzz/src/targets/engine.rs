@@ -1,0 +1,355 @@
+//! What a device says.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use pagefold_engine::device::{AlignedBuf, Device, DeviceStats};
+use pagefold_engine::limits::{BLOCK_BYTES, CHUNK_BYTES};
+use pagefold_engine::pool::label::{Label, Superblock};
+use pagefold_engine::pool::{CreateOptions, Guid, create_on};
+use pagefold_engine::record::{Compression, Encoder, NoModels, decode, logical_len};
+use pagefold_engine::segment::{DirEntry, Directory, LiveMap, Part, Segment, Segments};
+use pagefold_engine::space::{Chunk, Chunks, Extent};
+use pagefold_engine::txg::{self, Position, batch as stored};
+use pagefold_engine::types::SLOT_BITS;
+use pagefold_engine::wire::Reader;
+use pagefold_engine::{Addr, Error, Key, Ptr, Result, dataset};
+use pagefold_sim::random::Random;
+
+const POOL: Guid = Guid(*b"hostile-bytes-16");
+/// Bytes of the device that targets read from.
+const DEVICE_BYTES: u64 = 256 << 20;
+
+/// A device that holds some bytes at one place, and zeros elsewhere.
+struct Bytes {
+    at: u64,
+    bytes: Vec<u8>,
+    stats: DeviceStats,
+}
+
+impl Bytes {
+    fn new(at: u64, bytes: Vec<u8>) -> Self {
+        Self { at, bytes, stats: DeviceStats::default() }
+    }
+}
+
+impl Device for Bytes {
+    fn path(&self) -> &Path {
+        Path::new("hostile")
+    }
+    fn size_bytes(&self) -> u64 {
+        DEVICE_BYTES
+    }
+    fn read(&self, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
+        let end = offset.checked_add(buf.len() as u64).filter(|&end| end <= DEVICE_BYTES);
+        if end.is_none() {
+            return Err(Error::Invalid("beyond the device".into()));
+        }
+        buf.fill(0);
+        let (skip, ahead) = (offset.saturating_sub(self.at), self.at.saturating_sub(offset));
+        let from = self.bytes.get(skip as usize..).unwrap_or_default();
+        for (to, byte) in buf.iter_mut().skip(ahead as usize).zip(from) {
+            *to = *byte;
+        }
+        Ok(())
+    }
+    fn write(&self, _: u64, _: &AlignedBuf, _: bool) -> Result<()> {
+        Err(Error::Invalid("read only".into()))
+    }
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+    fn discard(&self, _: u64, _: u64) -> Result<()> {
+        Ok(())
+    }
+    fn stats(&self) -> &DeviceStats {
+        &self.stats
+    }
+}
+
+/// A block whose checksum holds.
+fn sealed(bytes: &[u8]) -> Vec<u8> {
+    let mut block = bytes.to_vec();
+    block.resize(BLOCK_BYTES, 0);
+    let at = BLOCK_BYTES - 4;
+    let checksum = crc32c::crc32c(&block[..at]);
+    block[at..].copy_from_slice(&checksum.to_le_bytes());
+    block
+}
+
+/// A new pool's device.
+fn image() -> Option<Arc<pagefold_engine::device::SimDevice>> {
+    let device = Arc::new(pagefold_engine::device::SimDevice::new(256 << 20, 1));
+    let options = CreateOptions { force: false, created: 1, guid: POOL };
+    create_on("hostile", &vec![Arc::clone(&device) as Arc<dyn Device>], &options).ok()?;
+    Some(device)
+}
+
+fn first_blocks(count: usize) -> Vec<Vec<u8>> {
+    let Some(device) = image() else { return Vec::new() };
+    let mut buf = AlignedBuf::zeroed(count * BLOCK_BYTES);
+    match device.read(0, &mut buf) {
+        Ok(()) => buf.chunks(BLOCK_BYTES).map(|block| block[..256].to_vec()).collect(),
+        Err(_) => Vec::new(),
+    }
+}
+
+pub(super) fn label_seeds() -> Vec<Vec<u8>> {
+    first_blocks(1)
+}
+
+pub(super) fn label(bytes: &[u8]) -> bool {
+    let device = Bytes::new(0, sealed(bytes));
+    let Ok(label) = Label::read(&device) else { return false };
+    let _refused_or_not = label.check_writable();
+    let _blocks = Superblock::read_all(&device, &label);
+    true
+}
+
+pub(super) fn superblock_seeds() -> Vec<Vec<u8>> {
+    first_blocks(64).into_iter().filter(|block| block.starts_with(b"PF")).collect()
+}
+
+/// A ring of superblocks: this one at its start.
+pub(super) fn superblock(bytes: &[u8]) -> bool {
+    let Some(sim) = image_label() else { return false };
+    let device = Bytes::new(pagefold_engine::pool::label::RING_START, sealed(bytes));
+    let mut label = sim;
+    label.size_bytes = DEVICE_BYTES;
+    !Superblock::read_all(&device, &label).is_empty()
+}
+
+fn image_label() -> Option<Label> {
+    static LABEL: std::sync::OnceLock<Option<Label>> = std::sync::OnceLock::new();
+    LABEL.get_or_init(|| Label::read(&*image()?).ok()).clone()
+}
+
+pub(super) fn root_seeds() -> Vec<Vec<u8>> {
+    pagefold_engine::pool::fuzzing::root_seeds()
+}
+
+pub(super) fn root(bytes: &[u8]) -> bool {
+    pagefold_engine::pool::fuzzing::root(bytes)
+}
+
+fn header(records: &[(u32, u8)], ops: &[u8]) -> Vec<u8> {
+    let fixed = stored::HEADER_BYTES + records.len() * stored::ENTRY_BYTES + ops.len();
+    let len = fixed + records.iter().map(|(len, _)| *len as usize).sum::<usize>();
+    let mut bytes = stored::MAGIC.to_vec();
+    bytes.resize(stored::HEADER_BYTES, 0);
+    bytes[56..60].copy_from_slice(&(records.len() as u32).to_le_bytes());
+    bytes[60..64].copy_from_slice(&(ops.len() as u32).to_le_bytes());
+    bytes[64..68].copy_from_slice(&(len as u32).to_le_bytes());
+    for (len, kind) in records {
+        bytes.extend(stored::entry_bytes(*len, *kind, 7));
+    }
+    bytes.extend_from_slice(ops);
+    bytes.resize(len, 0xab);
+    bytes
+}
+
+pub(super) fn batch_seeds() -> Vec<Vec<u8>> {
+    let ops = redo_seeds().concat();
+    vec![header(&[], &[]), header(&[(100, 0), (50, 1), (3000, 2)], &ops), header(&[(1, 0); 40], &[])]
+}
+
+fn seal_batch(bytes: &mut [u8]) -> Option<usize> {
+    let len = u32::from_le_bytes(bytes.get(64..68)?.try_into().ok()?) as usize;
+    let body = bytes.get_mut(..len).filter(|body| body.len() >= stored::HEADER_BYTES)?;
+    stored::seal(body);
+    Some(len)
+}
+
+pub(super) fn batch(bytes: &[u8]) -> bool {
+    let mut bytes = bytes.to_vec();
+    let _unsealed_is_fine = seal_batch(&mut bytes);
+    let Some(batch) = stored::Verified::new(&bytes) else { return false };
+    assert_eq!(batch.padded_bytes() as usize % BLOCK_BYTES, 0);
+    for base in [0, CHUNK_BYTES as u32, u32::MAX] {
+        assert_eq!(batch.entries(base).count(), batch.header().records.get() as usize);
+    }
+    redo(batch.ops())
+}
+
+/// A position, then batches that are made to continue it.
+pub(super) fn replay_seeds() -> Vec<Vec<u8>> {
+    let chunk = |index| Chunk { device: 0, index };
+    let positions = [(1, 0, 0), (900, 8192, 12), (1 << 39, CHUNK_BYTES as u32 - 8192, (1 << SLOT_BITS) - 3)];
+    let batches = batch_seeds().concat();
+    let stored = |&(segment, used, slots): &(u64, u32, u32)| {
+        let mut bytes = Vec::new();
+        let position =
+            Position { segment, chunk: chunk(2), used, slots, next: chunk(3), txg: segment, chain: 5 };
+        position.encode(&mut bytes);
+        bytes.extend_from_slice(&batches);
+        bytes
+    };
+    positions.iter().map(stored).collect()
+}
+
+pub(super) fn replay(bytes: &[u8]) -> bool {
+    let mut reader = Reader::new(bytes, "position");
+    let Ok(start) = Position::decode(&mut reader) else { return false };
+    let rest = reader.remaining();
+    let mut log = bytes[bytes.len() - rest..].to_vec();
+    let mut device = Vec::new();
+    let mut at = start;
+    // Everything that an enemy would make right is made right.
+    while log.len() >= stored::HEADER_BYTES {
+        log[..4].copy_from_slice(&stored::MAGIC);
+        log[4..8].copy_from_slice(&at.slots.to_le_bytes());
+        log[16..24].copy_from_slice(&at.chain.to_le_bytes());
+        log[24..32].copy_from_slice(&at.txg.to_le_bytes());
+        log[32..40].copy_from_slice(&POOL.low().to_le_bytes());
+        log[40..48].copy_from_slice(&at.segment.to_le_bytes());
+        log[68..72].copy_from_slice(&at.next.index.to_le_bytes());
+        log[72..74].copy_from_slice(&at.next.device.to_le_bytes());
+        let Some(len) = seal_batch(&mut log) else { break };
+        let mut batch = log[..len].to_vec();
+        log.drain(..len);
+        at.chain = u64::from_le_bytes(batch[8..16].try_into().unwrap_or_default());
+        at.slots = at.slots.wrapping_add(u32::from_le_bytes(batch[56..60].try_into().unwrap_or_default()));
+        at.txg = at.txg.wrapping_add(1);
+        batch.resize(batch.len().next_multiple_of(BLOCK_BYTES), 0);
+        device.extend(batch);
+    }
+    let place = start.chunk.offset().saturating_add(u64::from(start.used));
+    let devices = vec![Arc::new(Bytes::new(place, device)) as Arc<dyn Device>];
+    let chunks = Chunks::new(&[DEVICE_BYTES]);
+    let mut batches = 0;
+    let ended = txg::replay(POOL.low(), &devices, &chunks, start, &mut |view| {
+        batches += 1;
+        assert!(view.segment < 1 << 40 && u64::from(view.end) <= CHUNK_BYTES + BLOCK_BYTES as u64);
+        assert!(view.records.iter().all(|(entry, ..)| entry.slot < 1 << SLOT_BITS));
+        redo(view.ops);
+        Ok(())
+    });
+    ended.is_ok() && batches > 0
+}
+
+pub(super) fn redo_seeds() -> Vec<Vec<u8>> {
+    use dataset::redo::Redo;
+    let ptr = |slot| Some(Ptr { addr: Addr::new(3, slot), len_bytes: 900 });
+    let run = dataset::redo::PageRun {
+        dataset: 1,
+        object: 9,
+        record_size: 8192,
+        first: 4,
+        shared: false,
+        ptrs: vec![ptr(1), None, ptr(2)],
+    };
+    let ops = [
+        Redo::Put(1, Key::new(5, 1, 77), b"value"),
+        Redo::Delete(1, Key::new(5, 1, 77)),
+        Redo::Punch { dataset: 1, object: 9, from: 3, to: 800 },
+        Redo::Pages(run),
+    ];
+    let stored = |op: &Redo<'_>| {
+        let mut bytes = Vec::new();
+        op.encode(&mut bytes);
+        bytes
+    };
+    ops.iter().map(stored).collect()
+}
+
+pub(super) fn redo(bytes: &[u8]) -> bool {
+    let mut seen = 0;
+    dataset::redo::for_each(bytes, &mut |_| {
+        seen += 1;
+        Ok(())
+    })
+    .is_ok()
+        && seen > 0
+}
+
+pub(super) fn node_seeds() -> Vec<Vec<u8>> {
+    pagefold_engine::tree::fuzzing::node_seeds()
+}
+
+pub(super) fn node(bytes: &[u8]) -> bool {
+    pagefold_engine::tree::fuzzing::node(bytes)
+}
+
+pub(super) fn directory_seeds() -> Vec<Vec<u8>> {
+    let mut random = Random::new(1);
+    let (mut directory, mut start) = (Directory::default(), 0);
+    for slot in (0..60).step_by(2) {
+        let len_bytes = random.below(5000) as u32;
+        directory.push(DirEntry { slot, start, len_bytes, checksum: random.bits() as u32 });
+        start += len_bytes;
+    }
+    vec![Directory::default().encode(7), directory.encode(7)]
+}
+
+pub(super) fn directory(bytes: &[u8]) -> bool {
+    let Ok(directory) = Directory::decode(bytes, 7, CHUNK_BYTES as u32) else { return false };
+    let ends = |entry: &DirEntry| u64::from(entry.start) + u64::from(entry.len_bytes) <= CHUNK_BYTES;
+    assert!(directory.entries().iter().all(ends));
+    for entry in directory.entries() {
+        assert_eq!(directory.get(entry.slot).map(|found| found.slot), Some(entry.slot));
+    }
+    true
+}
+
+pub(super) fn table_seeds() -> Vec<Vec<u8>> {
+    let table = Segments::new(1 << 20);
+    for id in [1, 2, 90] {
+        let mut segment = Segment::fresh(id, Chunk { device: 0, index: id as u32 });
+        segment.parts = vec![Part {
+            first_slot: 0,
+            extent: Extent { chunk: Chunk { device: 0, index: 4 }, start: 0, len_bytes: 100_000 },
+            directory: None,
+        }];
+        segment.slots = 100;
+        segment.live = LiveMap::default();
+        for slot in (0..100).step_by(3) {
+            segment.live.set(slot);
+        }
+        segment.live_bytes = 5000;
+        table.insert(segment);
+        table.mark_dirty(0);
+    }
+    table.snapshot(&std::collections::BTreeMap::new(), 0).pages.into_iter().map(|(_, bytes)| bytes).collect()
+}
+
+pub(super) fn table(bytes: &[u8]) -> bool {
+    let table = Segments::new(1 << 20);
+    let loaded = table.load_page(0, bytes).is_ok();
+    table.for_each(|segment| {
+        let _counted = (segment.used_bytes(), segment.live.count(), segment.part(segment.slots));
+    });
+    loaded
+}
+
+pub(super) fn record_seeds() -> Vec<Vec<u8>> {
+    let mut random = Random::new(2);
+    let words = b"pagefold keeps pages of databases ".repeat(60);
+    let mut noise = words.clone();
+    for _ in 0..200 {
+        let at = random.below(noise.len() as u64) as usize;
+        noise[at] = random.bits() as u8;
+    }
+    let mut seeds = Vec::new();
+    for compression in
+        [Compression::Off, Compression::Lz4, Compression::Zstd(1), Compression::Zstd(9), Compression::Zlib(6)]
+    {
+        for page in [&words[..], &noise[..], &vec![7; 60_000][..]] {
+            let mut record = Vec::new();
+            Encoder::new().encode(page, compression, &mut record);
+            seeds.push(record);
+        }
+    }
+    seeds
+}
+
+/// A record as pages of several sizes. A bomb is one that says to be longer than its page.
+pub(super) fn record(bytes: &[u8]) -> bool {
+    let Ok(len) = logical_len(bytes) else { return false };
+    assert!((1..=1 << 20).contains(&len), "a record says to hold {len} bytes");
+    let mut page = vec![0xee; 8192];
+    let small = decode(bytes, &NoModels, &mut page).is_ok();
+    page.resize(65_536, 0xee);
+    let large = decode(bytes, &NoModels, &mut page).is_ok();
+    assert!(large || !small);
+    large
+}

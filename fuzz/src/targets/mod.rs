@@ -1,0 +1,33 @@
+//! The decoders.
+
+mod codec;
+/// Messages of the control socket: the program's own modules.
+#[allow(missing_docs, reason = "documented where they live")]
+pub mod control;
+mod engine;
+mod fs;
+mod fuse;
+
+use crate::Target;
+
+/// All of them.
+pub const TARGETS: &[Target] = &[
+    Target { name: "label", run: engine::label, seeds: engine::label_seeds },
+    Target { name: "superblock", run: engine::superblock, seeds: engine::superblock_seeds },
+    Target { name: "root", run: engine::root, seeds: engine::root_seeds },
+    Target { name: "batch", run: engine::batch, seeds: engine::batch_seeds },
+    Target { name: "replay", run: engine::replay, seeds: engine::replay_seeds },
+    Target { name: "redo", run: engine::redo, seeds: engine::redo_seeds },
+    Target { name: "node", run: engine::node, seeds: engine::node_seeds },
+    Target { name: "directory", run: engine::directory, seeds: engine::directory_seeds },
+    Target { name: "table", run: engine::table, seeds: engine::table_seeds },
+    Target { name: "record", run: engine::record, seeds: engine::record_seeds },
+    Target { name: "inode", run: fs::inode, seeds: fs::seeds },
+    Target { name: "entry", run: fs::entry, seeds: fs::seeds },
+    Target { name: "acl", run: fs::acl, seeds: fs::acl_seeds },
+    Target { name: "header", run: fs::header, seeds: fs::seeds },
+    Target { name: "fuse", run: fuse::request, seeds: fuse::seeds },
+    Target { name: "control", run: control::message, seeds: control::seeds },
+    Target { name: "model", run: codec::model, seeds: codec::model_seeds },
+    Target { name: "page", run: codec::page, seeds: codec::page_seeds },
+];
