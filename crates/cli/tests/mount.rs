@@ -277,6 +277,30 @@ fn the_helper_of_mount_8_works() {
 }
 
 #[test]
+fn unmount_waits_for_what_the_kernel_holds_for_nobody() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = mounted();
+    let image = fs::File::create(sandbox.path("mnt/image")).unwrap();
+    image.set_len(1 << 20).unwrap();
+    drop(image);
+    // A loop device holds a file without a process, as a ring does whose owner has ended.
+    let attached =
+        Command::new("losetup").args(["--find", "--show"]).arg(sandbox.path("mnt/image")).output().unwrap();
+    let device = String::from_utf8(attached.stdout).unwrap().trim().to_owned();
+    assert!(device.starts_with("/dev/loop"), "{}", String::from_utf8_lossy(&attached.stderr));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(500));
+            assert!(Command::new("losetup").args(["--detach", &device]).status().unwrap().success());
+        });
+        sandbox.ok(&["unmount", "tank"]);
+    });
+    assert_eq!(state(&sandbox), "EXPORTED");
+}
+
+#[test]
 fn a_server_in_the_foreground_tells_systemd_when_it_is_ready() {
     if !can_mount() {
         return;
