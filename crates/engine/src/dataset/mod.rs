@@ -5,6 +5,7 @@ mod live;
 mod models;
 mod one;
 mod pages;
+mod part;
 pub mod pending;
 mod read;
 pub mod redo;

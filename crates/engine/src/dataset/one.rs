@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use super::live::LiveDataset;
 use super::models::Loaded;
-use super::read::of_record;
+use super::part::{copy_part, decode_part};
 use super::shared::{PrimaryCache, Shared, count};
-use crate::record::{Models, decode};
 use crate::segment::RecordFetch;
 use crate::{Addr, Error, Result};
 
@@ -67,47 +66,20 @@ impl PageFetch {
 
     fn deliver(&self, out: &mut [u8]) -> Result<bool> {
         let Ok(record) = self.record.record() else { return Ok(false) };
+        let addr = self.record.addr();
         let models = Loaded(&self.shared.models);
-        match decode_part(record, &models, self.page_bytes, self.within, out, |_| {}) {
+        match decode_part(self.page_bytes, &models, (addr, record), self.within, out, |_| {}) {
             Ok(()) => {}
             // The other way may wait for the model.
             Err(Error::Busy(_)) => return Ok(false),
-            Err(error) => return Err(of_record(self.record.addr(), error)),
+            Err(error) => return Err(error),
         }
         count(&self.shared.counters.read_bytes, out.len() as u64);
         if self.shared.primary_cache() == PrimaryCache::All {
-            self.shared.cache.insert(self.record.addr(), record.into());
+            self.shared.cache.insert(addr, record.into());
         }
         Ok(true)
     }
-}
-
-/// Decodes the part of a page that `out` wants, and shows the whole page to `seen`.
-fn decode_part(
-    record: &[u8],
-    models: &dyn Models,
-    page_bytes: usize,
-    within: usize,
-    out: &mut [u8],
-    seen: impl FnOnce(&[u8]),
-) -> Result<()> {
-    if out.len() == page_bytes {
-        decode(record, models, out)?;
-        seen(out);
-    } else {
-        let mut page = vec![0; page_bytes];
-        decode(record, models, &mut page)?;
-        copy_part(&page, within, out)?;
-        seen(&page);
-    }
-    Ok(())
-}
-
-fn copy_part(page: &[u8], within: usize, out: &mut [u8]) -> Result<()> {
-    let part = page.get(within..).and_then(|rest| rest.get(..out.len()));
-    let part = part.ok_or_else(|| Error::Invalid("an object was read with another recordsize".into()))?;
-    out.copy_from_slice(part);
-    Ok(())
 }
 
 impl LiveDataset {
@@ -136,7 +108,7 @@ impl LiveDataset {
                 Ok(false) => return Ok(self.fetch_later(ptr.addr, page_bytes, within)),
                 // The model of the record is not in memory.
                 Err(Error::Busy(_)) => return Ok(Attempt::Wait),
-                Err(error) => return Err(of_record(ptr.addr, error)),
+                Err(error) => return Err(error),
             }
         }
         Ok(self.done(buf))
@@ -174,9 +146,8 @@ impl LiveDataset {
             return Ok(true);
         }
         let Some(record) = cache.get(addr) else { return Ok(false) };
-        decode_part(&record, &Loaded(&self.shared.models), page_bytes, within, buf, |page| {
-            cache.offer_page(addr, page);
-        })?;
+        let models = Loaded(&self.shared.models);
+        decode_part(page_bytes, &models, (addr, &record), within, buf, |page| cache.offer_page(addr, page))?;
         Ok(true)
     }
 }

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use super::live::LiveDataset;
 use super::models::Loaded;
 use super::one::Attempt;
+use super::part::{copy_part, decode_part};
 use super::pending::PageBuf;
 use super::shared::{PrimaryCache, count};
 use crate::limits::{RECORDSIZE_MAX, RECORDSIZE_MIN};
-use crate::record::{Models, decode};
+use crate::record::Models;
 use crate::{Addr, Error, Ptr, Result};
 
 /// How often a read is planned anew when records disappear under it.
@@ -198,7 +199,7 @@ impl LiveDataset {
                 (true, false) => cache.insert(*addr, record.into()),
                 (true, true) => cache.insert_scanned(*addr, record),
             }
-            decode_part(record_size, &*self.shared, (*addr, record), part.within, part.out)
+            decode_part(record_size as usize, &*self.shared, (*addr, record), part.within, part.out, |_| {})
         })
     }
 }
@@ -216,44 +217,15 @@ static FILLING: AtomicUsize = AtomicUsize::new(0);
 fn fill_part(record_size: u32, models: &dyn Models, part: &mut Part<'_>) -> Result<()> {
     let Part { source, within, out } = part;
     match source {
-        Source::Zeros => out.fill(0),
-        Source::Page(page) => {
-            let bytes = page.get(*within..*within + out.len());
-            let bytes =
-                bytes.ok_or_else(|| Error::Invalid("an object was read with another recordsize".into()))?;
-            out.copy_from_slice(bytes);
+        Source::Zeros => {
+            out.fill(0);
+            Ok(())
         }
+        Source::Page(page) => copy_part(page, *within, out),
         Source::Record(addr, record) => {
-            return decode_part(record_size, models, (*addr, record), *within, out);
+            decode_part(record_size as usize, models, (*addr, record), *within, out, |_| {})
         }
-        Source::Fetch(ptr) => return Err(Error::corrupt(format!("record {}", ptr.addr), "it was not read")),
-    }
-    Ok(())
-}
-
-fn decode_part(
-    record_size: u32,
-    models: &dyn Models,
-    (addr, record): (Addr, &[u8]),
-    within: usize,
-    out: &mut [u8],
-) -> Result<()> {
-    if within == 0 && out.len() == record_size as usize {
-        return decode(record, models, out).map_err(|error| of_record(addr, error));
-    }
-    let mut page = vec![0; record_size as usize];
-    decode(record, models, &mut page).map_err(|error| of_record(addr, error))?;
-    out.copy_from_slice(page.get(within..within + out.len()).unwrap_or_default());
-    Ok(())
-}
-
-/// Says which record could not be decoded.
-pub(super) fn of_record(addr: Addr, error: Error) -> Error {
-    match error {
-        Error::Corrupt { what, detail } => {
-            Error::corrupt(format!("record {addr}"), format!("{what}: {detail}"))
-        }
-        other => other,
+        Source::Fetch(ptr) => Err(Error::corrupt(format!("record {}", ptr.addr), "it was not read")),
     }
 }
 
