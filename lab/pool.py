@@ -59,6 +59,10 @@ class Pool(Place):
         """The pool's figures, in bytes, as `status --json` or `df --json` tells them."""
         return json.loads(self.pagefold(verb, "--json", self.pool))["pools"][0]
 
+    def counters(self) -> list[dict]:
+        """The counters of `pagefold iostat` since the pool was mounted."""
+        return json.loads(self.pagefold("iostat", "--json", self.pool))["pools"][0]["counters"]
+
     def server_pid(self) -> int:
         """The server process, as `pagefold status` names it."""
         pid = int(self.figures("status")["mount"]["pid"])

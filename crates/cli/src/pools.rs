@@ -290,6 +290,9 @@ pub fn figures(status: &Status) -> PoolFigures {
         allocated_bytes: status.allocated_bytes,
         dirty_bytes: status.dirty_bytes,
         log_bytes: status.log_bytes,
+        models: status.models,
+        model_bytes: status.model_bytes,
+        model_memory_bytes: status.model_memory_bytes,
         txg: status.txg,
         checkpoints: status.totals.checkpoints,
         cache: CacheFigures {
@@ -326,6 +329,7 @@ pub fn activity(pool: &Pool, age_ms: u64) -> Activity {
             counter("application_write", 0, totals.accepted_bytes),
             counter("pages_stored", totals.pages_stored, totals.data_bytes),
             counter("pages_zero", totals.pages_zero, 0),
+            counter("pages_by_model", totals.pages_modelled, totals.modelled_bytes),
             counter("trees", totals.checkpoints, totals.tree_bytes),
             counter("log_framing", totals.commits, totals.framing_bytes),
             counter("fold", 0, totals.fold_bytes),

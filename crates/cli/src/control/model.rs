@@ -237,6 +237,15 @@ pub struct PoolFigures {
     pub dirty_bytes: u64,
     /// Log that a replay would read.
     pub log_bytes: u64,
+    /// Models of pages, learned from what is stored.
+    #[serde(default)]
+    pub models: u64,
+    /// What they take, stored.
+    #[serde(default)]
+    pub model_bytes: u64,
+    /// What those in memory take there.
+    #[serde(default)]
+    pub model_memory_bytes: u64,
     /// Transaction group (batch) last committed.
     pub txg: u64,
     /// Checkpoints since the pool was opened.

@@ -169,6 +169,15 @@ fn print_status(pool: &PoolFigures, show: Numbers) {
             show.ratio(pool.logical_bytes, pool.used_bytes)
         ),
     );
+    if pool.models > 0 {
+        let text = format!(
+            "{} of pages, {} stored, {} in memory",
+            pool.models,
+            show.size(pool.model_bytes),
+            show.size(pool.model_memory_bytes)
+        );
+        line("models", &text);
+    }
     line("txg", &format!("{}, {} of log since the last checkpoint", pool.txg, show.size(pool.log_bytes)));
     if pool.mount.is_some() {
         let cache = &pool.cache;

@@ -73,6 +73,10 @@ pub struct Counters {
     pub pages_stored: AtomicU64,
     /// Pages that were all zeros and take nothing.
     pub pages_zero: AtomicU64,
+    /// Pages stored by a model, which `pages_stored` counts too.
+    pub pages_modelled: AtomicU64,
+    /// Bytes of their records.
+    pub modelled_bytes: AtomicU64,
 }
 
 /// Adds to a counter.

@@ -89,6 +89,9 @@ impl Pool {
         count(&counters.data_bytes, appended.written_bytes - appended.framing_bytes);
         count(&counters.pages_stored, records.len() as u64);
         count(&counters.pages_zero, (pages.len() - records.len()) as u64);
+        let modelled = || records.iter().filter(|record| record.model.is_some());
+        count(&counters.pages_modelled, modelled().count() as u64);
+        count(&counters.modelled_bytes, modelled().map(|record| record.bytes.len() as u64).sum());
         log.window_bytes += appended.written_bytes;
         if self.shared.primary_cache() == PrimaryCache::All {
             for (ptr, record) in appended.ptrs.iter().zip(&records) {

@@ -44,6 +44,10 @@ pub struct Totals {
     pub pages_stored: u64,
     /// Number of pages of zeros, which take nothing.
     pub pages_zero: u64,
+    /// Of the pages stored, those by a model.
+    pub pages_modelled: u64,
+    /// Bytes of their records.
+    pub modelled_bytes: u64,
 }
 
 impl Totals {
@@ -95,8 +99,12 @@ pub struct Status {
     pub txg: u64,
     /// Counters.
     pub totals: Totals,
-    /// Models of pages that are stored.
+    /// Number of models of pages that are stored.
     pub models: u64,
+    /// Their stored bytes.
+    pub model_bytes: u64,
+    /// Memory that those of them take that are loaded, in bytes.
+    pub model_memory_bytes: u64,
     /// The record cache.
     pub record_cache: CacheStats,
     /// The node cache.
@@ -122,6 +130,8 @@ impl Pool {
             checkpoints: get(&counters.checkpoints),
             pages_stored: get(&counters.pages_stored),
             pages_zero: get(&counters.pages_zero),
+            pages_modelled: get(&counters.pages_modelled),
+            modelled_bytes: get(&counters.modelled_bytes),
         }
     }
 
@@ -140,6 +150,7 @@ impl Pool {
             counts: device.stats().counts(),
         });
         let label = self.labels.first();
+        let models = self.shared.models.all();
         Status {
             name: self.name().into(),
             guid: self.guid(),
@@ -160,7 +171,9 @@ impl Pool {
             checkpoint: self.shared.counters.checkpoints.load(Ordering::Relaxed),
             txg,
             totals: self.totals(),
-            models: self.shared.models.all().len() as u64,
+            models: models.len() as u64,
+            model_bytes: models.iter().map(|(_, entry)| u64::from(entry.ptr.len_bytes)).sum(),
+            model_memory_bytes: self.shared.models.memory_bytes(),
             record_cache: self.shared.cache.stats(),
             node_cache: self.nodes.stats(),
             replayed: self.replayed,

@@ -1,0 +1,206 @@
+"""PostgreSQL on a pool whose pages are stored by learned models: models are learned, used and worth it; and a crash, vacuum,
+remount and every check of the database find its pages as they were."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from lab import load, proc, verify
+from lab.crash import crash_under_load
+from lab.demo import HASH_FUNCTIONS
+from lab.demo import __file__ as demo_file
+from lab.pool import Pool
+from lab.postgres import USER, Postgres
+
+from .conftest import POOL_BYTES
+
+DATABASE = "lab"
+ROWS = 120_000
+
+TABLES = """
+CREATE TABLE events (id bigserial PRIMARY KEY, at timestamptz NOT NULL, kind smallint NOT NULL, session uuid, amount numeric(12,2),
+                     note text, tags int[], payload jsonb, done boolean DEFAULT false);
+INSERT INTO events (at, kind, session, amount, note, tags, payload)
+SELECT timestamptz '2024-01-01' + i * interval '7 s', pick(i, 1, 12),
+       CASE WHEN pick(i, 2, 5) > 0 THEN md5('s' || i / 20)::uuid END, pick(i, 3, 900000) / 100.0,
+       CASE WHEN pick(i, 4, 3) = 0 THEN 'order ' || i || ' was ' || (ARRAY['paid','sent','lost','returned'])[1 + pick(i, 5, 4)] END,
+       CASE WHEN pick(i, 6, 2) = 0 THEN ARRAY[pick(i, 7, 9), pick(i, 8, 90)] END,
+       jsonb_build_object('user', pick(i, 9, 5000), 'ok', pick(i, 10, 2) = 0, 'via', (ARRAY['web','app','till'])[1 + pick(i, 11, 3)])
+FROM generate_series(1, :rows) i;
+CREATE INDEX events_at ON events (at);
+CREATE INDEX events_session ON events (session);
+CREATE INDEX events_note ON events (note);
+CREATE INDEX events_payload ON events USING gin (payload);
+CREATE TABLE texts AS SELECT i AS id, repeat(md5(i::text), 1 + pick(i, 12, 200)) AS body FROM generate_series(1::bigint, 3000) i;
+ALTER TABLE texts ADD PRIMARY KEY (id);
+"""
+
+AGE = """
+UPDATE events SET done = true, amount = amount + 1 WHERE id % 7 = 0;
+DELETE FROM events WHERE id % 11 = 3;
+UPDATE events SET note = note || ', again' WHERE id % 5 = 1;
+VACUUM events;
+INSERT INTO events (at, kind, note) SELECT now() + i * interval '1 s', 3, 'late ' || i FROM generate_series(1, 10000) i;
+UPDATE price_paid SET price = price + 1000 WHERE pick(price, 13, 9) = 0;
+VACUUM price_paid;
+CHECKPOINT;
+"""
+
+
+GROW = """
+INSERT INTO lineitem SELECT orderkey + 1000000, partkey, suppkey, linenumber, quantity, extendedprice, discount, tax, returnflag,
+       linestatus, shipdate, commitdate, receiptdate, shipinstruct, shipmode, comment FROM lineitem;
+INSERT INTO price_paid SELECT md5(transaction_id::text)::uuid, price, date_of_transfer + 9000, postcode, property_type, new_build,
+       tenure, paon, saon, street, locality, town, district, county, category, status FROM price_paid;
+INSERT INTO events (at, kind, session, amount, note, tags, payload, done)
+SELECT at + interval '1 year', kind, session, amount, note, tags, payload, done FROM events;
+CHECKPOINT;
+"""
+
+
+@pytest.fixture(scope="module")
+def pages(run, where):
+    """A pool of its own with compression=page."""
+    if not where.is_pagefold:
+        pytest.skip("there are no models elsewhere")
+    with Pool(run, POOL_BYTES, compression="page") as pages:
+        yield pages
+        pages.unmount()
+        pages.check()
+
+
+@pytest.fixture(scope="module")
+def server(run, pages):
+    """A cluster with tables of several characters, some of them aged."""
+    server = Postgres(run, pages.folder("pg", USER), settings={"full_page_writes": "off", "checkpoint_timeout": "30s"})
+    server.initdb()
+    server.start()
+    server.createdb(DATABASE)
+    server.sql(HASH_FUNCTIONS, database=DATABASE)
+    scripts = Path(demo_file).parent
+    for script in (scripts / "prices.sql", scripts / "items.sql"):
+        server.sql(f"\\set rows {ROWS}\n{script.read_text()}", database=DATABASE)
+    server.sql(f"\\set rows {ROWS}\n{TABLES}", database=DATABASE)
+    proc.run(server.client("pgbench", "-i", "-q", "-s", "5", database=DATABASE))
+    server.sql(load.CREATE_ACKNOWLEDGED, database=DATABASE)
+    server.sql(AGE, database=DATABASE)
+    yield server
+    server.kill()
+
+
+def counter(pool: Pool, name: str) -> dict:
+    """One of the counters of `pagefold iostat`."""
+    return next(c for c in pool.counters() if c["name"] == name)
+
+
+def wait_for_models(pool: Pool, count: int, timeout_s: float = 60) -> None:
+    """Waits until the background has learned."""
+    deadline = time.monotonic() + timeout_s
+    while pool.figures("status")["models"] < count:
+        assert time.monotonic() < deadline, f"{pool.figures('status')['models']} models in {timeout_s:.0f} s, not {count}"
+        time.sleep(0.2)
+
+
+def answers(server: Postgres) -> str:
+    """A digest of every row, by plans that read tables, and by plans that read indexes."""
+    return server.sql(
+        """
+        SELECT count(*), sum(hashtextextended(e::text, 0)) FROM events e;
+        SELECT count(*), sum(hashtextextended(p::text, 0)) FROM price_paid p;
+        SELECT count(*), sum(hashtextextended(l::text, 0)) FROM lineitem l;
+        SELECT count(*), sum(hashtextextended(t::text, 0)) FROM texts t;
+        SET enable_seqscan = off;
+        SELECT count(*) FROM price_paid WHERE date_of_transfer > '2000-01-01';
+        SELECT count(*) FROM events WHERE at > '2024-01-02' AND kind < 3;
+        SELECT count(*) FROM events WHERE payload @> '{"via": "till"}';""",
+        database=DATABASE,
+    )
+
+
+def test_models_are_learned_and_used(server, pages):
+    wait_for_models(pages, 8)
+    before = counter(pages, "pages_by_model")["operations"]
+    server.sql("VACUUM FULL price_paid; VACUUM FULL events; CHECKPOINT", database=DATABASE)
+    wait_for_models(pages, 10)
+    server.sql(GROW, database=DATABASE)
+    pages.pagefold("sync", pages.pool)
+    assert counter(pages, "pages_by_model")["operations"] > before + 1000
+
+
+def test_pages_come_back_from_the_device(server, pages):
+    expected = answers(server)
+    server.stop()
+    pages.unmount()
+    pages.check()
+    pages.mount()
+    server.start()
+    assert answers(server) == expected
+    verify.postgres_healthy(server, DATABASE)
+    verify.no_torn_pages(server.log)
+
+
+@pytest.mark.parametrize("delay_s", [0.5, 5.0])
+def test_crash_under_load_loses_nothing_acknowledged(server, pages, run, delay_s):
+    record = run.dir / "acknowledged-page"
+    first = 1 + int(server.sql("SELECT coalesce(max(id), 0) FROM acknowledged", database=DATABASE))
+    expected = answers(server)
+
+    def start():
+        client = load.acknowledged_postgres(server, DATABASE, record, first)
+        return load.pgbench_load(server, DATABASE), client
+
+    figures = crash_under_load(pages, server, start, delay_s)
+    assert verify.acknowledged_postgres(server, DATABASE, record) >= figures["acknowledged"]
+    assert verify.pgbench_balances(server, DATABASE) > 0
+    assert answers(server) == expected
+    verify.postgres_healthy(server, DATABASE)
+    verify.no_torn_pages(server.log)
+
+
+def test_crash_while_models_are_learned(server, pages, run):
+    """New relations are loaded, so that models are being learned and adopted when the server dies."""
+    record = run.dir / "acknowledged-learning"
+    first = 1 + int(server.sql("SELECT coalesce(max(id), 0) FROM acknowledged", database=DATABASE))
+
+    def start():
+        client = load.acknowledged_postgres(server, DATABASE, record, first)
+        statement = "DROP TABLE IF EXISTS again; CREATE TABLE again AS SELECT * FROM lineitem; CREATE INDEX ON again (shipdate, partkey)"
+        script = run.dir / "again.sql"
+        script.write_text(statement.replace("; ", ";\n") + ";\n")
+        options = ["-n", "-c", "1", "-T", "86400", "-f", str(script)]
+        generator = load.Load(server.run, server.client("pgbench", *options, database=DATABASE), run.logs / "again.log")
+        return generator, client
+
+    crash_under_load(pages, server, start, 3.0)
+    verify.acknowledged_postgres(server, DATABASE, record)
+    verify.postgres_healthy(server, DATABASE)
+    verify.no_torn_pages(server.log)
+
+
+RELATIONS = ["events", "events_pkey", "events_at", "price_paid", "price_paid_pkey", "lineitem", "lineitem_pkey", "lineitem_part"]
+
+
+def test_models_are_worth_it(server, pages, run):
+    """The files of large relations as they came to be, what was written before the first model among them, against the same
+    files by zstd."""
+    files = [path for relation in RELATIONS for path in server.relation_files(DATABASE, relation)]
+    server.stop()
+    with Pool(run, POOL_BYTES, compression="zstd") as other:
+        copies = [copy(path, other.mountpoint) for path in files]
+        zstd, page = other.usage(copies), pages.usage(files)
+        for path, twin in zip(files, copies, strict=True):
+            print(f"{path.name:>8}: zstd {other.usage([twin]).ratio:6.2f}, page {pages.usage([path]).ratio:6.2f}")
+    print(f"ratio: zstd {zstd.ratio:.2f}, page {page.ratio:.2f}")
+    assert zstd.logical == page.logical
+    assert page.ratio > 1.25 * zstd.ratio
+    server.start()
+
+
+def copy(path: Path, target: Path) -> Path:
+    """Copies a file into the folder `target`."""
+    to = target / path.name
+    to.write_bytes(path.read_bytes())
+    return to
