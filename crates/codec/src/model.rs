@@ -1,21 +1,20 @@
-//! Models: learned, stored, used.
+//! Models: learned and used.
 
-use zstd::zstd_safe;
+mod stored;
 
 use crate::Corrupt;
 use crate::columns::Buffers;
-use crate::entropy::{Counter, Decoder, Encoder, Stream};
-use crate::limits::{DICTIONARY, MODEL_MAX, MODEL_PLAIN_MAX, PAGE_MAX, PAGE_MIN, STREAMS_MAX, TABLES_MAX};
+use crate::columns::plan::Plans;
+use crate::entropy::{Counter, Decoder, Encoder, Sink, Stream};
+use crate::limits::{MODEL_MAX, MODEL_PLAIN_MAX, PAGE_MAX, PAGE_MIN, STREAMS_MAX, TABLES_MAX};
 use crate::postgres::btree::{self, BtreeModel};
 use crate::postgres::checksum::checksum;
 use crate::postgres::heap::{self, HeapModel};
 use crate::postgres::page::CHECKSUM_AT;
 use crate::scratch::Scratch;
 use crate::text::{Dictionary, MAX_TEXT};
-use crate::wire::{Reader, put_bytes, put_varint};
+use crate::wire::{Reader, put_varint};
 
-/// Version of stored models.
-const VERSION: u8 = 1;
 /// Of so many sampled pages one is held out: the model has to gain on those it was not trained on.
 const HELD_OUT: usize = 5;
 /// A model has to save at least one part in so many of what zstd-3 makes of the held-out pages.
@@ -105,8 +104,7 @@ impl Model {
 
     /// Counts what coding `pages` takes, and makes tables and a dictionary of it.
     fn train(parts: Parts, pages: &[&[u8]], page_bytes: usize, level: i32) -> Option<Self> {
-        let count = parts.stream_count();
-        let mut counter = Counter::new(count);
+        let mut counter = Counter::new(parts.plans().end);
         let mut scratch = Scratch::new();
         let mut texts = vec![];
         for page in pages {
@@ -115,7 +113,7 @@ impl Model {
             }
         }
         let streams = counter.train().0;
-        let dictionary = train_dictionary(&texts, level)?;
+        let dictionary = Dictionary::train(&texts, level).ok()?;
         Some(Self { page_bytes, level, parts, streams, dictionary })
     }
 
@@ -165,12 +163,8 @@ impl Model {
     /// Bytes of memory that the model takes, about.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        let plans = match &self.parts {
-            Parts::Heap(model) => &model.plans,
-            Parts::Btree(model) => &model.plans,
-        };
         let streams: usize = self.streams.iter().map(Stream::memory_bytes).sum();
-        streams + plans.memory_bytes() + self.dictionary.memory_bytes()
+        streams + self.parts.plans().memory_bytes() + self.dictionary.memory_bytes()
     }
 
     /// Appends the record of `page` to `out`, and says `true`; or says `false`, and leaves `out` as it was, if the page is not
@@ -337,92 +331,10 @@ impl Model {
         Ok(())
     }
 
-    /// The model as it is stored.
-    #[must_use]
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let plain = self.to_plain();
-        let mut out = vec![VERSION];
-        put_varint(&mut out, plain.len() as u64);
-        // The level is one that exists; and what zstd makes of a buffer fits its bound.
-        out.extend(zstd::bulk::compress(&plain, 12).unwrap_or_default());
-        out
-    }
-
-    /// The model before it is compressed.
-    pub(crate) fn to_plain(&self) -> Vec<u8> {
-        let mut plain = vec![];
-        put_varint(&mut plain, self.page_bytes as u64);
-        plain.push(self.level as u8);
-        match &self.parts {
-            Parts::Heap(model) => {
-                plain.push(0);
-                model.write_model(&mut plain);
-            }
-            Parts::Btree(model) => {
-                plain.push(1);
-                model.write_model(&mut plain);
-            }
-        }
-        put_varint(&mut plain, self.streams.len() as u64);
-        for stream in &self.streams {
-            stream.write(&mut plain);
-        }
-        put_bytes(&mut plain, self.dictionary.bytes());
-        plain
-    }
-
-    /// A model from what [`Model::to_bytes`] gave.
-    ///
-    /// # Errors
-    /// [`Corrupt`] when it did not.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Corrupt> {
-        let mut reader = Reader::new(bytes);
-        if bytes.len() > MODEL_MAX || reader.byte()? != VERSION {
-            return Err(Corrupt("a model of another version, or too long"));
-        }
-        let plain_bytes = reader.at_most(MODEL_PLAIN_MAX)?;
-        let mut plain = vec![0; plain_bytes];
-        let done = zstd_safe::decompress(&mut plain[..], reader.rest());
-        if done != Ok(plain_bytes) {
-            return Err(Corrupt("a model's frame"));
-        }
-        Self::from_plain(&plain)
-    }
-
-    /// A model from what [`Model::to_plain`] gave.
-    pub(crate) fn from_plain(plain: &[u8]) -> Result<Self, Corrupt> {
-        let mut reader = Reader::new(plain);
-        let page_bytes = reader.at_most(PAGE_MAX)?;
-        if !page_bytes.is_power_of_two() || page_bytes < PAGE_MIN {
-            return Err(Corrupt("a model's page size"));
-        }
-        let level = i32::from(reader.byte()?).clamp(1, 22);
-        let parts = match reader.byte()? {
-            0 => Parts::Heap(HeapModel::read_model(&mut reader)?),
-            1 => Parts::Btree(BtreeModel::read_model(&mut reader)?),
-            _ => return Err(Corrupt("a model's kind")),
-        };
-        let count = reader.at_most(STREAMS_MAX)?;
-        if count != parts.stream_count() {
-            return Err(Corrupt("a model's streams"));
-        }
-        let mut tables = TABLES_MAX;
-        let streams =
-            (0..count).map(|_| Stream::read(&mut reader, &mut tables)).collect::<Result<Vec<_>, _>>()?;
-        let dictionary = Dictionary::new(reader.bytes(DICTIONARY)?, level)?;
-        if !reader.is_empty() {
-            return Err(Corrupt("a model is too long"));
-        }
-        Ok(Self { page_bytes, level, parts, streams, dictionary })
-    }
-
     /// One line per column: what it is and how it is coded. For people.
     #[must_use]
     pub fn describe(&self) -> String {
-        match &self.parts {
-            Parts::Heap(model) => model.plans.describe(),
-            Parts::Btree(model) => model.plans.describe(),
-        }
+        self.parts.plans().describe()
     }
 }
 
@@ -445,20 +357,15 @@ impl Parts {
         }
     }
 
-    fn stream_count(&self) -> usize {
+    fn plans(&self) -> &Plans {
         match self {
-            Self::Heap(model) => model.plans.end,
-            Self::Btree(model) => model.plans.end,
+            Self::Heap(model) => &model.plans,
+            Self::Btree(model) => &model.plans,
         }
     }
 
     /// Writes a page's symbols; returns what the coder's states are to carry, or `None` if the page is refused.
-    fn write<S: crate::entropy::Sink>(
-        &self,
-        page: &[u8],
-        scratch: &mut Scratch,
-        sink: &mut S,
-    ) -> Option<[u16; 2]> {
+    fn write<S: Sink>(&self, page: &[u8], scratch: &mut Scratch, sink: &mut S) -> Option<[u16; 2]> {
         match self {
             Self::Heap(model) => {
                 let Scratch { buffers, heap, .. } = scratch;
@@ -478,24 +385,4 @@ impl Parts {
             }
         }
     }
-}
-
-/// A dictionary for texts of pages, if there is enough to train one; otherwise an empty one.
-fn train_dictionary(texts: &[Vec<u8>], level: i32) -> Option<Dictionary> {
-    let total: usize = texts.iter().map(Vec::len).sum();
-    let mut best = vec![];
-    if total > 16 << 10 {
-        let samples: Vec<u8> = texts.concat();
-        let sizes: Vec<usize> = texts.iter().map(Vec::len).collect();
-        let mut dictionary = vec![0; DICTIONARY.min(total / 4)];
-        if let Ok(len) = zstd_safe::train_from_buffer(&mut dictionary[..], &samples, &sizes) {
-            dictionary.truncate(len);
-            // Frames name no dictionary.
-            if let Some(id) = dictionary.get_mut(4..8) {
-                id.fill(0);
-            }
-            best = dictionary;
-        }
-    }
-    Dictionary::new(&best, level).ok()
 }

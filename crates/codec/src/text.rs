@@ -7,7 +7,10 @@ use std::fmt;
 use zstd::zstd_safe::{self, CCtx, CDict, DCtx, DDict};
 
 use crate::Corrupt;
+use crate::limits::DICTIONARY;
 
+/// Bytes of text that it takes to train a dictionary.
+const MIN_TRAINING: usize = 16 << 10;
 /// Shorter texts are kept as they are.
 const MIN_TEXT: usize = 24;
 /// Magic number, and a descriptor that says: one segment, its size in one or two bytes, no checksum, no dictionary id.
@@ -44,6 +47,26 @@ impl Dictionary {
             Some((encode, DDict::try_create(bytes).ok_or(FAILED)?))
         };
         Ok(Self { bytes: bytes.into(), level, prepared })
+    }
+
+    /// One for `texts` of pages, if they are enough to train one; otherwise an empty one.
+    pub(crate) fn train(texts: &[Vec<u8>], level: i32) -> Result<Self, Corrupt> {
+        let total: usize = texts.iter().map(Vec::len).sum();
+        let mut best = vec![];
+        if total > MIN_TRAINING {
+            let samples: Vec<u8> = texts.concat();
+            let sizes: Vec<usize> = texts.iter().map(Vec::len).collect();
+            let mut dictionary = vec![0; DICTIONARY.min(total / 4)];
+            if let Ok(len) = zstd_safe::train_from_buffer(&mut dictionary[..], &samples, &sizes) {
+                dictionary.truncate(len);
+                // Frames name no dictionary.
+                if let Some(id) = dictionary.get_mut(4..8) {
+                    id.fill(0);
+                }
+                best = dictionary;
+            }
+        }
+        Self::new(&best, level)
     }
 
     /// Bytes of memory, zstd's tables included.

@@ -1,7 +1,7 @@
 //! Columns of bytes: tables of values, runs, bytes in context.
 
 use super::Form;
-use super::code::{ALL_COMMON, CODED, Context, Read, Write, get_len, put_len, take_into};
+use super::code::{ALL_COMMON, CODED, Context, Read, UNFIT, Write, get_len, put_len, take_into};
 use crate::Corrupt;
 use crate::entropy::Sink;
 use crate::wire::{Reader, put_bytes, put_varint};
@@ -117,7 +117,7 @@ pub(crate) fn put_table<S: Sink>(
     let base = context.base;
     let mut all_first = true;
     for &t in w.rows {
-        let cell = w.cell(c, t);
+        let cell = w.grid.cell(c, t);
         let content = w.grid.content(w.page, c, t);
         let usual = !lengths || w.grid.form[cell] == Form::usual(content.len());
         let symbol = if usual { values.find(content) } else { UNKNOWN };
@@ -130,7 +130,7 @@ pub(crate) fn put_table<S: Sink>(
     sink.put(base, 0, CODED);
     let mut last = 0;
     for &t in w.rows {
-        let cell = w.cell(c, t);
+        let cell = w.grid.cell(c, t);
         let ctx = context.of(w.grid, t, last);
         last = w.grid.sym[cell];
         sink.put(base + 1, ctx, last);
@@ -147,7 +147,7 @@ pub(crate) fn put_table<S: Sink>(
 fn get_places(r: &mut Read<'_, '_>, c: usize, context: Context, t: u16, last: u8) -> u8 {
     let ctx = context.of(r.grid, t, last);
     let symbol = r.decoder.get(r.streams[context.base + 1].view(ctx));
-    let cell = r.cell(c, t);
+    let cell = r.grid.cell(c, t);
     r.grid.sym[cell] = symbol;
     symbol
 }
@@ -159,17 +159,12 @@ pub(crate) fn get_table(
     values: &Values,
     context: Context,
 ) -> Result<(), Corrupt> {
-    let width = r.width_of(c);
-    let all_first = match r.decoder.get(r.streams[context.base].view(0)) {
-        ALL_COMMON => true,
-        CODED => false,
-        _ => return Err(Corrupt("a column's state")),
-    };
+    let width = r.plans.width_of(c);
+    let all_first = !r.is_coded(context.base, 0)?;
     let mut last = 0;
     for &t in r.rows {
         last = if all_first { 0 } else { get_places(r, c, context, t, last) };
-        let cell = r.cell(c, t);
-        let at = usize::from(r.grid.pos[cell]);
+        let (at, _) = r.grid.place(c, t);
         if last == UNKNOWN {
             get_bytes_order1(r, context.base + 4, at, width);
         } else {
@@ -188,26 +183,13 @@ pub(crate) fn get_table_early(
     context: Context,
 ) -> Result<(), Corrupt> {
     let base = context.base;
-    let all_first = match r.decoder.get(r.streams[base].view(0)) {
-        ALL_COMMON => true,
-        CODED => false,
-        _ => return Err(Corrupt("a column's state")),
-    };
+    let all_first = !r.is_coded(base, 0)?;
     let mut last = 0;
     for &t in r.rows {
         last = if all_first { 0 } else { get_places(r, c, context, t, last) };
-        let cell = r.cell(c, t);
+        let cell = r.grid.cell(c, t);
         let (len, form) = if last == UNKNOWN {
-            let (len, form) = get_len(r.decoder, &r.streams[base + 2..], 0)?;
-            if r.early.bytes.len() + usize::from(len) > r.page.len() {
-                return Err(Corrupt("contents are longer than their page"));
-            }
-            let mut above = 0;
-            for _ in 0..len {
-                above = r.decoder.get(r.streams[base + 4].view(above));
-                r.early.bytes.push(above);
-            }
-            (len, form)
+            get_early(r, base + 2, base + 4)?
         } else {
             let len = values.get(last).ok_or(Corrupt("a value beyond its table"))?.len();
             (len as u16, Form::usual(len))
@@ -217,11 +199,25 @@ pub(crate) fn get_table_early(
     Ok(())
 }
 
+/// Length and form from two streams, and from a third as many bytes, which are left for the second pass.
+pub(crate) fn get_early(r: &mut Read<'_, '_>, lengths: usize, bytes: usize) -> Result<(u16, Form), Corrupt> {
+    let (len, form) = get_len(r.decoder, &r.streams[lengths..], 0)?;
+    if r.early.bytes.len() + usize::from(len) > r.page.len() {
+        return Err(Corrupt("contents are longer than their page"));
+    }
+    let mut above = 0;
+    for _ in 0..len {
+        above = r.decoder.get(r.streams[bytes].view(above));
+        r.early.bytes.push(above);
+    }
+    Ok((len, form))
+}
+
 /// Second pass: copies values to where they belong.
 pub(crate) fn copy_table(r: &mut Read<'_, '_>, c: usize, values: &Values) -> Result<(), Corrupt> {
     for &t in r.rows {
-        let cell = r.cell(c, t);
-        let (at, len) = (usize::from(r.grid.pos[cell]), usize::from(r.grid.len[cell]));
+        let cell = r.grid.cell(c, t);
+        let (at, len) = r.grid.place(c, t);
         match r.grid.sym[cell] {
             UNKNOWN => take_early(r, at, len)?,
             symbol => {
@@ -236,8 +232,8 @@ pub(crate) fn copy_table(r: &mut Read<'_, '_>, c: usize, values: &Values) -> Res
 /// Second pass of a column whose contents were decoded in the first.
 pub(crate) fn copy_early(r: &mut Read<'_, '_>, c: usize) -> Result<(), Corrupt> {
     for &t in r.rows {
-        let cell = r.cell(c, t);
-        take_early(r, usize::from(r.grid.pos[cell]), usize::from(r.grid.len[cell]))?;
+        let (at, len) = r.grid.place(c, t);
+        take_early(r, at, len)?;
     }
     Ok(())
 }
@@ -274,8 +270,7 @@ pub(crate) fn put_runs<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize, base:
 pub(crate) fn get_runs(r: &mut Read<'_, '_>, c: usize, base: usize) -> Result<(), Corrupt> {
     let all = r.decoder.get(r.streams[base + 3].view(0)) == 0;
     for &t in r.rows {
-        let cell = r.cell(c, t);
-        let (at, len) = (usize::from(r.grid.pos[cell]), usize::from(r.grid.len[cell]));
+        let (at, len) = r.grid.place(c, t);
         if all || r.decoder.get(r.streams[base + 3].view(1)) == 0 {
             let byte = r.decoder.get(r.streams[base + 4].view(0));
             r.page[at..at + len].fill(byte);
@@ -306,8 +301,7 @@ pub(crate) fn get_repeats(r: &mut Read<'_, '_>, c: usize, stream: usize) -> Resu
     let mut before = 0..0;
     let mut last = 0;
     for &t in r.rows {
-        let cell = r.cell(c, t);
-        let (at, len) = (usize::from(r.grid.pos[cell]), usize::from(r.grid.len[cell]));
+        let (at, len) = r.grid.place(c, t);
         last = r.decoder.get(r.streams[stream].view(last));
         if last == 1 {
             r.take_text(at, len)?;
@@ -350,8 +344,7 @@ pub(crate) fn get_front(r: &mut Read<'_, '_>, c: usize, stream: usize, plain: bo
     let mut before = 0..0;
     let mut last = 0;
     for &t in r.rows {
-        let cell = r.cell(c, t);
-        let (at, len) = (usize::from(r.grid.pos[cell]), usize::from(r.grid.len[cell]));
+        let (at, len) = r.grid.place(c, t);
         last = r.decoder.get(r.streams[stream].view(last));
         let shared = usize::from(last);
         if shared > len || shared > before.len() {
@@ -385,7 +378,7 @@ pub(crate) fn put_positions<S: Sink>(
 ) {
     let begins = |content: &[u8]| content.starts_with(prefix);
     let usual = prefix.is_empty() || w.rows.iter().all(|&t| begins(w.grid.content(w.page, c, t)));
-    sink.put(stream, 0, if usual { CODED } else { ALL_COMMON });
+    sink.put(stream, 0, if usual { CODED } else { UNFIT });
     let prefix = if usual { prefix } else { &[] };
     let last = usize::from(count) - 1;
     for &t in w.rows {
@@ -403,14 +396,12 @@ pub(crate) fn get_positions(
     stream: usize,
     (prefix, count): (&[u8], u8),
 ) -> Result<(), Corrupt> {
+    let prefix = if r.is_coded(stream, 0)? { prefix } else { &[] };
     let streams = &r.streams[stream + 1..][..usize::from(count)];
     let mut d = *r.decoder;
-    let usual = d.get(r.streams[stream].view(0)) == CODED;
-    let prefix = if usual { prefix } else { &[] };
     let last = streams.len() - 1;
     for &t in r.rows {
-        let cell = r.cell(c, t);
-        let (at, len) = (usize::from(r.grid.pos[cell]), usize::from(r.grid.len[cell]));
+        let (at, len) = r.grid.place(c, t);
         let mut above = prefix.last().copied().unwrap_or(0);
         let content = &mut r.page[at..at + len];
         let (begin, rest) = content
@@ -434,12 +425,13 @@ pub(crate) fn put_order1<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize, str
 
 pub(crate) fn get_order1(r: &mut Read<'_, '_>, c: usize, stream: usize) {
     for &t in r.rows {
-        let cell = r.cell(c, t);
-        get_bytes_order1(r, stream, usize::from(r.grid.pos[cell]), usize::from(r.grid.len[cell]));
+        let (at, len) = r.grid.place(c, t);
+        get_bytes_order1(r, stream, at, len);
     }
 }
 
-fn put_bytes_order1<S: Sink>(sink: &mut S, stream: usize, content: &[u8]) {
+/// Each byte in the context of the one before.
+pub(crate) fn put_bytes_order1<S: Sink>(sink: &mut S, stream: usize, content: &[u8]) {
     let mut above = 0;
     for &byte in content {
         sink.put(stream, above, byte);

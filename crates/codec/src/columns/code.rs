@@ -18,7 +18,7 @@ impl Context {
         match self.ctx {
             Ctx::Nothing => 0,
             Ctx::Previous => last,
-            Ctx::Column(other) => grid.sym[usize::from(other) * grid.rows + usize::from(t)],
+            Ctx::Column(other) => grid.sym[grid.cell(usize::from(other), t)],
         }
     }
 }
@@ -36,17 +36,6 @@ pub(crate) struct Write<'a> {
     pub(crate) text: &'a mut Vec<u8>,
     /// What is stored as it is.
     pub(crate) plain: &'a mut Vec<u8>,
-}
-
-impl Write<'_> {
-    pub(crate) fn width_of(&self, c: usize) -> usize {
-        usize::from(self.plans.columns[c].width)
-    }
-
-    #[inline(always)]
-    pub(crate) fn cell(&self, c: usize, t: u16) -> usize {
-        c * self.grid.rows + usize::from(t)
-    }
 }
 
 /// What reading a column needs.
@@ -69,13 +58,14 @@ pub(crate) struct Read<'a, 'd> {
 }
 
 impl Read<'_, '_> {
-    pub(crate) fn width_of(&self, c: usize) -> usize {
-        usize::from(self.plans.columns[c].width)
-    }
-
-    #[inline(always)]
-    pub(crate) fn cell(&self, c: usize, t: u16) -> usize {
-        c * self.grid.rows + usize::from(t)
+    /// Whether values are coded one by one in this page, as the column's state says.
+    #[inline]
+    pub(crate) fn is_coded(&mut self, stream: usize, ctx: u8) -> Result<bool, Corrupt> {
+        match self.decoder.get(self.streams[stream].view(ctx)) {
+            CODED => Ok(true),
+            ALL_COMMON => Ok(false),
+            _ => Err(Corrupt("a column's state")),
+        }
     }
 
     /// The next `len` bytes of text.
@@ -101,9 +91,12 @@ pub(crate) struct Early {
     pub(crate) taken: usize,
 }
 
-/// States of a column in a page.
+/// The state of a column in a page comes first. Values are coded one by one,
 pub(crate) const CODED: u8 = 0;
+/// or all are the most frequent one, in codings that have one;
 pub(crate) const ALL_COMMON: u8 = 1;
+/// in others at least one value is of a shape that the coding does not have, and all are kept plainly.
+pub(crate) const UNFIT: u8 = 1;
 
 /// Symbols of lengths: up to 253 they are themselves.
 const ODD_FORM: u8 = 254;
@@ -160,13 +153,13 @@ fn put_lengths<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize, context: Cont
     let base = context.base;
     let is_common =
         |cell: usize| w.grid.len[cell] == common && w.grid.form[cell] == Form::usual(usize::from(common));
-    if w.rows.iter().all(|&t| is_common(w.cell(c, t))) {
+    if w.rows.iter().all(|&t| is_common(w.grid.cell(c, t))) {
         return sink.put(base, 0, ALL_COMMON);
     }
     sink.put(base, 0, CODED);
     let mut last = 0;
     for &t in w.rows {
-        let cell = w.cell(c, t);
+        let cell = w.grid.cell(c, t);
         let (len, form) = (usize::from(w.grid.len[cell]), w.grid.form[cell]);
         put_len(sink, base + 1, context.of(w.grid, t, last), len, form);
         last = len.min(255) as u8;
@@ -186,25 +179,20 @@ pub(crate) fn read_lengths_of(r: &mut Read<'_, '_>, c: usize) -> Result<(), Corr
 }
 
 fn get_lengths(r: &mut Read<'_, '_>, c: usize, context: Context, common: u16) -> Result<(), Corrupt> {
+    if !r.is_coded(context.base, 0)? {
+        for &t in r.rows {
+            let cell = r.grid.cell(c, t);
+            (r.grid.len[cell], r.grid.form[cell]) = (common, Form::usual(usize::from(common)));
+        }
+        return Ok(());
+    }
     let streams = &r.streams[context.base..];
-    match r.decoder.get(streams[0].view(0)) {
-        ALL_COMMON => {
-            for &t in r.rows {
-                let cell = r.cell(c, t);
-                r.grid.len[cell] = common;
-                r.grid.form[cell] = Form::usual(usize::from(common));
-            }
-        }
-        CODED => {
-            let mut last = 0;
-            for &t in r.rows {
-                let (len, form) = get_len(r.decoder, &streams[1..], context.of(r.grid, t, last))?;
-                let cell = r.cell(c, t);
-                (r.grid.len[cell], r.grid.form[cell]) = (len, form);
-                last = len.min(255) as u8;
-            }
-        }
-        _ => return Err(Corrupt("a column's state")),
+    let mut last = 0;
+    for &t in r.rows {
+        let (len, form) = get_len(r.decoder, &streams[1..], context.of(r.grid, t, last))?;
+        let cell = r.grid.cell(c, t);
+        (r.grid.len[cell], r.grid.form[cell]) = (len, form);
+        last = len.min(255) as u8;
     }
     Ok(())
 }
@@ -215,7 +203,7 @@ pub(crate) fn write_contents_of<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usi
     let plan = &plans.plans[c];
     let context = Context { base: plan.base, ctx: plan.ctx };
     match &plan.coding {
-        Coding::Int(ints) => ints.put(w, sink, c, w.width_of(c), context),
+        Coding::Int(ints) => ints.put(w, sink, c, w.plans.width_of(c), context),
         Coding::Table(values) if !plan.column.is_varlena() => {
             bytes::put_table(w, sink, c, values, context, false);
         }
@@ -250,7 +238,7 @@ pub(crate) fn read_contents_of(r: &mut Read<'_, '_>, c: usize) -> Result<(), Cor
         r.grid.write_words(c, r.rows, r.page);
     }
     match &plan.coding {
-        Coding::Int(ints) => ints.get(r, c, r.width_of(c), context),
+        Coding::Int(ints) => ints.get(r, c, r.plans.width_of(c), context),
         Coding::Table(values) if !plan.column.is_varlena() => bytes::get_table(r, c, values, context),
         Coding::Table(values) => bytes::copy_table(r, c, values),
         Coding::Words(_) => bytes::copy_early(r, c),
@@ -265,15 +253,14 @@ pub(crate) fn read_contents_of(r: &mut Read<'_, '_>, c: usize) -> Result<(), Cor
         Coding::Numeric => numeric::get(r, c, plan.base),
         Coding::Text => {
             for &t in r.rows {
-                let cell = r.cell(c, t);
-                r.take_text(usize::from(r.grid.pos[cell]), usize::from(r.grid.len[cell]))?;
+                let (at, len) = r.grid.place(c, t);
+                r.take_text(at, len)?;
             }
             Ok(())
         }
         Coding::Plain => {
             for &t in r.rows {
-                let cell = r.cell(c, t);
-                let (at, len) = (usize::from(r.grid.pos[cell]), usize::from(r.grid.len[cell]));
+                let (at, len) = r.grid.place(c, t);
                 take_into(&mut r.plain, &mut r.page[at..at + len])?;
             }
             Ok(())

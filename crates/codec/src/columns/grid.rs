@@ -142,12 +142,24 @@ impl Grid {
         }
     }
 
+    /// Index of the cell of column `c` and row `t`.
+    #[inline(always)]
+    pub(crate) fn cell(&self, c: usize, t: u16) -> usize {
+        c * self.rows + usize::from(t)
+    }
+
+    /// Where a value's content begins, and its length.
+    #[inline(always)]
+    pub(crate) fn place(&self, c: usize, t: u16) -> (usize, usize) {
+        let cell = self.cell(c, t);
+        (usize::from(self.pos[cell]), usize::from(self.len[cell]))
+    }
+
     /// A value's content.
     #[inline(always)]
     pub(crate) fn content<'p>(&self, page: &'p [u8], c: usize, t: u16) -> &'p [u8] {
-        let cell = c * self.rows + usize::from(t);
-        let at = usize::from(self.pos[cell]);
-        &page[at..at + usize::from(self.len[cell])]
+        let (at, len) = self.place(c, t);
+        &page[at..at + len]
     }
 
     /// Notes where the values of the next row lie, as row `t`; `false`, and nothing that counts, if `columns` do not describe
@@ -253,7 +265,7 @@ impl Grid {
     /// Writes the length words of column `c`.
     pub(crate) fn write_words(&self, c: usize, rows: &[u16], page: &mut [u8]) {
         for &t in rows {
-            let cell = c * self.rows + usize::from(t);
+            let cell = self.cell(c, t);
             let (form, pos) = (self.form[cell], usize::from(self.pos[cell]));
             form.write_word(page, pos - form.word_bytes(), usize::from(self.len[cell]));
         }

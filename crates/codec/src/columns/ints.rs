@@ -1,8 +1,8 @@
 //! Columns of integers (and of all that has 1, 2, 4 or 8 bytes).
 
 use super::Grid;
-use super::code::{Context, Read, Write, take_into};
-use super::plan::Ctx;
+use super::code::{ALL_COMMON, CODED, Context, Read, Write, take_into};
+use super::plan::{Ctx, Plans};
 use crate::Corrupt;
 use crate::entropy::number::{self, unzigzag, zigzag};
 use crate::entropy::{Decoder, Sink, Stream};
@@ -40,9 +40,7 @@ pub(crate) struct IntCoding {
     pub(crate) common: u64,
 }
 
-/// States of a column in a page.
-const CODED: u8 = 0;
-const ALL_COMMON: u8 = 1;
+/// A third state of a column in a page: a value has no residual, and all are kept as they are.
 const PLAIN: u8 = 2;
 
 /// The low `width` bytes of `value` as a signed number.
@@ -177,7 +175,7 @@ impl IntCoding {
         grid: &Grid,
         column: (usize, usize),
         rows: &[u16],
-        others: &dyn Fn(usize) -> usize,
+        plans: &Plans,
         residuals: &mut Vec<u64>,
     ) -> bool {
         let (c, width) = column;
@@ -188,12 +186,12 @@ impl IntCoding {
             _ => 0,
         };
         for &t in rows {
-            let value = load(page, usize::from(grid.pos[c * grid.rows + usize::from(t)]), width);
+            let value = load(page, usize::from(grid.pos[grid.cell(c, t)]), width);
             let reference = match self.against {
                 Against::Constant => self.base,
                 Against::Previous => previous,
                 Against::Column(other) => {
-                    reference_of(page, grid, usize::from(other), t, others(usize::from(other)))
+                    reference_of(page, grid, usize::from(other), t, plans.width_of(usize::from(other)))
                 }
             };
             let Some(residual) = self.residual(value, reference, width) else { return false };
@@ -216,13 +214,12 @@ impl IntCoding {
         context: Context,
     ) {
         let mut residuals = std::mem::take(w.residuals);
-        let others = |other: usize| w.width_of(other);
-        let known = self.residuals(w.page, w.grid, (c, width), w.rows, &others, &mut residuals);
+        let known = self.residuals(w.page, w.grid, (c, width), w.rows, w.plans, &mut residuals);
         let base = context.base;
         if !known {
             sink.put(base, 0, PLAIN);
             for &t in w.rows {
-                let cell = c * w.grid.rows + usize::from(t);
+                let cell = w.grid.cell(c, t);
                 sink.long_bits(load(w.page, usize::from(w.grid.pos[cell]), width), 8 * width as u32);
                 w.grid.sym[cell] = 0;
             }
@@ -232,7 +229,8 @@ impl IntCoding {
             self.put_residuals(w, sink, c, &residuals[..apart], context);
             let symbol = self.symbol(self.common);
             for &t in &w.rows[apart..] {
-                w.grid.sym[c * w.grid.rows + usize::from(t)] = symbol;
+                let cell = w.grid.cell(c, t);
+                w.grid.sym[cell] = symbol;
             }
         } else {
             sink.put(base, 0, CODED);
@@ -270,7 +268,8 @@ impl IntCoding {
         for (&t, &residual) in w.rows.iter().zip(residuals) {
             let ctx = context.of(w.grid, t, last);
             last = self.symbol(residual);
-            w.grid.sym[c * w.grid.rows + usize::from(t)] = last;
+            let cell = w.grid.cell(c, t);
+            w.grid.sym[cell] = last;
             match self.planes {
                 Planes::Number => {
                     number::put(sink, stream, ctx, residual);
@@ -300,7 +299,7 @@ impl IntCoding {
         match state {
             PLAIN => {
                 for &t in r.rows {
-                    let cell = c * r.grid.rows + usize::from(t);
+                    let cell = r.grid.cell(c, t);
                     let value = r.decoder.long_bits(8 * width as u32);
                     store(r.page, usize::from(r.grid.pos[cell]), width, value);
                     r.grid.sym[cell] = 0;
@@ -312,7 +311,8 @@ impl IntCoding {
                 self.get_residuals(r, c, &r.rows[..apart], context)?;
                 r.residuals.resize(r.rows.len(), self.common);
                 for &t in &r.rows[apart..] {
-                    r.grid.sym[c * r.grid.rows + usize::from(t)] = symbol;
+                    let cell = r.grid.cell(c, t);
+                    r.grid.sym[cell] = symbol;
                 }
             }
             CODED => self.get_residuals(r, c, r.rows, context)?,
@@ -340,7 +340,7 @@ impl IntCoding {
             }
             Against::Column(other) => {
                 let other = usize::from(other);
-                let other_width = r.width_of(other);
+                let other_width = r.plans.width_of(other);
                 for (&t, &residual) in r.rows.iter().zip(r.residuals.iter()) {
                     let reference = reference_of(r.page, r.grid, other, t, other_width);
                     store(
@@ -434,10 +434,9 @@ fn get_bytes(decoder: &mut Decoder<'_>, streams: &[Stream], coded: u8, ctx: u8) 
 /// What column `other` holds in row `t`; 0 where the row does not have it.
 #[inline(always)]
 fn reference_of(page: &[u8], grid: &Grid, other: usize, t: u16, width: usize) -> u64 {
-    let t = usize::from(t);
-    if grid.present[t] >> other & 1 == 0 {
+    if grid.present[usize::from(t)] >> other & 1 == 0 {
         return 0;
     }
-    let at = usize::from(grid.pos[other * grid.rows + t]);
+    let at = usize::from(grid.pos[grid.cell(other, t)]);
     sign_extend(load(page, at, width), width) as u64
 }

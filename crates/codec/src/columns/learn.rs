@@ -33,9 +33,10 @@ pub(crate) struct Sampled<'a> {
 
 /// Finds plans for `columns`; `first` is the first stream of the first.
 pub(crate) fn choose(columns: &[Column], pages: &mut [Sampled<'_>], level: i32, first: usize) -> Plans {
-    let placeholder = |&column: &Column| ColumnPlan::new(column, Coding::Text, Ctx::Nothing);
+    // Until its turn comes, a column counts as text.
+    let as_text = |&column: &Column| ColumnPlan::new(column, Coding::Text, Ctx::Nothing);
     let mut trial = Trial {
-        plans: Plans { columns: columns.to_vec(), plans: columns.iter().map(placeholder).collect(), end: 0 },
+        plans: Plans { columns: columns.to_vec(), plans: columns.iter().map(as_text).collect(), end: 0 },
         pages,
         level,
     };
@@ -254,10 +255,9 @@ impl Trial<'_, '_> {
     /// Largest residual, greatest common divisor of all, and the most frequent one, of a coding with step 1.
     fn residuals(&self, c: usize, width: usize, coding: &IntCoding) -> Option<(u64, u64, u64)> {
         let (mut rows, mut residuals, mut all) = (vec![], vec![], vec![]);
-        let others = |other: usize| usize::from(self.plans.columns[other].width);
         for Sampled { page, grid } in self.pages.iter() {
             grid.rows_of(c, &mut rows);
-            if !coding.residuals(page, grid, (c, width), &rows, &others, &mut residuals) {
+            if !coding.residuals(page, grid, (c, width), &rows, &self.plans, &mut residuals) {
                 return None;
             }
             all.append(&mut residuals);

@@ -4,7 +4,7 @@
 //! are conditioned on the number of digits, which follows from the length. A page that has a value of another shape
 //! keeps the column as text.
 
-use super::code::{ALL_COMMON, CODED, Read, Write};
+use super::code::{CODED, Read, UNFIT, Write};
 use super::plan::DIGITS;
 use crate::Corrupt;
 use crate::entropy::Sink;
@@ -26,7 +26,7 @@ pub(crate) fn is_numeric(content: &[u8]) -> bool {
 
 pub(crate) fn put<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize, base: usize) {
     if !w.rows.iter().all(|&t| is_numeric(w.grid.content(w.page, c, t))) {
-        sink.put(base + 3, 255, ALL_COMMON);
+        sink.put(base + 3, 255, UNFIT);
         for &t in w.rows {
             w.text.extend_from_slice(w.grid.content(w.page, c, t));
         }
@@ -34,7 +34,7 @@ pub(crate) fn put<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize, base: usiz
     }
     sink.put(base + 3, 255, CODED);
     for &t in w.rows {
-        let cell = w.cell(c, t);
+        let cell = w.grid.cell(c, t);
         let content = w.grid.content(w.page, c, t);
         let count = (content.len() / 2) as u8;
         sink.put(base + 3, count, content[1]);
@@ -50,15 +50,11 @@ pub(crate) fn put<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize, base: usiz
 }
 
 pub(crate) fn get(r: &mut Read<'_, '_>, c: usize, base: usize) -> Result<(), Corrupt> {
-    let plain = match r.decoder.get(r.streams[base + 3].view(255)) {
-        CODED => false,
-        ALL_COMMON => true,
-        _ => return Err(Corrupt("a column's state")),
-    };
+    let plain = !r.is_coded(base + 3, 255)?;
     let mut d = *r.decoder;
     for &t in r.rows {
-        let cell = r.cell(c, t);
-        let (at, len) = (usize::from(r.grid.pos[cell]), usize::from(r.grid.len[cell]));
+        let cell = r.grid.cell(c, t);
+        let (at, len) = r.grid.place(c, t);
         if plain {
             r.take_text(at, len)?;
             continue;

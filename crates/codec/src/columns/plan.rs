@@ -187,6 +187,11 @@ impl Plans {
         Self { columns: plans.iter().map(|plan| plan.column).collect(), plans, end }
     }
 
+    /// Bytes of each value of column `c`; 0 for values with a length word.
+    pub(crate) fn width_of(&self, c: usize) -> usize {
+        usize::from(self.columns[c].width)
+    }
+
     /// Bytes of memory beside the streams.
     pub(crate) fn memory_bytes(&self) -> usize {
         let coding = |plan: &ColumnPlan| match &plan.coding {

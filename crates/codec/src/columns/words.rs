@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 
 use super::Form;
-use super::bytes::append;
-use super::code::{ALL_COMMON, CODED, Context, Read, Write, get_len, put_len};
+use super::bytes::{append, get_early, put_bytes_order1};
+use super::code::{CODED, Context, Read, UNFIT, Write, put_len};
 use super::trie::Trie;
 use crate::Corrupt;
 use crate::entropy::{Sink, number};
@@ -159,16 +159,12 @@ impl Vocabulary {
     pub(crate) fn put<S: Sink>(&self, w: &mut Write<'_>, sink: &mut S, c: usize, context: Context) {
         let base = context.base;
         let usual = |cell: usize| w.grid.form[cell] == Form::usual(usize::from(w.grid.len[cell]));
-        if !w.rows.iter().all(|&t| usual(w.cell(c, t))) {
-            sink.put(base, 0, ALL_COMMON);
+        if !w.rows.iter().all(|&t| usual(w.grid.cell(c, t))) {
+            sink.put(base, 0, UNFIT);
             for &t in w.rows {
-                let cell = w.cell(c, t);
+                let cell = w.grid.cell(c, t);
                 put_len(sink, base + 4, 0, usize::from(w.grid.len[cell]), w.grid.form[cell]);
-                let mut above = 0;
-                for &byte in w.grid.content(w.page, c, t) {
-                    sink.put(base + 3, above, byte);
-                    above = byte;
-                }
+                put_bytes_order1(sink, base + 3, w.grid.content(w.page, c, t));
             }
             return;
         }
@@ -191,20 +187,18 @@ impl Vocabulary {
                 }
                 ctx = symbol;
             });
-            let cell = w.cell(c, t);
+            let cell = w.grid.cell(c, t);
             w.grid.sym[cell] = first;
         }
     }
 
     /// Reads what [`Vocabulary::put`] wrote: lengths into the grid, contents to `r.early`.
     pub(crate) fn get(&self, r: &mut Read<'_, '_>, c: usize, context: Context) -> Result<(), Corrupt> {
+        if !r.is_coded(context.base, 0)? {
+            return get_plain(r, c, context.base);
+        }
         let streams = &r.streams[context.base..context.base + 6];
         let max = r.page.len();
-        match r.decoder.get(streams[0].view(0)) {
-            CODED => {}
-            ALL_COMMON => return get_plain(r, c, context.base),
-            _ => return Err(Corrupt("a column's state")),
-        }
         let bytes = &mut r.early.bytes;
         let mut d = *r.decoder;
         let mut last = 0;
@@ -240,7 +234,7 @@ impl Vocabulary {
             }
             let len = bytes.len() - begin;
             last = first.unwrap_or(0);
-            let cell = c * r.grid.rows + usize::from(t);
+            let cell = r.grid.cell(c, t);
             (r.grid.len[cell], r.grid.form[cell], r.grid.sym[cell]) = (len as u16, Form::usual(len), last);
         }
         *r.decoder = d;
@@ -251,16 +245,8 @@ impl Vocabulary {
 /// A column of a page that has values of another form.
 fn get_plain(r: &mut Read<'_, '_>, c: usize, base: usize) -> Result<(), Corrupt> {
     for &t in r.rows {
-        let (len, form) = get_len(r.decoder, &r.streams[base + 4..], 0)?;
-        if r.early.bytes.len() + usize::from(len) > r.page.len() {
-            return Err(Corrupt("contents are longer than their page"));
-        }
-        let mut above = 0;
-        for _ in 0..len {
-            above = r.decoder.get(r.streams[base + 3].view(above));
-            r.early.bytes.push(above);
-        }
-        let cell = r.cell(c, t);
+        let (len, form) = get_early(r, base + 4, base + 3)?;
+        let cell = r.grid.cell(c, t);
         (r.grid.len[cell], r.grid.form[cell]) = (len, form);
     }
     Ok(())

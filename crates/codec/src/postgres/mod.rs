@@ -3,5 +3,6 @@
 pub(crate) mod btree;
 pub(crate) mod checksum;
 pub(crate) mod heap;
+mod learn;
 pub(crate) mod page;
 pub(crate) mod patterns;

@@ -10,6 +10,9 @@ pub(crate) const HEADER: usize = 24;
 /// Bytes of a line pointer.
 pub(crate) const LINE: usize = 4;
 pub(crate) const CHECKSUM_AT: usize = 8;
+/// Low bits of an LSN that are not coded as a difference to the model's: three, which are zero as a rule because records of the
+/// WAL are aligned, and 16 that a state of the entropy coder carries.
+pub(crate) const LSN_LOW_BITS: u32 = 3 + 16;
 /// Layout version in the low byte of the page's size.
 const VERSION: u16 = 4;
 
@@ -49,6 +52,20 @@ impl Header {
 
     pub(crate) fn lower(&self) -> usize {
         HEADER + LINE * self.lines
+    }
+
+    /// Takes where the lowest item begins for `upper`, if it is `tight`.
+    ///
+    /// # Errors
+    /// When line pointers or items would lie beyond `upper`.
+    pub(crate) fn settle_upper(&mut self, lowest: usize, tight: bool) -> Result<(), Corrupt> {
+        if tight {
+            self.upper = lowest;
+        }
+        if self.upper > lowest || self.upper < self.lower() {
+            return Err(Corrupt("items and line pointers overlap"));
+        }
+        Ok(())
     }
 
     pub(crate) fn write(&self, page: &mut [u8]) {
@@ -148,6 +165,11 @@ impl Order {
         true
     }
 
+    /// Where the lowest item begins; `special` if there is none.
+    pub(crate) fn lowest(&self, lines: &[Line], special: usize) -> usize {
+        self.lines.last().map_or(special, |&n| lines[usize::from(n)].off)
+    }
+
     /// Whether the order is that of the lines from `first` on, those before it coming last.
     pub(crate) fn is_plain(&self, first: usize) -> bool {
         let count = self.lines.len();
@@ -241,8 +263,8 @@ impl Stale {
         if hole && header.lower() < header.upper {
             self.regions.push((header.lower(), header.upper));
         }
-        let mut end = header.special;
         if behind {
+            let mut end = header.special;
             for &n in &order.lines {
                 let line = lines[usize::from(n)];
                 if line.off + line.len < end {
@@ -250,17 +272,29 @@ impl Stale {
                 }
                 end = line.off;
             }
-        } else if let Some(&last) = order.lines.last() {
-            end = lines[usize::from(last)].off;
-        }
-        // Items may begin above `upper`.
-        if behind && header.upper < end {
-            self.regions.push((header.upper, end));
+            // Items may begin above `upper`.
+            if header.upper < end {
+                self.regions.push((header.upper, end));
+            }
         }
     }
 
+    /// Whether the hole is all zeros, and whether what lies behind items is. Leaves regions that mean nothing.
+    pub(crate) fn zeros(
+        &mut self,
+        header: &Header,
+        lines: &[Line],
+        order: &Order,
+        page: &[u8],
+    ) -> (bool, bool) {
+        self.regions(header, lines, order, true, false);
+        let hole = self.is_zero(page);
+        self.regions(header, lines, order, false, true);
+        (hole, self.is_zero(page))
+    }
+
     /// Whether all bytes of the regions are zero.
-    pub(crate) fn is_zero(&self, page: &[u8]) -> bool {
+    fn is_zero(&self, page: &[u8]) -> bool {
         self.regions.iter().all(|&(from, to)| page[from..to].iter().fold(0, |all, byte| all | byte) == 0)
     }
 

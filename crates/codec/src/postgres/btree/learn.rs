@@ -6,8 +6,10 @@ use super::item::Kind;
 use super::{BtreeModel, Parts, streams};
 use crate::columns::Column;
 use crate::columns::infer::{self, infer_with_cost};
-use crate::columns::learn::{Sampled, choose};
+use crate::columns::learn::choose;
 use crate::columns::plan::Plans;
+use crate::postgres::learn::{median, sample};
+use crate::postgres::page::LSN_LOW_BITS;
 use crate::postgres::patterns::{MAX_PATTERNS, Patterns, most_frequent};
 
 /// Keys that a layout is inferred from.
@@ -32,24 +34,21 @@ pub(crate) fn learn(pages: &[&[u8]], level: i32) -> Option<BtreeModel> {
     for page in &parsed {
         if parts.parse(page) {
             parts.parse_columns(page, &model.plans);
-            lsns.push(parts.header.lsn >> 19);
+            lsns.push(parts.header.lsn >> LSN_LOW_BITS);
             for item in &parts.items {
                 *patterns.entry(item.pattern()).or_insert(0) += 1;
             }
         }
     }
-    lsns.sort_unstable();
-    model.lsn = lsns.get(lsns.len() / 2).copied().unwrap_or(0);
+    model.lsn = median(lsns);
     model.patterns = Patterns::new(most_frequent(patterns, MAX_PATTERNS));
-    let step = parsed.len().div_ceil(TRIAL_PAGES);
-    let mut sampled: Vec<Sampled<'_>> = vec![];
-    for page in parsed.iter().step_by(step) {
+    let mut sampled = sample(&parsed, TRIAL_PAGES, |page| {
         let mut parts = Parts::default();
-        if parts.parse(page) {
+        parts.parse(page).then(|| {
             parts.parse_columns(page, &model.plans);
-            sampled.push(Sampled { page, grid: parts.grid });
-        }
-    }
+            parts.grid
+        })
+    });
     model.plans = choose(&model.plans.columns, &mut sampled, level, streams::END);
     Some(model)
 }

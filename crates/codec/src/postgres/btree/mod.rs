@@ -132,7 +132,7 @@ impl Special {
 /// What is known of an index's pages.
 #[derive(Clone, Debug)]
 pub(crate) struct BtreeModel {
-    /// A usual LSN, without the 19 low bits.
+    /// A usual LSN, without its [`super::page::LSN_LOW_BITS`].
     pub(crate) lsn: u64,
     pub(crate) patterns: Patterns,
     pub(crate) plans: Plans,

@@ -8,7 +8,7 @@ use crate::columns::Buffers;
 use crate::columns::code::{self, get_len};
 use crate::entropy::number::{self, unzigzag};
 use crate::entropy::{Decoder, Stream};
-use crate::postgres::page::{HEADER, Header, LINE, Line};
+use crate::postgres::page::{HEADER, Header, LINE, LSN_LOW_BITS, Line};
 
 const BAD: Corrupt = Corrupt("a B-tree page that cannot be");
 
@@ -74,7 +74,7 @@ fn get_head(
         return Err(BAD);
     }
     let lsn = unzigzag(number::get(d, &streams[streams::LSN], 0).1) as u64;
-    let mut lsn = lsn.wrapping_add(model.lsn) << 19;
+    let mut lsn = lsn.wrapping_add(model.lsn) << LSN_LOW_BITS;
     let mut prune_xid = 0;
     if !shape.plain_header {
         lsn |= u64::from(d.bits(3));
@@ -203,13 +203,7 @@ fn place(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts, shape: Shap
     let first = usize::from(parts.special.next != 0);
     let coded = (!shape.plain_order).then_some((d, &streams[streams::ORDER..]));
     parts.order.get(&mut parts.lines, |_| true, (special, first), coded)?;
-    let lowest = parts.order.lines.last().map_or(special, |&n| parts.lines[usize::from(n)].off);
-    if shape.tight {
-        parts.header.upper = lowest;
-    }
-    if parts.header.upper > lowest || parts.header.upper < parts.header.lower() {
-        return Err(BAD);
-    }
+    parts.header.settle_upper(parts.order.lowest(&parts.lines, special), shape.tight)?;
     let starts = parts.rows.iter().map(|&n| {
         let n = usize::from(n);
         parts.lines[n].off + parts.items[n].data()

@@ -8,6 +8,7 @@ use crate::columns::Form;
 use crate::columns::code::{self, put_len};
 use crate::entropy::Sink;
 use crate::entropy::number::{self, zigzag};
+use crate::postgres::page::LSN_LOW_BITS;
 
 /// The parts of a page that states of the entropy coder carry: low bits of LSN and of the previous sibling.
 pub(crate) fn carried(parts: &Parts) -> [u16; 2] {
@@ -46,13 +47,9 @@ pub(crate) fn put<S: Sink>(
 
 fn put_head<S: Sink>(model: &BtreeModel, parts: &mut Parts, page: &[u8], sink: &mut S) -> Shape {
     let (header, special) = (parts.header, parts.special);
-    let lowest = parts.order.lines.last().map_or(header.special, |&n| parts.lines[usize::from(n)].off);
-    parts.stale.regions(&header, &parts.lines, &parts.order, true, false);
-    let hole_zero = parts.stale.is_zero(page);
-    parts.stale.regions(&header, &parts.lines, &parts.order, false, true);
-    let behind_zero = parts.stale.is_zero(page);
+    let (hole_zero, behind_zero) = parts.stale.zeros(&header, &parts.lines, &parts.order, page);
     let shape = Shape {
-        tight: header.upper == lowest,
+        tight: header.upper == parts.order.lowest(&parts.lines, header.special),
         hole_zero,
         behind_zero,
         plain_order: parts.order.is_plain(usize::from(special.next != 0)),
@@ -63,7 +60,7 @@ fn put_head<S: Sink>(model: &BtreeModel, parts: &mut Parts, page: &[u8], sink: &
     sink.put(streams::SHAPE, 0, shape.symbol());
     sink.put(streams::FLAGS, 0, header.flags as u8);
     put_len(sink, streams::COUNT, 0, header.lines, Form::usual(header.lines));
-    number::put(sink, streams::LSN, 0, zigzag((header.lsn >> 19).wrapping_sub(model.lsn) as i64));
+    number::put(sink, streams::LSN, 0, zigzag((header.lsn >> LSN_LOW_BITS).wrapping_sub(model.lsn) as i64));
     if !shape.plain_header {
         sink.bits(header.lsn as u32 & 7, 3);
         sink.bits(u32::from(header.flags >> 8), 8);

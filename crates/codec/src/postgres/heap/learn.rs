@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use super::{HeapModel, MAX_BITMAPS, Parts, streams, write};
 use crate::columns::Column;
 use crate::columns::infer::{self, infer};
-use crate::columns::learn::{Sampled, choose};
+use crate::columns::learn::choose;
 use crate::columns::plan::Plans;
-use crate::postgres::page::State;
+use crate::postgres::learn::{median, sample};
+use crate::postgres::page::{LSN_LOW_BITS, State};
 use crate::postgres::patterns::{MAX_PATTERNS, Patterns, most_frequent};
 
 /// Tuples that a layout is inferred from.
@@ -31,15 +32,13 @@ pub(crate) fn learn(pages: &[&[u8]], level: i32) -> Option<HeapModel> {
         plans: Plans { columns, plans: vec![], end: streams::END },
     };
     learn_usual(&mut model, &parsed);
-    let step = parsed.len().div_ceil(TRIAL_PAGES);
-    let mut sampled: Vec<Sampled<'_>> = vec![];
-    for page in parsed.iter().step_by(step) {
+    let mut sampled = sample(&parsed, TRIAL_PAGES, |page| {
         let mut parts = Parts::default();
-        if parts.parse(page) {
+        parts.parse(page).then(|| {
             parts.parse_columns(page, &model.plans);
-            sampled.push(Sampled { page, grid: parts.grid });
-        }
-    }
+            parts.grid
+        })
+    });
     model.plans = choose(&model.plans.columns, &mut sampled, level, streams::END);
     Some(model)
 }
@@ -75,14 +74,12 @@ fn learn_usual(model: &mut HeapModel, pages: &[&[u8]]) {
     let mut bitmaps = HashMap::new();
     for page in pages {
         if parts.parse(page) {
-            lsns.push(parts.header.lsn >> 19);
+            lsns.push(parts.header.lsn >> LSN_LOW_BITS);
             xids.extend(parts.visits.first().map(|visit| parts.tuples[usize::from(visit.line)].xmin));
         }
     }
-    lsns.sort_unstable();
-    xids.sort_unstable();
-    model.lsn = lsns.get(lsns.len() / 2).copied().unwrap_or(0);
-    model.xid = xids.get(xids.len() / 2).copied().unwrap_or(0);
+    model.lsn = median(lsns);
+    model.xid = median(xids);
     let mut patterns = HashMap::new();
     for page in pages {
         if !parts.parse(page) {

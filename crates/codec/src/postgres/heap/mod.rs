@@ -95,7 +95,7 @@ impl Shape {
 /// What is known of a relation's heap pages.
 #[derive(Clone, Debug)]
 pub(crate) struct HeapModel {
-    /// A usual LSN, without the 19 low bits.
+    /// A usual LSN, without its [`super::page::LSN_LOW_BITS`].
     pub(crate) lsn: u64,
     /// A usual transaction.
     pub(crate) xid: u32,

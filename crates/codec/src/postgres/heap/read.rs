@@ -9,7 +9,7 @@ use crate::columns::Buffers;
 use crate::columns::code::{self, get_len};
 use crate::entropy::number::{self, unzigzag};
 use crate::entropy::{Decoder, Stream};
-use crate::postgres::page::{HEADER, Header, LINE, Line, State};
+use crate::postgres::page::{HEADER, Header, LINE, LSN_LOW_BITS, Line, State};
 
 const BAD: Corrupt = Corrupt("a heap page that cannot be");
 
@@ -70,7 +70,7 @@ fn get_head(
     let checksum = if shape.checksum == 2 { d.bits(16) as u16 } else { 0 };
     let prune = if shape.prunable { number::get(d, &streams[streams::PRUNE], 0).1 } else { 0 };
     parts.header = Header {
-        lsn: lsn.wrapping_add(model.lsn) << 19 | odd_lsn,
+        lsn: lsn.wrapping_add(model.lsn) << LSN_LOW_BITS | odd_lsn,
         checksum,
         flags: u16::from(flags),
         lines,
@@ -219,13 +219,7 @@ fn place(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts, shape: Shap
     let stored = |line: &Line| line.state == State::Normal;
     let coded = (!shape.plain_order).then_some((d, &streams[streams::ORDER..]));
     parts.order.get(&mut parts.lines, stored, (special, 0), coded)?;
-    let lowest = parts.order.lines.last().map_or(special, |&n| parts.lines[usize::from(n)].off);
-    if shape.tight {
-        parts.header.upper = lowest;
-    }
-    if parts.header.upper > lowest || parts.header.upper < parts.header.lower() {
-        return Err(BAD);
-    }
+    parts.header.settle_upper(parts.order.lowest(&parts.lines, special), shape.tight)?;
     let starts = parts.rows.iter().map(|&n| {
         let n = usize::from(n);
         parts.lines[n].off + usize::from(parts.tuples[n].hoff)

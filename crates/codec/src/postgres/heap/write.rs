@@ -9,7 +9,7 @@ use crate::columns::code::{self, put_len};
 use crate::entropy::Sink;
 use crate::entropy::number::{self, zigzag};
 use crate::postgres::checksum::checksum;
-use crate::postgres::page::State;
+use crate::postgres::page::{LSN_LOW_BITS, State};
 
 /// Symbols of null bitmaps that are not in the model.
 pub(super) const OTHER_BITMAP: u8 = 255;
@@ -26,7 +26,7 @@ pub(crate) fn put<S: Sink>(
     page: &[u8],
     buffers: &mut Buffers,
     sink: &mut S,
-) -> Shape {
+) {
     buffers.text.clear();
     buffers.plain.clear();
     parts.parse_columns(page, &model.plans);
@@ -56,18 +56,13 @@ pub(crate) fn put<S: Sink>(
     }
     parts.stale.regions(&parts.header, &parts.lines, &parts.order, !shape.hole_zero, !shape.behind_zero);
     parts.stale.collect(page);
-    shape
 }
 
 fn put_head<S: Sink>(model: &HeapModel, parts: &mut Parts, page: &[u8], sink: &mut S) -> Shape {
     let header = parts.header;
-    let lowest = parts.order.lines.last().map_or(header.special, |&n| parts.lines[usize::from(n)].off);
-    parts.stale.regions(&header, &parts.lines, &parts.order, true, false);
-    let hole_zero = parts.stale.is_zero(page);
-    parts.stale.regions(&header, &parts.lines, &parts.order, false, true);
-    let behind_zero = parts.stale.is_zero(page);
+    let (hole_zero, behind_zero) = parts.stale.zeros(&header, &parts.lines, &parts.order, page);
     let shape = Shape {
-        tight: header.upper == lowest,
+        tight: header.upper == parts.order.lowest(&parts.lines, header.special),
         hole_zero,
         behind_zero,
         plain_order: parts.order.is_plain(0),
@@ -82,7 +77,7 @@ fn put_head<S: Sink>(model: &HeapModel, parts: &mut Parts, page: &[u8], sink: &m
     sink.put(streams::SHAPE, 0, shape.symbol());
     sink.put(streams::FLAGS, 0, header.flags as u8);
     put_len(sink, streams::COUNT, 0, header.lines, Form::usual(header.lines));
-    number::put(sink, streams::LSN, 0, zigzag((header.lsn >> 19).wrapping_sub(model.lsn) as i64));
+    number::put(sink, streams::LSN, 0, zigzag((header.lsn >> LSN_LOW_BITS).wrapping_sub(model.lsn) as i64));
     number::put(sink, streams::BLOCK, 0, u64::from(parts.block >> 16));
     if shape.odd_lsn {
         sink.bits(header.lsn as u32 & 7, 3);

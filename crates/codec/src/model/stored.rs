@@ -1,0 +1,96 @@
+//! Models as they are stored: a version, and all that coding needs, compressed.
+
+use zstd::zstd_safe;
+
+use super::{Model, Parts};
+use crate::Corrupt;
+use crate::entropy::Stream;
+use crate::limits::{DICTIONARY, MODEL_MAX, MODEL_PLAIN_MAX, PAGE_MAX, PAGE_MIN, STREAMS_MAX, TABLES_MAX};
+use crate::postgres::btree::BtreeModel;
+use crate::postgres::heap::HeapModel;
+use crate::text::Dictionary;
+use crate::wire::{Reader, put_bytes, put_varint};
+
+/// Version of stored models.
+const VERSION: u8 = 1;
+
+impl Model {
+    /// The model as it is stored.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let plain = self.to_plain();
+        let mut out = vec![VERSION];
+        put_varint(&mut out, plain.len() as u64);
+        // The level is one that exists; and what zstd makes of a buffer fits its bound.
+        out.extend(zstd::bulk::compress(&plain, 12).unwrap_or_default());
+        out
+    }
+
+    /// The model before it is compressed.
+    pub(crate) fn to_plain(&self) -> Vec<u8> {
+        let mut plain = vec![];
+        put_varint(&mut plain, self.page_bytes as u64);
+        plain.push(self.level as u8);
+        match &self.parts {
+            Parts::Heap(model) => {
+                plain.push(0);
+                model.write_model(&mut plain);
+            }
+            Parts::Btree(model) => {
+                plain.push(1);
+                model.write_model(&mut plain);
+            }
+        }
+        put_varint(&mut plain, self.streams.len() as u64);
+        for stream in &self.streams {
+            stream.write(&mut plain);
+        }
+        put_bytes(&mut plain, self.dictionary.bytes());
+        plain
+    }
+
+    /// A model from what [`Model::to_bytes`] gave.
+    ///
+    /// # Errors
+    /// [`Corrupt`] when it did not.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Corrupt> {
+        let mut reader = Reader::new(bytes);
+        if bytes.len() > MODEL_MAX || reader.byte()? != VERSION {
+            return Err(Corrupt("a model of another version, or too long"));
+        }
+        let plain_bytes = reader.at_most(MODEL_PLAIN_MAX)?;
+        let mut plain = vec![0; plain_bytes];
+        let done = zstd_safe::decompress(&mut plain[..], reader.rest());
+        if done != Ok(plain_bytes) {
+            return Err(Corrupt("a model's frame"));
+        }
+        Self::from_plain(&plain)
+    }
+
+    /// A model from what [`Model::to_plain`] gave.
+    pub(crate) fn from_plain(plain: &[u8]) -> Result<Self, Corrupt> {
+        let mut reader = Reader::new(plain);
+        let page_bytes = reader.at_most(PAGE_MAX)?;
+        if !page_bytes.is_power_of_two() || page_bytes < PAGE_MIN {
+            return Err(Corrupt("a model's page size"));
+        }
+        let level = i32::from(reader.byte()?).clamp(1, 22);
+        let parts = match reader.byte()? {
+            0 => Parts::Heap(HeapModel::read_model(&mut reader)?),
+            1 => Parts::Btree(BtreeModel::read_model(&mut reader)?),
+            _ => return Err(Corrupt("a model's kind")),
+        };
+        let count = reader.at_most(STREAMS_MAX)?;
+        if count != parts.plans().end {
+            return Err(Corrupt("a model's streams"));
+        }
+        let mut tables = TABLES_MAX;
+        let streams =
+            (0..count).map(|_| Stream::read(&mut reader, &mut tables)).collect::<Result<Vec<_>, _>>()?;
+        let dictionary = Dictionary::new(reader.bytes(DICTIONARY)?, level)?;
+        if !reader.is_empty() {
+            return Err(Corrupt("a model is too long"));
+        }
+        Ok(Self { page_bytes, level, parts, streams, dictionary })
+    }
+}

@@ -1,0 +1,24 @@
+//! What learning from heaps and from indexes shares.
+
+use crate::columns::Grid;
+use crate::columns::learn::Sampled;
+
+/// The middle one of `values`; the default if there are none.
+pub(crate) fn median<T: Copy + Default + Ord>(mut values: Vec<T>) -> T {
+    let middle = values.len() / 2;
+    if middle == values.len() {
+        return T::default();
+    }
+    *values.select_nth_unstable(middle).1
+}
+
+/// At most `count` of `pages`, spread evenly, and where `locate` says that their values lie.
+pub(crate) fn sample<'p>(
+    pages: &[&'p [u8]],
+    count: usize,
+    locate: impl Fn(&[u8]) -> Option<Grid>,
+) -> Vec<Sampled<'p>> {
+    let step = pages.len().div_ceil(count).max(1);
+    let spread = pages.iter().copied().step_by(step);
+    spread.filter_map(|page| Some(Sampled { page, grid: locate(page)? })).collect()
+}
