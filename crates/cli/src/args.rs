@@ -152,6 +152,17 @@ Examples:
   pagefold du -s /var/lib/postgresql/*       one line for each argument
   pagefold du -a --sort ratio /var/lib/postgresql")]
     Du(Du),
+    /// Predict what files would take on a pool, from samples, beside generic codecs.
+    #[command(
+        after_long_help = "The files are only read, may be in use, and need not lie on Pagefold; neither a pool nor root is needed.
+
+Examples:
+  pagefold analyze /var/lib/postgresql/15/main
+  pagefold analyze -a --sort stored /var/lib/mysql
+  pagefold analyze --compression zstd-3 /srv/data
+  pagefold analyze --html report.html /var/lib/postgresql"
+    )]
+    Analyze(Analyze),
     /// Show space of mounted pools: logical, physical, ratio, free, write amplification.
     #[command(after_long_help = "Examples:
   pagefold df
@@ -375,6 +386,32 @@ pub struct Du {
     /// Order of the lines.
     #[arg(long, value_enum, default_value = "name")]
     pub sort: SortBy,
+    /// How to print.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// See [`Verb::Analyze`].
+#[derive(Args, Debug)]
+pub struct Analyze {
+    /// Files and directories.
+    #[arg(required = true)]
+    pub paths: Vec<PathBuf>,
+    /// The property `compression` that the pool would have.
+    #[arg(long, default_value = "page")]
+    pub compression: String,
+    /// Pages that are tried of each file, at most: more narrow the range.
+    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
+    pub sample: u32,
+    /// A line for every file.
+    #[arg(short, long)]
+    pub all: bool,
+    /// Order of these lines.
+    #[arg(long, value_enum, default_value = "name")]
+    pub sort: SortBy,
+    /// Write a page with plots to this file.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// How to print.
     #[command(flatten)]
     pub output: Output,

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Sandbox, assert_failure};
 
-const VERBS: [&str; 17] = [
+const VERBS: [&str; 18] = [
     "create",
     "destroy",
     "import",
@@ -20,6 +20,7 @@ const VERBS: [&str; 17] = [
     "set",
     "du",
     "df",
+    "analyze",
     "check",
     "completion",
 ];

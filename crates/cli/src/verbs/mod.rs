@@ -1,5 +1,6 @@
 //! One module per verb (or pair of verbs).
 
+mod analyze;
 mod check;
 mod create;
 mod destroy;
@@ -38,6 +39,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Get(args) => properties::get(&args),
         Verb::Set(args) => properties::set(&args),
         Verb::Du(args) => du::run(&args),
+        Verb::Analyze(args) => analyze::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Completion { shell } => manual::completion(shell),
         Verb::Man { dir } => manual::write(&dir),

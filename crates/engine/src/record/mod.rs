@@ -49,7 +49,7 @@ pub use compression::Compression;
 pub use encode::{Encoded, Encoder, decode, logical_len};
 pub use metadata::{decode_metadata, encode_metadata};
 pub use models::{ModelId, Models, NoModels, codec_of, model_of};
-pub use recognise::{looks_like_postgres, recordsize_hint};
+pub use recognise::{Format, looks_like_postgres, recognise, recordsize_hint};
 
 use crate::types::Addr;
 use crate::{Error, Result};

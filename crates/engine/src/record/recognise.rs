@@ -12,24 +12,49 @@ const PLAIN_WRITE_MAX: usize = 64 << 10;
 /// The same for a write of zeros: databases extend files by one page, and the newer ones by several at a time.
 const ZERO_WRITE_MAX: usize = 16 << 10;
 
+/// What a file or page is, as far as its bytes and its name tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Format {
+    /// Pages of PostgreSQL: tables, indexes, maps of free space and visibility.
+    Postgres,
+    /// PostgreSQL's write-ahead log.
+    PostgresLog,
+    /// Tablespaces of InnoDB, undo ones included.
+    Innodb,
+    /// InnoDB's redo log.
+    InnodbLog,
+    /// A database of SQLite, its log or its journal.
+    Sqlite,
+    /// A round-robin database of RRDtool.
+    Rrd,
+}
+
+/// The database format of `data`, bytes of a file from `offset` on, and the page size that goes with it, in bytes.
+/// `file_name` is the last component of the path. `None` where no format is recognised.
+#[must_use]
+pub fn recognise(offset: u64, data: &[u8], file_name: Option<&str>) -> Option<(Format, u32)> {
+    let page = Page { offset, data };
+    let is = |known: fn(&str) -> bool| file_name.is_some_and(known);
+    let as_format = |format: Format| move |bytes: u32| (format, bytes);
+    is(is_innodb_log)
+        .then_some((Format::InnodbLog, INNODB_LOG_BYTES))
+        .or_else(|| page.sqlite().map(as_format(Format::Sqlite)))
+        .or_else(|| page.rrd().map(as_format(Format::Rrd)))
+        .or_else(|| page.innodb_log().map(as_format(Format::InnodbLog)))
+        .or_else(|| page.innodb().map(as_format(Format::Innodb)))
+        .or_else(|| page.postgres_wal().map(as_format(Format::PostgresLog)))
+        .or_else(|| page.postgres().map(as_format(Format::Postgres)))
+        .or_else(|| is(is_postgres_wal).then_some((Format::PostgresLog, POSTGRES_WAL_BYTES)))
+}
+
 /// The recordsize for a file from a write of `data` at `offset`: the page size of the database whose format is
 /// recognised, else the length of an aligned power-of-two write of 4 to 64 KiB (of zeros: to 16 KiB), else `None`. `file_name` is the last
 /// component of the path. The answer is a power of two within [`RECORDSIZE_MIN`]..=[`RECORDSIZE_MAX`].
 #[must_use]
 pub fn recordsize_hint(offset: u64, data: &[u8], file_name: Option<&str>) -> Option<u32> {
-    let page = Page { offset, data };
-    let is = |known: fn(&str) -> bool| file_name.is_some_and(known);
-    is(is_innodb_log)
-        .then_some(INNODB_LOG_BYTES)
-        .or_else(|| page.sqlite())
-        .or_else(|| page.rrd())
-        .or_else(|| page.innodb_log())
-        .or_else(|| page.innodb())
-        .or_else(|| page.postgres_wal())
-        .or_else(|| page.postgres())
-        .or_else(|| is(is_postgres_wal).then_some(POSTGRES_WAL_BYTES))
-        .map(|bytes| bytes.max(RECORDSIZE_MIN))
-        .or_else(|| page.plain_write())
+    recognise(offset, data, file_name)
+        .map(|(_, bytes)| bytes.max(RECORDSIZE_MIN))
+        .or_else(|| Page { offset, data }.plain_write())
         .filter(|bytes| bytes.is_power_of_two() && *bytes <= RECORDSIZE_MAX)
 }
 

@@ -1,0 +1,268 @@
+//! One file: what its pages are, and what they would take.
+
+use std::io;
+
+use pagefold_codec::{Model, Scratch};
+use pagefold_engine::limits::RECORDSIZE_DEFAULT;
+use pagefold_engine::pool::LearnOptions;
+use pagefold_engine::record::{
+    Compression, Encoded, Encoder, Format, ModelId, encode_metadata, looks_like_postgres, recognise,
+    recordsize_hint,
+};
+use pagefold_engine::segment::RECORD_OVERHEAD_BYTES;
+use serde::Serialize;
+
+use crate::estimate::Estimate;
+use crate::source::Source;
+use crate::wal::{self, Images};
+use crate::walk::Found;
+use crate::{Options, walk};
+
+/// What a copying program writes at once, from which a pool would recognise the recordsize.
+const FIRST_WRITE_BYTES: usize = 128 << 10;
+/// What file systems that compress by extents compress at once.
+const EXTENT_BYTES: u32 = 128 << 10;
+/// What they round a compressed extent up to.
+const SECTOR_BYTES: usize = 4 << 10;
+/// Extents that are tried of each file, at most.
+const EXTENTS_MAX: u64 = 32;
+/// Number of the models, of which a file has one at most.
+const MODEL: ModelId = ModelId::MAX >> 16;
+
+/// Beside each record: its entry in its segment's directory, as pools count it, and its entry in the tree, compressed
+/// (measured on copied databases).
+const PAGE_OVERHEAD_BYTES: u64 = RECORD_OVERHEAD_BYTES + 6;
+/// Beside each file: inode, name and usage.
+const FILE_OVERHEAD_BYTES: u64 = 200;
+
+/// What most pages of a file are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Tables of PostgreSQL.
+    PostgresHeap,
+    /// B-tree indexes of PostgreSQL.
+    PostgresBtree,
+    /// Other pages of PostgreSQL: maps, other indexes.
+    PostgresOther,
+    /// Its write-ahead log.
+    PostgresLog,
+    /// InnoDB's tablespaces.
+    Innodb,
+    /// InnoDB's redo log.
+    InnodbLog,
+    /// SQLite's databases, logs and journals.
+    Sqlite,
+    /// Round-robin databases.
+    Rrd,
+    /// Anything else.
+    Other,
+}
+
+impl Kind {
+    /// As people read it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::PostgresHeap => "PostgreSQL tables",
+            Self::PostgresBtree => "PostgreSQL B-trees",
+            Self::PostgresOther => "PostgreSQL, other pages",
+            Self::PostgresLog => "PostgreSQL log",
+            Self::Innodb => "InnoDB tablespaces",
+            Self::InnodbLog => "InnoDB log",
+            Self::Sqlite => "SQLite",
+            Self::Rrd => "RRD",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// What is predicted of a file. All sizes are in bytes.
+#[derive(Clone, Debug, Serialize)]
+pub struct FileReport {
+    /// Where it is.
+    #[serde(serialize_with = "lossy")]
+    pub path: std::path::PathBuf,
+    /// Its length.
+    pub size_bytes: u64,
+    /// What most of its pages are.
+    pub kind: Kind,
+    /// The recordsize that it would get.
+    pub recordsize_bytes: u32,
+    /// Pages with data (not holes), of that size.
+    pub pages: u64,
+    /// Of these, how many were tried.
+    pub tried_pages: u64,
+    /// Bytes of pages that are not all zeros.
+    pub logical: Estimate,
+    /// Bytes of their records, and of the file's model.
+    pub stored: Estimate,
+    /// Bytes of what a pool keeps beside records.
+    pub metadata: Estimate,
+    /// Bytes of the model; 0 if there is none.
+    pub model_bytes: u64,
+    /// By LZ4 in extents of 128 KiB, each rounded up to 4 KiB.
+    pub lz4: Estimate,
+    /// Likewise by zlib, level 3.
+    pub zlib: Estimate,
+    /// Likewise by Zstandard, level 3.
+    pub zstd: Estimate,
+    /// Space between the rows and their pointers in PostgreSQL's pages.
+    pub free: Estimate,
+    /// Page images in the log, if it is one.
+    #[serde(skip)]
+    pub(crate) images: Images,
+}
+
+/// Names of files need not be UTF-8.
+fn lossy<S: serde::Serializer>(path: &std::path::Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
+}
+
+/// Looks at one file. What cannot be read is an error that names no file.
+pub(crate) fn look(found: &Found, options: &Options) -> io::Result<FileReport> {
+    let source = Source::open(&found.path)?;
+    let name = found.path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let first = source.head(0, FIRST_WRITE_BYTES)?;
+    let recordsize_bytes = recordsize_hint(0, &first, name.as_deref()).unwrap_or(RECORDSIZE_DEFAULT);
+    let format = recognise(0, &first, name.as_deref()).map(|(format, _)| format);
+    let mut random = fastrand::Rng::with_seed(options.seed ^ found.size_bytes);
+    let images = if format == Some(Format::PostgresLog) { wal::images(&source)? } else { Images::default() };
+    let extents = Source::open(&found.path)?.paged(EXTENT_BYTES)?;
+    let [lz4, zlib, zstd] = by_extents(&extents, found, &mut random)?;
+    let source = source.paged(recordsize_bytes)?;
+    let model = learn(&source, options)?;
+    let tried = try_pages(&source, model.as_ref().map(|(model, _)| model), options, &mut random)?;
+    let pages = source.pages();
+    let model_bytes = model.map_or(0, |(_, bytes)| bytes);
+    let of = |values: &[f64]| Estimate::of(values, pages);
+    let logical = of(&tried.logical);
+    let records = logical.bytes() / u64::from(recordsize_bytes);
+    Ok(FileReport {
+        path: found.path.clone(),
+        size_bytes: found.size_bytes,
+        kind: tried.kind(format),
+        recordsize_bytes,
+        pages,
+        tried_pages: tried.stored.len() as u64,
+        logical,
+        stored: of(&tried.stored).plus(Estimate::exact(model_bytes)),
+        metadata: Estimate::exact(FILE_OVERHEAD_BYTES + records * PAGE_OVERHEAD_BYTES),
+        model_bytes,
+        lz4,
+        zlib,
+        zstd,
+        free: of(&tried.free),
+        images,
+    })
+}
+
+/// The model that a pool would learn from the file, and its stored length.
+fn learn(source: &Source, options: &Options) -> io::Result<Option<(Model, u64)>> {
+    let wanted = LearnOptions::default();
+    let Some(level) = options.compression.model_level() else { return Ok(None) };
+    if source.pages() < wanted.pages_min {
+        return Ok(None);
+    }
+    let mut pages = Vec::new();
+    let take = wanted.sample_pages.min(source.pages());
+    for at in 0..take {
+        let mut page = Vec::new();
+        source.read((u128::from(at) * u128::from(source.pages()) / u128::from(take)) as u64, &mut page)?;
+        if looks_like_postgres(&page) {
+            pages.push(page);
+        }
+    }
+    let pages: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
+    let learning = pagefold_codec::Options { level: level.into(), relation_pages: source.pages() };
+    let Some(model) = pagefold_codec::learn(&pages, learning) else { return Ok(None) };
+    let stored = model.to_bytes();
+    // What a pool codes with is what it reads back.
+    let Ok(model) = Model::from_bytes(&stored) else { return Ok(None) };
+    Ok(Some((model, encode_metadata(stored).len() as u64)))
+}
+
+/// What became of the sampled pages; a value of each list per page, in bytes.
+#[derive(Default)]
+struct Tried {
+    logical: Vec<f64>,
+    stored: Vec<f64>,
+    free: Vec<f64>,
+    heaps: usize,
+    btrees: usize,
+    others: usize,
+}
+
+impl Tried {
+    fn kind(&self, format: Option<Format>) -> Kind {
+        let known = self.heaps.max(self.btrees).max(self.others);
+        match format {
+            Some(Format::PostgresLog) => Kind::PostgresLog,
+            Some(Format::Innodb) => Kind::Innodb,
+            Some(Format::InnodbLog) => Kind::InnodbLog,
+            Some(Format::Sqlite) => Kind::Sqlite,
+            Some(Format::Rrd) => Kind::Rrd,
+            Some(Format::Postgres) | None if 2 * known <= self.stored.len() => Kind::Other,
+            Some(Format::Postgres) | None if self.heaps == known => Kind::PostgresHeap,
+            Some(Format::Postgres) | None if self.btrees == known => Kind::PostgresBtree,
+            Some(Format::Postgres) | None => Kind::PostgresOther,
+        }
+    }
+}
+
+fn try_pages(
+    source: &Source,
+    model: Option<&Model>,
+    options: &Options,
+    random: &mut fastrand::Rng,
+) -> io::Result<Tried> {
+    let (mut page, mut record) = (Vec::new(), Vec::new());
+    let mut scratch = Scratch::new();
+    let mut tried = Tried::default();
+    for index in source.draw(options.sample_pages.into(), random) {
+        source.read(index, &mut page)?;
+        record.clear();
+        let encoder = Encoder::new();
+        let encoded = match model {
+            Some(model) => encoder.encode_by(&page, (MODEL, model), options.compression, &mut record),
+            None => encoder.encode(&page, options.compression, &mut record),
+        };
+        let logical = if encoded == Encoded::Zero { 0 } else { page.len() };
+        tried.logical.push(logical as f64);
+        tried.stored.push(record.len() as f64);
+        let is_postgres = looks_like_postgres(&page);
+        match pagefold_codec::recognise(&mut scratch, &page) {
+            Some(pagefold_codec::Kind::PostgresHeap) => tried.heaps += 1,
+            Some(pagefold_codec::Kind::PostgresBtree) => tried.btrees += 1,
+            None => tried.others += usize::from(is_postgres),
+        }
+        tried.free.push(if is_postgres { f64::from(hole_bytes(&page)) } else { 0.0 });
+    }
+    Ok(tried)
+}
+
+/// Bytes between `pd_lower` and `pd_upper` of a page of PostgreSQL (bufpage.h: at 12 and 14).
+fn hole_bytes(page: &[u8]) -> u32 {
+    let word = |at: usize| page.get(at..at + 2).map_or(0, |b| u32::from(u16::from_le_bytes([b[0], b[1]])));
+    word(14).saturating_sub(word(12))
+}
+
+/// What LZ4, zlib-3 and zstd-3 make of a file by extents.
+fn by_extents(source: &Source, found: &walk::Found, random: &mut fastrand::Rng) -> io::Result<[Estimate; 3]> {
+    let codecs = [Compression::Lz4, Compression::Zlib(3), Compression::Zstd(3)];
+    let mut sizes: [Vec<f64>; 3] = Default::default();
+    let (mut extent, mut record) = (Vec::new(), Vec::new());
+    for index in source.draw(EXTENTS_MAX, random) {
+        source.read(index, &mut extent)?;
+        let whole =
+            (found.size_bytes.saturating_sub(index * u64::from(EXTENT_BYTES))).min(EXTENT_BYTES.into());
+        let plain_bytes = (whole as usize).next_multiple_of(SECTOR_BYTES);
+        for (compression, sizes) in codecs.into_iter().zip(&mut sizes) {
+            record.clear();
+            Encoder::new().encode(&extent, compression, &mut record);
+            let rounded = record.len().next_multiple_of(SECTOR_BYTES).max(SECTOR_BYTES);
+            sizes.push(rounded.min(plain_bytes) as f64);
+        }
+    }
+    Ok(sizes.map(|sizes| Estimate::of(&sizes, source.pages())))
+}

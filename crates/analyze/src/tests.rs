@@ -1,0 +1,139 @@
+//! Predictions beside what the engine's encoder makes of all pages.
+
+use std::fs;
+use std::io::{Seek, SeekFrom, Write};
+
+use pagefold_codec::testing::{Random, Schema, heap_page};
+use pagefold_engine::record::{Compression, Encoder};
+use tempfile::TempDir;
+
+use crate::{Estimate, Finding, Kind, Options, Report, analyze, walk};
+
+const PAGE: usize = 8192;
+
+/// Deterministic text that compresses by some factor, another one per page.
+fn text_page(number: u64) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(number);
+    let words = ["order", "customer", "street", "delivery", "amount", "pending"];
+    let mut page = Vec::new();
+    while page.len() < PAGE {
+        let noise = random.u32(..) % (1 + number as u32 * 50);
+        page.extend_from_slice(format!("{} {noise} ", random.choice(words).unwrap()).as_bytes());
+    }
+    page.truncate(PAGE);
+    page
+}
+
+fn options(compression: Compression) -> Options {
+    Options { compression, ..Options::default() }
+}
+
+fn predict(dir: &TempDir, options: &Options) -> Report {
+    let (files, problems) = walk(&[dir.path().to_path_buf()], || {}).unwrap();
+    assert_eq!(problems, Vec::<String>::new());
+    analyze(&files, options, |_| {})
+}
+
+#[test]
+fn the_estimate_of_a_whole_population_is_its_sum() {
+    let all = [10.0, 20.0, 60.0];
+    let estimate = Estimate::of(&all, 3);
+    assert_eq!((estimate.bytes(), estimate.margin_bytes()), (90, 0));
+    assert_eq!(Estimate::of(&[], 5).bytes(), 0);
+}
+
+#[test]
+fn the_range_holds_the_truth_as_often_as_it_says() {
+    let mut random = fastrand::Rng::with_seed(3);
+    let population: Vec<f64> = (0..5000).map(|_| f64::from(random.u32(100..4000))).collect();
+    let truth = population.iter().sum::<f64>() as u64;
+    let held = (0..400).filter(|_| {
+        let sample: Vec<f64> = random.choose_multiple(population.iter().copied(), 200);
+        let estimate = Estimate::of(&sample, 5000);
+        estimate.bytes().abs_diff(truth) <= estimate.margin_bytes()
+    });
+    let held = held.count();
+    assert!((360..400).contains(&held), "{held} of 400 ranges hold the truth");
+}
+
+#[test]
+fn a_sample_predicts_what_all_pages_take() {
+    let dir = TempDir::new().unwrap();
+    let pages: Vec<Vec<u8>> = (0..3000).map(text_page).collect();
+    fs::write(dir.path().join("table"), pages.concat()).unwrap();
+    let report = predict(&dir, &options(Compression::Zstd(3)));
+    // The recordsize of what no database wrote is 16 KiB.
+    let mut record = Vec::new();
+    for pair in pages.concat().chunks(2 * PAGE) {
+        Encoder::new().encode(pair, Compression::Zstd(3), &mut record);
+    }
+    let file = &report.files[0];
+    assert_eq!((file.recordsize_bytes, file.pages, file.tried_pages), (16384, 1500, 400));
+    let (predicted, truth) = (file.stored.bytes(), record.len() as u64);
+    assert!(predicted.abs_diff(truth) * 50 < truth, "{predicted} predicted, {truth} taken");
+    assert!(file.stored.margin_bytes() > 0);
+}
+
+#[test]
+fn a_small_file_is_predicted_exactly() {
+    let dir = TempDir::new().unwrap();
+    let pages: Vec<Vec<u8>> = (0..50).map(text_page).collect();
+    fs::write(dir.path().join("table"), pages.concat()).unwrap();
+    let report = predict(&dir, &options(Compression::Lz4));
+    let mut record = Vec::new();
+    for pair in pages.concat().chunks(2 * PAGE) {
+        Encoder::new().encode(pair, Compression::Lz4, &mut record);
+    }
+    assert_eq!(report.files[0].stored, Estimate::exact(record.len() as u64));
+    assert_eq!(report.total.logical, Estimate::exact(50 * PAGE as u64));
+}
+
+#[test]
+fn relations_of_postgres_are_predicted_with_a_model() {
+    let dir = TempDir::new().unwrap();
+    let mut random = Random::new(7);
+    let pages: Vec<Vec<u8>> =
+        (0..1200).map(|block| heap_page(&mut random, &Schema::simple(false), block)).collect();
+    fs::write(dir.path().join("16384"), pages.concat()).unwrap();
+    let with = predict(&dir, &options(Compression::Page(3)));
+    let without = predict(&dir, &options(Compression::Zstd(3)));
+    let file = &with.files[0];
+    assert_eq!((file.kind, file.recordsize_bytes), (Kind::PostgresHeap, PAGE as u32));
+    assert!(file.model_bytes > 0);
+    assert!(file.stored.bytes() < without.files[0].stored.bytes());
+    assert!(matches!(with.findings[..], [Finding::FreeSpace { free_bytes: 1.., .. }]), "{:?}", with.findings);
+}
+
+#[test]
+fn holes_and_zeros_take_nothing() {
+    let dir = TempDir::new().unwrap();
+    let mut file = fs::File::create(dir.path().join("sparse")).unwrap();
+    file.seek(SeekFrom::Start(1 << 40)).unwrap();
+    file.write_all(&text_page(1)).unwrap();
+    file.write_all(&[0; 4 * PAGE]).unwrap();
+    let report = predict(&dir, &options(Compression::Zstd(3)));
+    let file = &report.files[0];
+    assert_eq!(file.size_bytes, (1 << 40) + 5 * PAGE as u64);
+    assert!(file.pages <= 64, "{} pages with data", file.pages);
+    assert!((1..PAGE as u64).contains(&file.stored.bytes()));
+    assert_eq!(file.logical.bytes(), 16384);
+}
+
+#[test]
+fn a_file_with_two_names_is_counted_once_and_links_are_told() {
+    let dir = TempDir::new().unwrap();
+    let elsewhere = TempDir::new().unwrap();
+    fs::write(dir.path().join("a"), b"x").unwrap();
+    fs::hard_link(dir.path().join("a"), dir.path().join("b")).unwrap();
+    std::os::unix::fs::symlink(elsewhere.path(), dir.path().join("pg_tblspc")).unwrap();
+    let (files, problems) = walk(&[dir.path().to_path_buf()], || {}).unwrap();
+    assert_eq!(files.len(), 1);
+    assert_eq!(problems.len(), 1);
+    assert!(problems[0].ends_with("pg_tblspc is a link, and was not followed"), "{problems:?}");
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_told() {
+    let error = walk(&["/nowhere/at/all".into()], || {}).unwrap_err();
+    assert!(error.to_string().contains("/nowhere/at/all"), "{error}");
+}

@@ -1,0 +1,149 @@
+"""`pagefold analyze` beside what the same files then take on a pool."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from lab import load, mariadb, proc
+from lab.mariadb import MariaDB
+from lab.paths import pagefold, tool
+from lab.pool import Pool
+from lab.postgres import USER, Postgres
+
+POOL_BYTES = 2 << 30
+WITHIN = 0.05
+"""How far a prediction may be off."""
+
+
+def documents(run) -> Path:
+    """Text as the machine's packages bring it, in files of all sizes."""
+    folder = run.fresh("documents")
+    folder.mkdir()
+    room = 40 << 20
+    for at, path in enumerate(sorted(Path("/usr/share").rglob("*.txt")) + sorted(Path("/usr/include").rglob("*.h"))):
+        if path.is_file() and not path.is_symlink() and path.stat().st_size > 4096 and room > 0:
+            room -= path.stat().st_size
+            shutil.copyfile(path, folder / str(at))
+    assert len(list(folder.iterdir())) > 50, "this machine has no documents"
+    return folder
+
+
+def sqlite(run) -> Path:
+    """A database with an index."""
+    folder = run.fresh("sqlite")
+    folder.mkdir()
+    values = random.Random(4)
+    with sqlite3.connect(folder / "a.db") as connection:
+        connection.execute("CREATE TABLE orders (id integer PRIMARY KEY, customer text, total real, note text)")
+        rows = ((i, f"customer {values.randrange(9000)}", values.random() * 900, load.payload(i)) for i in range(200_000))
+        connection.executemany("INSERT INTO orders VALUES (?, ?, ?, ?)", rows)
+        connection.execute("CREATE INDEX by_customer ON orders (customer)")
+    connection.close()
+    return folder
+
+
+def rrd(run) -> Path:
+    """Round-robin databases, as collectd makes them."""
+    folder = run.fresh("rrd")
+    folder.mkdir()
+    values = random.Random(5)
+    for number in range(12):
+        path = folder / f"{number}.rrd"
+        archives = ["RRA:AVERAGE:0.5:1:4000", "RRA:AVERAGE:0.5:7:1200", "RRA:MAX:0.5:7:1200"]
+        proc.run([tool("rrdtool"), "create", path, "--start", "1700000000", "--step", "10", "DS:rx:GAUGE:30:U:U", *archives])
+        proc.run([tool("rrdtool"), "update", path, *(f"{1700000010 + 10 * i}:{values.gauss(50, 9)}" for i in range(3500))])
+    return folder
+
+
+def postgres(run) -> Path:
+    """A stopped data directory."""
+    folder = run.fresh("pg")
+    folder.mkdir(mode=0o700)
+    shutil.chown(folder, USER, USER)
+    server = Postgres(run, folder / "data", settings={"max_wal_size": "64MB"})
+    server.initdb()
+    server.start()
+    server.createdb("shop")
+    server.sql(
+        """
+        SELECT setseed(0.5);
+        CREATE TABLE orders AS SELECT i AS id, md5(i::text)::uuid AS guid, date '2020-01-01' + i / 500 AS day,
+          'street ' || (random() * 900)::int AS street, (random() * 1e6)::numeric(12, 2) AS price FROM generate_series(1, 250000) i;
+        CREATE INDEX ON orders (id);
+        CREATE INDEX ON orders (street);
+        CREATE TABLE notes AS SELECT i AS id, repeat(md5((i / 7)::text) || ' ', 9) AS body FROM generate_series(1, 30000) i;
+        UPDATE orders SET price = price + 1 WHERE id % 9 = 0;
+        VACUUM;
+        """,
+        database="shop",
+    )
+    server.stop()
+    return folder
+
+
+def innodb(run) -> Path:
+    """A stopped data directory."""
+    folder = run.fresh("maria")
+    folder.mkdir(mode=0o700)
+    shutil.chown(folder, mariadb.USER, mariadb.USER)
+    server = MariaDB(run, folder / "data")
+    server.install()
+    server.start()
+    server.sql(
+        "CREATE DATABASE shop; USE shop; CREATE TABLE orders (id int PRIMARY KEY, street varchar(40), price decimal(12, 2), KEY (street)) "
+        "SELECT seq AS id, concat('street ', seq * 7919 % 900) AS street, seq * 104729 % 1000000 / 100 AS price FROM seq_1_to_200000"
+    )
+    server.stop()
+    return folder
+
+
+def predict(run, folder: Path, compression: str) -> dict:
+    """What `pagefold analyze` says of a folder, in JSON."""
+    return json.loads(proc.run([pagefold(), "analyze", "--json", "--compression", compression, folder]))
+
+
+def assert_near(report: dict, taken: int) -> None:
+    """The prediction, its metadata included, is near what was taken."""
+    total = report["total"]
+    predicted = total["stored"]["bytes"] + total["metadata"]["bytes"]
+    assert abs(predicted - taken) <= WITHIN * taken, f"{predicted} predicted, {taken} taken"
+
+
+@pytest.mark.parametrize("make", [documents, sqlite, rrd, postgres, innodb], ids=lambda make: make.__name__)
+def test_a_prediction_comes_true(run, make):
+    folder = make(run)
+    report = predict(run, folder, "zstd")
+    with Pool(run, POOL_BYTES, compression="zstd") as pool:
+        proc.run(["cp", "-a", folder, pool.mountpoint])
+        assert_near(report, pool.used_bytes() - pool.empty_bytes)
+
+
+def rewrite(pool: Pool, folder: Path) -> None:
+    """Writes every page once more, in place."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            copy = pool.mountpoint / folder.name / path.relative_to(folder)
+            proc.run(["dd", f"if={path}", f"of={copy}", "bs=1M", "conv=notrunc", "status=none"])
+
+
+def test_a_prediction_with_models_comes_true(run):
+    folder = postgres(run)
+    report = predict(run, folder, "page")
+    without = predict(run, folder, "zstd")
+    assert report["total"]["model_bytes"] > 0
+    with Pool(run, POOL_BYTES, compression="page") as pool:
+        proc.run(["cp", "-a", folder, pool.mountpoint])
+        # Pages that were stored before their relation's model was learned are coded by it when they are written again.
+        taken = []
+        while len(taken) < 2 or taken[-1] * 100 < taken[-2] * 99:
+            taken.append(pool.used_bytes() - pool.empty_bytes)
+            assert len(taken) < 12, f"it does not settle: {taken}"
+            rewrite(pool, folder)
+        assert_near(report, taken[-1])
+        assert taken[-1] < without["total"]["stored"]["bytes"]
