@@ -1,16 +1,20 @@
 //! Mounting and unmounting: mount(2) for root, `fusermount3` for everybody else.
 
+mod error;
+mod helper;
+mod mountinfo;
+
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
-use std::ffi::CString;
-use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+
+pub use error::MountError;
+pub(crate) use mountinfo::is_mount_of;
+pub use mountinfo::is_mount_point;
 
 /// How to mount.
 #[derive(Clone, Debug)]
@@ -55,85 +59,6 @@ impl Default for MountOptions {
     }
 }
 
-/// Why a mount or unmount failed, and what to do.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum MountError {
-    /// The mount point does not exist.
-    #[error("mount point {0} does not exist; create it with `mkdir -p {0}`")]
-    Missing(PathBuf),
-    /// The mount point is a file.
-    #[error("mount point {0} is not a directory")]
-    NotADirectory(PathBuf),
-    /// The mount point has entries, which the mount would hide.
-    #[error("mount point {0} is not empty; choose another, or mount over it with -o nonempty")]
-    NotEmpty(PathBuf),
-    /// Something is mounted there.
-    #[error("{0} is a mount point already; unmount it first with `umount {0}`")]
-    AlreadyMounted(PathBuf),
-    /// A mount whose server died is there.
-    #[error(
-        "the server of the mount at {0} is dead (\"Transport endpoint is not connected\"); detach it with `umount -l {0}`"
-    )]
-    Dead(PathBuf),
-    /// The kernel has no FUSE.
-    #[error(
-        "/dev/fuse does not exist; load the module with `modprobe fuse` (in a container: --device /dev/fuse)"
-    )]
-    NoDevice,
-    /// Permission is missing.
-    #[error("no permission to {what}: {hint}")]
-    Denied {
-        /// What was refused.
-        what: String,
-        /// What to do.
-        hint: String,
-    },
-    /// `fusermount3` is not installed.
-    #[error(
-        "fusermount3 was not found, which users other than root need for mounting; install the package fuse3"
-    )]
-    NoFusermount,
-    /// `fusermount3` refused.
-    #[error("fusermount3 refused {dir}: {message}")]
-    Fusermount {
-        /// The mount point.
-        dir: PathBuf,
-        /// What it said.
-        message: String,
-    },
-    /// Nothing is mounted there.
-    #[error("nothing is mounted at {0}")]
-    NotMounted(PathBuf),
-    /// Files are open.
-    #[error("{0} is in use; stop what uses it (`fuser -vm {0}` shows it), or detach it with -l")]
-    InUse(PathBuf),
-    /// The kernel and this program found no agreement.
-    #[error("cannot mount at {dir}: {source}")]
-    Init {
-        /// The mount point.
-        dir: PathBuf,
-        /// What was missing.
-        source: crate::InitError,
-    },
-    /// Any other failure of the operating system.
-    #[error("cannot {what} {path}: {source}")]
-    Os {
-        /// What was attempted.
-        what: &'static str,
-        /// On which object.
-        path: PathBuf,
-        /// The operating system's error.
-        source: io::Error,
-    },
-}
-
-impl MountError {
-    pub(crate) fn os(what: &'static str, path: &Path, source: impl Into<io::Error>) -> Self {
-        Self::Os { what, path: path.into(), source: source.into() }
-    }
-}
-
 /// A mounted connection on which nobody has answered yet.
 #[derive(Debug)]
 pub(crate) struct Mounted {
@@ -148,7 +73,7 @@ pub(crate) fn mount(dir: &Path, options: &MountOptions) -> Result<Mounted, Mount
     let device = if rustix::process::geteuid().is_root() {
         mount_directly(&dir, options)?
     } else {
-        mount_by_helper(&dir, options)?
+        helper::mount(&dir, options)?
     };
     Ok(Mounted { device, dir })
 }
@@ -159,16 +84,13 @@ pub(crate) fn mount(dir: &Path, options: &MountOptions) -> Result<Mounted, Mount
 /// [`MountError::InUse`] and [`MountError::NotMounted`] above all.
 pub fn unmount(dir: &Path, lazy: bool) -> Result<(), MountError> {
     if !rustix::process::geteuid().is_root() {
-        let flag = if lazy { "-uz" } else { "-u" };
-        let output =
-            helper().arg(flag).arg("--").arg(dir).stdin(Stdio::null()).output().map_err(no_helper)?;
-        return if output.status.success() { Ok(()) } else { Err(helper_error(dir, &output.stderr)) };
+        return helper::unmount(dir, lazy);
     }
     let flags = UnmountFlags::NOFOLLOW | if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     rustix::mount::unmount(dir, flags).map_err(|errno| match errno {
         Errno::BUSY => MountError::InUse(dir.into()),
         Errno::INVAL | Errno::NOENT => MountError::NotMounted(dir.into()),
-        Errno::PERM => denied("unmount", "run it as root"),
+        Errno::PERM => MountError::denied("unmount", "run it as root"),
         errno => MountError::os("unmount", dir, errno),
     })
 }
@@ -179,13 +101,9 @@ pub(crate) fn abort(dir: &Path) -> Result<(), MountError> {
     match rustix::mount::unmount(dir, UnmountFlags::NOFOLLOW | UnmountFlags::FORCE) {
         Ok(()) | Err(Errno::BUSY) => Ok(()),
         Err(Errno::INVAL | Errno::NOENT) => Err(MountError::NotMounted(dir.into())),
-        Err(Errno::PERM) => Err(denied("abort the connection", "run it as root")),
+        Err(Errno::PERM) => Err(MountError::denied("abort the connection", "run it as root")),
         Err(errno) => Err(MountError::os("abort the connection of", dir, errno)),
     }
-}
-
-fn denied(what: &str, hint: &str) -> MountError {
-    MountError::Denied { what: what.into(), hint: hint.into() }
 }
 
 /// The path without symbolic links, if it can be mounted on; a dead mount is detached where `options` say so.
@@ -199,7 +117,10 @@ pub fn check_mount_point(dir: &Path, options: &MountOptions) -> Result<PathBuf, 
             Some(libc::ENOENT) => return Err(MountError::Missing(dir.into())),
             Some(libc::ENOTDIR) => return Err(MountError::NotADirectory(dir.into())),
             Some(libc::EACCES) => {
-                return Err(denied(&format!("reach {}", dir.display()), "check its parents' modes"));
+                return Err(MountError::denied(
+                    &format!("reach {}", dir.display()),
+                    "check its parents' modes",
+                ));
             }
             Some(libc::ENOTCONN) => return detach_dead(dir, options),
             _ => return Err(MountError::os("resolve", dir, error)),
@@ -249,9 +170,10 @@ fn mount_directly(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountEr
     let device =
         open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|errno| match errno {
             Errno::NOENT | Errno::NODEV | Errno::NXIO => MountError::NoDevice,
-            Errno::ACCESS | Errno::PERM => {
-                denied("open /dev/fuse", "its mode should be 0666; in a container allow the device")
-            }
+            Errno::ACCESS | Errno::PERM => MountError::denied(
+                "open /dev/fuse",
+                "its mode should be 0666; in a container allow the device",
+            ),
             errno => MountError::os("open", Path::new("/dev/fuse"), errno),
         })?;
     let mut flags = MountFlags::empty();
@@ -272,7 +194,7 @@ fn mount_directly(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountEr
     let data = CString::new(data).map_err(|error| MountError::os("mount", dir, error))?;
     rustix::mount::mount(options.source.as_str(), dir, "fuse.pagefold", flags, Some(data.as_c_str()))
         .map_err(|errno| match errno {
-            Errno::PERM | Errno::ACCESS => denied(
+            Errno::PERM | Errno::ACCESS => MountError::denied(
                 &format!("mount at {}", dir.display()),
                 "run it as root on the host, or give the container CAP_SYS_ADMIN",
             ),
@@ -280,152 +202,6 @@ fn mount_directly(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountEr
             errno => MountError::os("mount at", dir, errno),
         })?;
     Ok(device)
-}
-
-fn helper() -> Command {
-    Command::new("fusermount3")
-}
-
-fn no_helper(error: io::Error) -> MountError {
-    match error.kind() {
-        io::ErrorKind::NotFound => MountError::NoFusermount,
-        _ => MountError::os("run", Path::new("fusermount3"), error),
-    }
-}
-
-fn helper_error(dir: &Path, stderr: &[u8]) -> MountError {
-    let message = String::from_utf8_lossy(stderr);
-    let message = message.trim().trim_start_matches("fusermount3:").trim();
-    if message.contains("not found in") || message.contains("not mounted") {
-        return MountError::NotMounted(dir.into());
-    }
-    if message.contains("busy") {
-        return MountError::InUse(dir.into());
-    }
-    if message.contains("allow_other") {
-        return denied(
-            "mount with allow_other",
-            "add the line user_allow_other to /etc/fuse.conf, or mount without allow_other",
-        );
-    }
-    MountError::Fusermount { dir: dir.into(), message: message.into() }
-}
-
-/// Asks `fusermount3`, which is set-user-ID root, to mount, and takes the descriptor over a socket.
-fn mount_by_helper(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-    let os = |source: Errno| MountError::os("talk to", Path::new("fusermount3"), source);
-    if !Path::new("/dev/fuse").exists() {
-        return Err(MountError::NoDevice);
-    }
-    let (ours, theirs) =
-        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(os)?;
-    rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).map_err(os)?;
-    let child = helper()
-        .arg("-o")
-        .arg(helper_options(options))
-        .arg("--")
-        .arg(dir)
-        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(no_helper)?;
-    drop(theirs);
-    let received = receive_descriptor(&ours);
-    let output = child
-        .wait_with_output()
-        .map_err(|error| MountError::os("wait for", Path::new("fusermount3"), error))?;
-    match received {
-        Ok(Some(device)) if output.status.success() => Ok(device),
-        Err(error) if output.status.success() => {
-            Err(MountError::os("receive a descriptor from", Path::new("fusermount3"), error))
-        }
-        _ => Err(helper_error(dir, &output.stderr)),
-    }
-}
-
-/// The options as `fusermount3` takes them; commas in the source are escaped.
-fn helper_options(options: &MountOptions) -> String {
-    let source = options.source.replace('\\', "\\\\").replace(',', "\\,");
-    let mut list = vec![
-        format!("fsname={source}"),
-        "subtype=pagefold".into(),
-        "default_permissions".into(),
-        format!("max_read={}", crate::limits::REQUEST_BYTES_MAX),
-        (if options.read_only { "ro" } else { "rw" }).into(),
-        (if options.exec { "exec" } else { "noexec" }).into(),
-    ];
-    if options.allow_other {
-        list.push("allow_other".into());
-    }
-    list.join(",")
-}
-
-/// One descriptor sent along with a byte; `None` if the other end closed without sending.
-fn receive_descriptor(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
-    let mut byte = [0u8; 4];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received = rustix::io::retry_on_intr(|| {
-        rustix::net::recvmsg(
-            socket,
-            &mut [IoSliceMut::new(&mut byte)],
-            &mut ancillary,
-            RecvFlags::CMSG_CLOEXEC,
-        )
-    })?;
-    if received.bytes == 0 {
-        return Ok(None);
-    }
-    Ok(ancillary.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-        _ => None,
-    }))
-}
-
-/// Whether something is mounted at `dir`, answering or not. Asks the kernel's list, so that a dead or slow server does not
-/// matter.
-pub fn is_mount_point(dir: &Path) -> bool {
-    let wanted = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.into());
-    mounts_at(&wanted).next().is_some()
-}
-
-/// Whether the mount of the device `0:minor` is at `dir` (without symbolic links), and no other above it.
-pub(crate) fn is_mount_of(dir: &Path, device_minor: u32) -> bool {
-    mounts_at(dir).last().is_some_and(|device| device == format!("0:{device_minor}"))
-}
-
-/// The devices mounted at `dir`, the topmost last.
-fn mounts_at(dir: &Path) -> impl Iterator<Item = String> {
-    let list = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let of = |line: &[u8]| {
-        let mut fields = line.split(|&b| b == b' ').skip(2);
-        let (device, path) = (fields.next()?, fields.nth(1)?);
-        (unescape(path) == dir.as_os_str().as_bytes()).then(|| String::from_utf8_lossy(device).into_owned())
-    };
-    list.split(|&b| b == b'\n').filter_map(of).collect::<Vec<_>>().into_iter()
-}
-
-/// A path of mountinfo: blanks and the like are written as a backslash and three octal digits.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut path = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&first, after)) = rest.split_first() {
-        let octal = after.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
-        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) if first == b'\\' => {
-                path.push(byte);
-                rest = &after[3..];
-            }
-            _ => {
-                path.push(first);
-                rest = after;
-            }
-        }
-    }
-    path
 }
 
 /// Raises the mount's read-ahead to one request; needs root, and is only a matter of speed.
@@ -452,50 +228,5 @@ pub(crate) fn request_pages_max() -> usize {
         Some(limit) => limit,
         // Kernels before 6.13 have no such file and a fixed bound.
         None => 256,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_of_mountinfo() {
-        assert_eq!(unescape(br"/a\040b\134c\0"), br"/a b\c\0");
-        assert!(is_mount_point(Path::new("/proc")));
-        assert!(!is_mount_point(Path::new("/proc/self")));
-        assert!(!is_mount_of(Path::new("/proc"), u32::MAX));
-    }
-
-    #[test]
-    fn options_for_the_helper() {
-        let options = MountOptions {
-            source: r"a,b\c".into(),
-            allow_other: true,
-            read_only: true,
-            ..Default::default()
-        };
-        assert_eq!(
-            helper_options(&options),
-            r"fsname=a\,b\\c,subtype=pagefold,default_permissions,max_read=1048576,ro,exec,allow_other"
-        );
-    }
-
-    #[test]
-    fn what_the_helper_says_becomes_what_to_do() {
-        let error = |text: &str| helper_error(Path::new("/m"), text.as_bytes());
-        assert!(matches!(
-            error("fusermount3: entry for /m not found in /etc/mtab"),
-            MountError::NotMounted(_)
-        ));
-        assert!(matches!(
-            error("fusermount3: failed to unmount /m: Device or resource busy"),
-            MountError::InUse(_)
-        ));
-        let denied = error(
-            "fusermount3: option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf",
-        );
-        assert!(denied.to_string().contains("add the line user_allow_other"));
-        assert!(error("fusermount3: something else").to_string().ends_with("something else"));
     }
 }

@@ -9,17 +9,16 @@
 //!   exchanged sectors fail it as flipped bits do.
 
 mod directory;
+mod entry;
 mod fetch;
 mod read;
 mod table;
 
 pub use directory::{DirEntry, Directory};
+pub use entry::{DirRef, LiveMap, PARTS_MAX, Part, RECORD_OVERHEAD_BYTES, Segment, TABLE_PAGE_SEGMENTS};
 pub use fetch::RecordFetch;
 pub use read::{Devices, Located, read_span};
-pub use table::{
-    DirEntryState, DirRef, LiveMap, PARTS_MAX, Part, RECORD_OVERHEAD_BYTES, Segment, Segments,
-    TABLE_PAGE_SEGMENTS, TableSnapshot,
-};
+pub use table::{DirEntryState, Segments, TableSnapshot};
 
 use crate::Addr;
 

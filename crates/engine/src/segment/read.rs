@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::directory::{DirEntry, Directory};
+use super::entry::DirRef;
 use super::seal;
-use super::table::{DirRef, Place, Segments};
+use super::table::{Place, Segments};
 use crate::device::{AlignedBuf, Device};
 use crate::limits::BLOCK_BYTES;
 use crate::space::Extent;

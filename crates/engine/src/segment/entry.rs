@@ -1,0 +1,244 @@
+//! Entries of the segment table, and their stored form.
+//!
+//! Stored page (a record; [`TABLE_PAGE_SEGMENTS`] consecutive ids share one page), per segment:
+//!
+//! | field | size |
+//! |---|---|
+//! | segment id - previous id | varint |
+//! | number of parts | varint |
+//! | per part: first slot | varint |
+//! | per part: device, chunk index, start, length of the extent | 4 varints |
+//! | per part: start and length of the directory within the extent | 2 varints |
+//! | per part: checksum of the directory | 4 |
+//! | number of slots | varint |
+//! | live bytes | varint |
+//! | bitmap of live slots, low bit first, length and bytes | varint + n |
+//! | number of models that its records use | varint |
+//! | per model: number - previous number | varint |
+
+use crate::Result;
+use crate::limits::{CHUNK_BYTES, MODELS_MAX, RECORD_BYTES_MAX, SEGMENT_SLOTS_MAX};
+use crate::space::{Chunk, Extent};
+use crate::types::SLOT_BITS;
+use crate::wire::{Reader, put_bytes, put_varint};
+
+/// Consecutive segment ids that share one stored page of the table.
+pub const TABLE_PAGE_SEGMENTS: u64 = 64;
+
+/// Bytes that a live record costs beside its own: its entries in batch and segment directory.
+pub const RECORD_OVERHEAD_BYTES: u64 = 16;
+
+/// A page of the table is one record: bitmaps, lists of models, and 512 bytes for the rest of each segment.
+const _: () = assert!(
+    TABLE_PAGE_SEGMENTS as usize * (SEGMENT_SLOTS_MAX as usize / 8 + 5 * MODELS_MAX + 512) < RECORD_BYTES_MAX
+);
+
+/// Which slots are live.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LiveMap {
+    words: Vec<u64>,
+    live: u32,
+}
+
+impl LiveMap {
+    /// Whether `slot` is live.
+    pub fn get(&self, slot: u32) -> bool {
+        self.words.get(slot as usize / 64).is_some_and(|word| word & (1 << (slot % 64)) != 0)
+    }
+    /// Makes `slot` live; false where it was.
+    pub fn set(&mut self, slot: u32) -> bool {
+        let at = slot as usize / 64;
+        if at >= self.words.len() {
+            self.words.resize(at + 1, 0);
+        }
+        let bit = 1 << (slot % 64);
+        let fresh = self.words[at] & bit == 0;
+        self.words[at] |= bit;
+        self.live += u32::from(fresh);
+        fresh
+    }
+    /// Makes `slot` dead; false where it was.
+    pub fn clear(&mut self, slot: u32) -> bool {
+        let Some(word) = self.words.get_mut(slot as usize / 64) else { return false };
+        let bit = 1 << (slot % 64);
+        let was = *word & bit != 0;
+        *word &= !bit;
+        self.live -= u32::from(was);
+        was
+    }
+    /// How many slots are live.
+    pub fn count(&self) -> u32 {
+        self.live
+    }
+    fn encode(&self, out: &mut Vec<u8>) {
+        let bytes: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        put_bytes(out, &bytes[..used]);
+    }
+    fn decode(reader: &mut Reader<'_>, slots: u32) -> Result<Self> {
+        let bytes = reader.bytes((slots as usize).div_ceil(8))?;
+        let words: Vec<u64> = bytes
+            .chunks(8)
+            .map(|chunk| chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)))
+            .collect();
+        let live = words.iter().map(|word| word.count_ones()).sum();
+        let map = Self { words, live };
+        let beyond = (slots..slots.next_multiple_of(64)).any(|slot| map.get(slot));
+        if beyond { Err(reader.bad("a slot beyond the last is live")) } else { Ok(map) }
+    }
+}
+
+/// Where a segment's directory lies within its extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirRef {
+    /// First byte, from the start of the extent.
+    pub start: u32,
+    /// Length in bytes.
+    pub len_bytes: u32,
+    /// crc32c of these bytes.
+    pub checksum: u32,
+}
+
+/// A stretch of a segment's slots that lies in one chunk. A fresh segment has one part; folding may break a
+/// segment's survivors at the end of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// First slot of the part; it ends where the next begins.
+    pub first_slot: u32,
+    /// Where its bytes lie.
+    pub extent: Extent,
+    /// Where its directory lies; `None` while the segment is the open one.
+    pub directory: Option<DirRef>,
+}
+
+/// Most parts that a segment may have: its survivors fit one chunk, so two chunks, and one more for slack.
+pub const PARTS_MAX: usize = 4;
+
+impl Part {
+    /// Appends the stored form.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let dir = self.directory.unwrap_or(DirRef { start: 0, len_bytes: 0, checksum: 0 });
+        put_varint(out, self.first_slot.into());
+        put_varint(out, self.extent.chunk.device.into());
+        for value in
+            [self.extent.chunk.index, self.extent.start, self.extent.len_bytes, dir.start, dir.len_bytes]
+        {
+            put_varint(out, value.into());
+        }
+        out.extend_from_slice(&dir.checksum.to_le_bytes());
+    }
+
+    /// Reads the stored form of a segment's parts.
+    pub fn decode_all(reader: &mut Reader<'_>) -> Result<Vec<Self>> {
+        let count = reader.varint()?;
+        if count == 0 || count > PARTS_MAX as u64 {
+            return Err(reader.bad("a segment has an impossible number of parts"));
+        }
+        let mut parts: Vec<Self> = Vec::with_capacity(count as usize);
+        for _ in 0..count {
+            let part = Self::decode(reader)?;
+            if parts.last().map_or(part.first_slot != 0, |last| last.first_slot >= part.first_slot) {
+                return Err(reader.bad("the parts of a segment are out of order"));
+            }
+            parts.push(part);
+        }
+        Ok(parts)
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Self> {
+        let first_slot = reader.varint_u32()?;
+        let device =
+            u16::try_from(reader.varint()?).map_err(|_| reader.bad("a device number is out of range"))?;
+        let chunk = Chunk { device, index: reader.varint_u32()? };
+        let extent = Extent { chunk, start: reader.varint_u32()?, len_bytes: reader.varint_u32()? };
+        let dir =
+            DirRef { start: reader.varint_u32()?, len_bytes: reader.varint_u32()?, checksum: reader.u32()? };
+        let dir_end = u64::from(dir.start) + u64::from(dir.len_bytes);
+        if !extent.is_sane() || dir_end > extent.len_bytes.into() || first_slot >= 1 << SLOT_BITS {
+            return Err(reader.bad("a segment lies outside of its chunk"));
+        }
+        Ok(Self { first_slot, extent, directory: (dir.len_bytes > 0).then_some(dir) })
+    }
+}
+
+/// One entry of the segment table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Its id, never used twice.
+    pub id: u64,
+    /// Where its bytes lie, ascending by slot; never empty.
+    pub parts: Vec<Part>,
+    /// Number of slots ever given out.
+    pub slots: u32,
+    /// Stored bytes of live records.
+    pub live_bytes: u64,
+    /// Which slots are live.
+    pub live: LiveMap,
+    /// Models that its records use, ascending; and perhaps some that only records used that are dead by now.
+    pub models: Vec<u32>,
+}
+
+impl Segment {
+    /// A segment that was just opened in `chunk`.
+    pub fn fresh(id: u64, chunk: Chunk) -> Self {
+        let extent = Extent { chunk, start: 0, len_bytes: CHUNK_BYTES as u32 };
+        let parts = vec![Part { first_slot: 0, extent, directory: None }];
+        Self { id, parts, slots: 0, live_bytes: 0, live: LiveMap::default(), models: Vec::new() }
+    }
+    /// Space that its live records account for, in bytes.
+    pub fn used_bytes(&self) -> u64 {
+        self.live_bytes + u64::from(self.live.count()) * RECORD_OVERHEAD_BYTES
+    }
+    /// The part that `slot` lies in.
+    pub fn part(&self, slot: u32) -> Option<&Part> {
+        self.parts.iter().rev().find(|part| part.first_slot <= slot)
+    }
+    /// Appends the stored form; `previous` is the id of the entry before it on the page, or 0.
+    pub(super) fn encode(&self, previous: u64, out: &mut Vec<u8>) {
+        put_varint(out, self.id - previous);
+        put_varint(out, self.parts.len() as u64);
+        for part in &self.parts {
+            part.encode(out);
+        }
+        put_varint(out, self.slots.into());
+        put_varint(out, self.live_bytes);
+        self.live.encode(out);
+        put_varint(out, self.models.len() as u64);
+        let mut previous = 0;
+        for model in &self.models {
+            put_varint(out, (model - previous).into());
+            previous = *model;
+        }
+    }
+    /// Reads what [`Segment::encode`] wrote.
+    pub(super) fn decode(previous: u64, reader: &mut Reader<'_>) -> Result<Self> {
+        let id = previous.checked_add(reader.varint()?).filter(|id| *id > 0 && *id < 1 << (64 - SLOT_BITS));
+        let id = id.ok_or_else(|| reader.bad("a segment id is out of range"))?;
+        let parts = Part::decode_all(reader)?;
+        let slots = reader.varint_u32()?;
+        let live_bytes = reader.varint()?;
+        if slots > 1 << SLOT_BITS || live_bytes > CHUNK_BYTES {
+            return Err(reader.bad("a segment has more than a chunk holds"));
+        }
+        let live = LiveMap::decode(reader, slots)?;
+        let models = decode_models(reader)?;
+        Ok(Self { id, parts, slots, live_bytes, live, models })
+    }
+}
+
+/// Numbers of models: they ascend from 1 on.
+fn decode_models(reader: &mut Reader<'_>) -> Result<Vec<u32>> {
+    let count = reader.varint()?;
+    if count > MODELS_MAX as u64 {
+        return Err(reader.bad("a segment uses more models than there can be"));
+    }
+    let mut models = Vec::with_capacity(count as usize);
+    let mut last = 0_u32;
+    for _ in 0..count {
+        let step = reader.varint_u32()?;
+        let next = last.checked_add(step).filter(|_| step > 0);
+        last = next.ok_or_else(|| reader.bad("the models of a segment do not ascend"))?;
+        models.push(last);
+    }
+    Ok(models)
+}
