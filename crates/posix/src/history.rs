@@ -1,5 +1,8 @@
 //! From a seed to a history: likely calls on few names, so that they meet.
 
+mod attributes;
+mod paths;
+
 use libc::{
     O_APPEND, O_CREAT, O_DIRECT, O_DIRECTORY, O_DSYNC, O_EXCL, O_NOATIME, O_NOFOLLOW, O_NONBLOCK, O_PATH,
     O_RDWR, O_SYNC, O_TMPFILE, O_TRUNC, O_WRONLY,
@@ -7,7 +10,7 @@ use libc::{
 use pagefold_sim::random::Random;
 
 use crate::found::found;
-use crate::op::{Data, MAPS, Op, PEOPLE, Path, SLOTS, Step, Target, Text, Time};
+use crate::op::{Data, MAPS, Op, PEOPLE, SLOTS, Step, Text};
 
 /// Steps of one history.
 pub const STEPS: usize = 400;
@@ -61,119 +64,6 @@ impl Maker {
 
     fn slot(&mut self) -> usize {
         self.random.below(SLOTS as u64) as usize
-    }
-
-    /// Directories of different owners and rules: anybody's, sticky, set-group-ID, private.
-    fn prelude(&mut self) -> Vec<Step> {
-        let mut steps = Vec::new();
-        let mut add = |who: usize, op: Op| steps.push(Step { who, op });
-        add(0, Op::Umask { mask: 0 });
-        for (name, who, mode) in
-            [(&b"a"[..], 0, 0o777), (b"b", 1, 0o1777), (b"c", 1, 0o2775), (b"a/d", 2, 0o755)]
-        {
-            add(who, Op::MakeDir { path: Path::new(name), mode: 0o777 });
-            add(0, Op::Mode { target: Target::Path(Path::new(name), true), mode });
-            self.dirs.push(name.to_vec());
-        }
-        let mask = self.pick(&[0, 0o022, 0o077, 0o002]);
-        steps.push(Step { who: 0, op: Op::Umask { mask } });
-        steps
-    }
-
-    fn name(&mut self) -> Vec<u8> {
-        match self.random.below(100) {
-            0..88 => vec![self.pick(b"abcdefgh")],
-            88..92 => vec![b'x'; 255],
-            92..94 => vec![b'y'; self.pick(&[254, 256, 300])],
-            94..97 => b"\x01\n\xff\xfe odd\\".to_vec(),
-            97 => b".".to_vec(),
-            98 => b"..".to_vec(),
-            _ => "schöner Name".as_bytes().to_vec(),
-        }
-    }
-
-    /// A name in a directory that may be there.
-    fn fresh(&mut self) -> Vec<u8> {
-        let at = self.random.below(self.dirs.len() as u64) as usize;
-        let mut text = if self.dirs[at] == b"." { Vec::new() } else { [&self.dirs[at][..], b"/"].concat() };
-        text.extend(self.name());
-        text
-    }
-
-    fn guess(&mut self, of_dirs: bool) -> Vec<u8> {
-        let known = if of_dirs { &self.dirs } else { &self.files };
-        if known.is_empty() {
-            return self.fresh();
-        }
-        known[self.random.below(known.len() as u64) as usize].clone()
-    }
-
-    fn finish(&mut self, mut text: Vec<u8>) -> Path {
-        match self.random.below(200) {
-            0..4 => text.push(b'/'),
-            4 => text.extend(b"/."),
-            5 => text.extend(b"/.."),
-            6 => text = [b"./", &text[..]].concat(),
-            7 => text = [b"a/../", &text[..]].concat(),
-            8 => text.clear(),
-            9 => text = [&b"./".repeat(2060)[..], &text[..]].concat(),
-            10 => text = [&b"./".repeat(2000)[..], &text[..]].concat(),
-            11 => text.extend(b"//h"),
-            _ => {}
-        }
-        let base = self.chance(4).then(|| self.slot());
-        Path { base, text }
-    }
-
-    /// Something that may be there.
-    fn existing(&mut self) -> Path {
-        let text = match self.random.below(10) {
-            0..6 => self.guess(false),
-            6..8 => self.guess(true),
-            _ => self.fresh(),
-        };
-        self.finish(text)
-    }
-
-    fn file(&mut self) -> Path {
-        let text = if self.chance(80) { self.guess(false) } else { self.fresh() };
-        self.finish(text)
-    }
-
-    fn dir(&mut self) -> Path {
-        let text = if self.chance(85) { self.guess(true) } else { self.fresh() };
-        self.finish(text)
-    }
-
-    /// A place for something new.
-    fn place(&mut self, is_dir: bool) -> Path {
-        let text = if self.chance(85) { self.fresh() } else { self.guess(false) };
-        let known = if is_dir { &mut self.dirs } else { &mut self.files };
-        if !known.contains(&text) && text.iter().filter(|&&b| b == b'/').count() < 4 {
-            known.push(text.clone());
-            if known.len() > 12 {
-                let at = 1 + self.random.below(11) as usize;
-                known.remove(at);
-            }
-        }
-        self.finish(text)
-    }
-
-    fn target(&mut self) -> Target {
-        if self.chance(30) {
-            return Target::Slot(self.slot());
-        }
-        let path = self.existing();
-        Target::Path(path, self.random.percent(75))
-    }
-
-    fn mode(&mut self) -> u32 {
-        match self.random.below(4) {
-            0 => self.pick(&[0o644, 0o755, 0o600, 0o777, 0o666]),
-            1 => self.pick(&[0o4755, 0o2755, 0o2745, 0o6777, 0o1777, 0o2770]),
-            2 => self.random.below(0o10000) as u32,
-            _ => 0o777,
-        }
     }
 
     fn offset(&mut self) -> u64 {
@@ -382,107 +272,6 @@ impl Maker {
                 Op::MakeNode { path: self.place(false), mode: kind | self.mode(), device }
             }
         }
-    }
-
-    fn time(&mut self) -> Time {
-        match self.random.below(10) {
-            0..3 => Time::Now,
-            3..5 => Time::Omit,
-            _ => {
-                let seconds =
-                    self.pick(&[0, 1, -1, 1_000_000_000, 1_600_000_000, 4_000_000_000, -2_000_000_000]);
-                let nanoseconds = self.pick(&[0, 1, 500_000_000, 999_999_999, 123_456_789]);
-                Time::At(seconds, nanoseconds)
-            }
-        }
-    }
-
-    fn attributes(&mut self) -> Op {
-        let target = self.target();
-        match self.random.below(100) {
-            0..25 => Op::Mode { target, mode: self.mode() },
-            25..45 => {
-                let id =
-                    |maker: &mut Self| maker.pick(&[u32::MAX, u32::MAX, 0, 1001, 1002, 1003, 2000, 70_000]);
-                Op::Owner { target, uid: id(self), gid: id(self) }
-            }
-            45..60 => Op::Times { target, atime: self.time(), mtime: self.time() },
-            60..80 => {
-                let (name, value) = self.xattr();
-                let flags = self.pick(&[0, 0, 0, libc::XATTR_CREATE, libc::XATTR_REPLACE]);
-                Op::SetXattr { target, name, value, flags }
-            }
-            80..88 => {
-                let (name, _) = self.xattr();
-                Op::GetXattr { target, name, size: self.pick(&[0, 1, 10, 100, 4096, 65536]) }
-            }
-            88..93 => Op::ListXattr { target, size: self.pick(&[0, 5, 100, 4096]) },
-            _ => {
-                let (name, _) = self.xattr();
-                Op::RemoveXattr { target, name }
-            }
-        }
-    }
-
-    fn xattr(&mut self) -> (Text, Text) {
-        if self.chance(40) {
-            let name = self.pick(&[&b"system.posix_acl_access"[..], b"system.posix_acl_default"]);
-            return (Text(name.to_vec()), Text(self.acl()));
-        }
-        let name = match self.random.below(20) {
-            0..9 => b"user.a".to_vec(),
-            9..12 => b"user.b".to_vec(),
-            12 => b"trusted.t".to_vec(),
-            13 => b"security.s".to_vec(),
-            14 => b"user.".to_vec(),
-            15 => b"other.x".to_vec(),
-            16 => [b"user.", &[b'n'; 250][..]].concat(),
-            17 => [b"user.", &[b'n'; 251][..]].concat(),
-            18 => b"system.none".to_vec(),
-            _ => b"plain".to_vec(),
-        };
-        let len = self.pick(&[0, 1, 3, 10, 100, 300]);
-        (Text(name), Text(Data { kind: self.random.bits() as u8, len }.bytes()))
-    }
-
-    /// An access control list as the kernel takes it (`linux/posix_acl_xattr.h`): mostly right, sometimes not.
-    fn acl(&mut self) -> Vec<u8> {
-        const NONE: u32 = u32::MAX;
-        let mut entries: Vec<(u16, u16, u32)> = vec![(1, self.random.below(8) as u16, NONE)];
-        let named = self.chance(70);
-        if named {
-            entries.push((2, self.random.below(8) as u16, 1001));
-            if self.chance(50) {
-                entries.push((2, self.random.below(8) as u16, 1003));
-            }
-        }
-        entries.push((4, self.random.below(8) as u16, NONE));
-        if named && self.chance(40) {
-            entries.push((8, self.random.below(8) as u16, 2000));
-        }
-        if named || self.chance(10) {
-            entries.push((16, self.random.below(8) as u16, NONE));
-        }
-        entries.push((32, self.random.below(8) as u16, NONE));
-        match self.random.below(30) {
-            0 => {
-                entries.pop();
-            }
-            1 => entries.swap(0, 1),
-            2 => entries.clear(),
-            3 => entries[0].1 = 9,
-            _ => {}
-        }
-        let mut bytes = 2u32.to_le_bytes().to_vec();
-        for (tag, permissions, id) in entries {
-            bytes.extend(tag.to_le_bytes());
-            bytes.extend(permissions.to_le_bytes());
-            bytes.extend(id.to_le_bytes());
-        }
-        if self.chance(2) {
-            bytes.pop();
-        }
-        bytes
     }
 
     fn looking(&mut self) -> Op {
