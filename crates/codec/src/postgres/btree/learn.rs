@@ -42,13 +42,7 @@ pub(crate) fn learn(pages: &[&[u8]], level: i32) -> Option<BtreeModel> {
     }
     model.lsn = median(lsns);
     model.patterns = Patterns::new(most_frequent(patterns, MAX_PATTERNS));
-    let mut sampled = sample(&parsed, TRIAL_PAGES, |page| {
-        let mut parts = Parts::default();
-        parts.parse(page).then(|| {
-            parts.parse_columns(page, &model.plans);
-            parts.grid
-        })
-    });
+    let mut sampled = sample(&parsed, TRIAL_PAGES, |page| Parts::locate(page, &model.plans));
     model.plans = choose(&model.plans.columns, &mut sampled, level, streams::END);
     Some(model)
 }

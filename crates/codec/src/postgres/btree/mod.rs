@@ -198,6 +198,16 @@ impl Parts {
         (first..self.header.lines).chain(0..first)
     }
 
+    /// Where values lie in `page`, if it parses.
+    pub(crate) fn locate(page: &[u8], plans: &Plans) -> Option<Grid> {
+        let mut parts = Self::default();
+        if !parts.parse(page) {
+            return None;
+        }
+        parts.parse_columns(page, plans);
+        Some(parts.grid)
+    }
+
     /// Finds where values lie; items that the columns do not describe become odd.
     pub(crate) fn parse_columns(&mut self, page: &[u8], plans: &Plans) {
         self.grid.reset(self.lines.len(), plans.columns.len());

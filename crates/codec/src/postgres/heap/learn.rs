@@ -32,13 +32,7 @@ pub(crate) fn learn(pages: &[&[u8]], level: i32) -> Option<HeapModel> {
         plans: Plans { columns, plans: vec![], end: streams::END },
     };
     learn_usual(&mut model, &parsed);
-    let mut sampled = sample(&parsed, TRIAL_PAGES, |page| {
-        let mut parts = Parts::default();
-        parts.parse(page).then(|| {
-            parts.parse_columns(page, &model.plans);
-            parts.grid
-        })
-    });
+    let mut sampled = sample(&parsed, TRIAL_PAGES, |page| Parts::locate(page, &model.plans));
     model.plans = choose(&model.plans.columns, &mut sampled, level, streams::END);
     Some(model)
 }

@@ -247,6 +247,16 @@ impl Parts {
         }
     }
 
+    /// Where values lie in `page`, if it parses.
+    pub(crate) fn locate(page: &[u8], plans: &Plans) -> Option<Grid> {
+        let mut parts = Self::default();
+        if !parts.parse(page) {
+            return None;
+        }
+        parts.parse_columns(page, plans);
+        Some(parts.grid)
+    }
+
     /// Finds where values lie; tuples that the columns do not describe become odd.
     pub(crate) fn parse_columns(&mut self, page: &[u8], plans: &Plans) {
         self.grid.reset(self.visits.len(), plans.columns.len());
