@@ -1,7 +1,7 @@
 //! Where this program keeps its own small files: the pool cache, control sockets and logs.
 
-use std::fs;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::fs::{self, File};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::failure::{Context, Failure, Result};
@@ -77,6 +77,17 @@ pub fn make_private(dir: &Path) -> Result<()> {
             .hint("remove it, or set XDG_RUNTIME_DIR to a directory of yours"));
     }
     Ok(())
+}
+
+/// Opens a file that is there to be locked, and makes it if it is not there.
+pub fn lock_file(path: &Path) -> Result<File> {
+    File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(path)
+        .context(|| format!("cannot open {}", path.display()))
 }
 
 /// The control socket of a mounted pool.

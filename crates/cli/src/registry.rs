@@ -126,13 +126,7 @@ impl Registry {
         let dir = self.path.parent().unwrap_or(Path::new("/"));
         places::make_private(dir)?;
         let lock_path = self.path.with_extension("lock");
-        let lock = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(&lock_path)
-            .context(|| format!("cannot open {}", lock_path.display()))?;
+        let lock = places::lock_file(&lock_path)?;
         flock(&lock, FlockOperation::LockExclusive)
             .context(|| format!("cannot lock {}", lock_path.display()))?;
         let mut contents = self.read()?;

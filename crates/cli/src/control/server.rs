@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -52,14 +52,7 @@ impl Listener {
     /// As [`Listener::bind`], in a directory of the caller's choice.
     pub(super) fn bind_in(dir: &Path, pool: &str) -> Result<Self> {
         places::make_private(dir)?;
-        let lock_path = dir.join(format!("{pool}.lock"));
-        let lock = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(&lock_path)
-            .context(|| format!("cannot open {}", lock_path.display()))?;
+        let lock = places::lock_file(&dir.join(format!("{pool}.lock")))?;
         let path = dir.join(format!("{pool}.sock"));
         take(&lock, &path).map_err(|_| {
             Failure::new(format!("a pool named {pool} is mounted already"))
