@@ -2,13 +2,13 @@
 
 use anyhow::Result;
 
-use super::{Field, alternate, volumes};
+use super::{alternate, volumes_with};
 use crate::bench::Bench;
 use crate::data::Prepared;
 use crate::results::Target::AtLeast;
 use crate::results::{Metric, Profile, RatioLine, Section};
-use crate::systems::{Options, System};
-use crate::tools::postgres::{Settings, copy_cluster, describe};
+use crate::systems::System;
+use crate::tools::postgres::{Settings, describe};
 
 const RATE: Metric = Metric { name: "COPY", unit: "MB/s" };
 const WITH_CHECKPOINT: Metric = Metric { name: "COPY and CHECKPOINT", unit: "MB/s" };
@@ -16,22 +16,10 @@ const SETTINGS: Settings = Settings { full_page_writes: true, shared_buffers_mib
 
 /// Copies and compares.
 pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
-    let compared = [
-        System::Ext4,
-        System::Btrfs("lzo"),
-        System::Btrfs("zstd"),
-        System::Pagefold("lz4"),
-        System::Pagefold("zstd"),
-    ];
-    let field = Field { compared: &compared, beside: &[System::Zfs] };
     let file = bench.prepared().copy_file(bench, bench.scale().copy_bytes)?;
     let megabytes = std::fs::metadata(&file)?.len() as f64 / 1e6;
-    let mut all = volumes(bench, section, &field, bench.scale().disk_bytes, &Options::default())?;
     let cluster = bench.prepared().empty(bench)?;
-    for volume in &mut all {
-        copy_cluster(&cluster, &volume.path().join("pg"))?;
-        volume.sync()?;
-    }
+    let mut all = volumes_with(bench, section, &cluster, &[System::Zfs])?;
     let statement = format!("COPY copied FROM '{}'", file.display());
     alternate(bench, profile, &mut all, |volume| {
         let server = bench.postgres()?.start(&volume.path().join("pg"), &SETTINGS, None)?;

@@ -9,6 +9,7 @@ mod reads;
 mod rrd;
 mod scan;
 
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -16,6 +17,7 @@ use anyhow::Result;
 use crate::bench::Bench;
 use crate::results::{Profile, Section};
 use crate::systems::{Options, System, Volume};
+use crate::tools::postgres::copy_cluster;
 
 /// A scenario of the bench.
 pub(crate) struct Scenario {
@@ -145,6 +147,32 @@ fn volumes(
         }
     }
     Ok(made)
+}
+
+/// Systems that loads on whole tables are compared on, each with the compressions that matter for them.
+const TABLES_ON: &[System] = &[
+    System::Ext4,
+    System::Btrfs("lzo"),
+    System::Btrfs("zstd"),
+    System::Pagefold("lz4"),
+    System::Pagefold("zstd"),
+];
+
+/// Volumes of [`TABLES_ON`] and of those beside, each with a copy of PostgreSQL's `cluster` in `pg`.
+fn volumes_with(
+    bench: &Bench,
+    section: &mut Section,
+    cluster: &Path,
+    beside: &[System],
+) -> Result<Vec<Volume>> {
+    let field = Field { compared: TABLES_ON, beside };
+    let mut all = volumes(bench, section, &field, bench.scale().disk_bytes, &Options::default())?;
+    for volume in &mut all {
+        bench.progress(&format!("copying the cluster to {}", volume.label()));
+        copy_cluster(cluster, &volume.path().join("pg"))?;
+        volume.sync()?;
+    }
+    Ok(all)
 }
 
 /// Measures all volumes in turn, as often as the run repeats; every other round goes backwards, so that a machine that

@@ -2,12 +2,12 @@
 
 use anyhow::Result;
 
-use super::{Field, alternate, volumes};
+use super::{alternate, volumes_with};
 use crate::bench::Bench;
 use crate::results::Target::AtLeast;
 use crate::results::{Line, Metric, Profile, RatioLine, Section, figure};
-use crate::systems::{Options, System, Volume, drop_caches};
-use crate::tools::postgres::{Settings, TABLES, copy_cluster, describe};
+use crate::systems::{System, Volume, drop_caches};
+use crate::tools::postgres::{Settings, TABLES, describe};
 
 const RATE: Metric = Metric { name: "heap scanned", unit: "MB/s" };
 const READ: Metric = Metric { name: "bytes read from the device per byte of heap", unit: "B/B" };
@@ -16,21 +16,9 @@ const SETTINGS: Settings = Settings { full_page_writes: true, shared_buffers_mib
 
 /// Scans and compares.
 pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
-    let compared = [
-        System::Ext4,
-        System::Btrfs("lzo"),
-        System::Btrfs("zstd"),
-        System::Pagefold("lz4"),
-        System::Pagefold("zstd"),
-    ];
-    let field = Field { compared: &compared, beside: &[System::Xfs, System::Btrfs("zlib"), System::Zfs] };
-    let mut all = volumes(bench, section, &field, bench.scale().disk_bytes, &Options::default())?;
     let cluster = bench.prepared().tables(bench)?;
-    for volume in &mut all {
-        bench.progress(&format!("copying the tables to {}", volume.label()));
-        copy_cluster(&cluster, &volume.path().join("pg"))?;
-        volume.sync()?;
-    }
+    let beside = [System::Xfs, System::Btrfs("zlib"), System::Zfs];
+    let mut all = volumes_with(bench, section, &cluster, &beside)?;
     let heap_bytes: u64 = bench
         .prepared()
         .heaps(bench)?
