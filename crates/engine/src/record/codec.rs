@@ -5,7 +5,6 @@
 use std::cell::RefCell;
 
 use libdeflater::{CompressionLvl, Compressor, Decompressor};
-use lz4_flex::block::{self, CompressTable};
 use zstd::zstd_safe::{self, CCtx, CParameter, DCtx, DParameter, FrameFormat};
 
 /// How a record's payload is coded; the discriminant is the stored id.
@@ -32,7 +31,6 @@ pub(super) type Refusal = &'static str;
 const NEEDS_MODEL: Refusal = "it needs a model";
 
 thread_local! {
-    static LZ4: RefCell<CompressTable> = RefCell::new(CompressTable::small());
     static ZSTD_ENCODER: RefCell<Option<ZstdEncoder>> = const { RefCell::new(None) };
     static ZSTD_DECODER: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
     static DEFLATE_ENCODER: RefCell<Option<(u8, Compressor)>> = const { RefCell::new(None) };
@@ -69,7 +67,8 @@ impl Codec {
     pub(super) fn bound(self, len_bytes: usize) -> usize {
         match self {
             Self::Raw | Self::PostgresHeap | Self::PostgresBtree => len_bytes,
-            Self::Lz4 => block::get_maximum_output_size(len_bytes),
+            // LZ4_COMPRESSBOUND.
+            Self::Lz4 => len_bytes + len_bytes / 255 + 16,
             Self::Zstd => zstd_safe::compress_bound(len_bytes),
             // libdeflate's bound: five bytes per stored block of at least 5,000 bytes, and nine in all.
             Self::Deflate => len_bytes + 5 * (len_bytes / 5000 + 1) + 9,
@@ -83,9 +82,9 @@ impl Codec {
                 dst.get_mut(..src.len()).ok_or("no room")?.copy_from_slice(src);
                 Ok(src.len())
             }
-            Self::Lz4 => LZ4.with_borrow_mut(|table| {
-                block::compress_into_with_table(src, dst, table).map_err(|_| "lz4 found no room")
-            }),
+            Self::Lz4 => {
+                lz4::block::compress_to_buffer(src, None, false, dst).map_err(|_| "lz4 found no room")
+            }
             Self::Zstd => ZSTD_ENCODER.with_borrow_mut(|slot| {
                 let encoder = match slot {
                     Some(encoder) => encoder,
