@@ -13,6 +13,7 @@ from .ledger import Run
 from .mariadb import MariaDB
 from .paths import tool
 from .postgres import Postgres
+from .server import Server
 
 
 class Load:
@@ -113,13 +114,7 @@ class Acknowledged:
 CREATE_ACKNOWLEDGED = "CREATE TABLE acknowledged (id bigint PRIMARY KEY, payload text NOT NULL)"
 
 
-def acknowledged_postgres(server: Postgres, database: str, record: Path, first: int) -> Acknowledged:
-    """An acknowledging client over psql. psql stops at the first error, so an echo follows success only."""
-    argv = server.client("psql", "-qAtX", "-v", "ON_ERROR_STOP=1", database=database)
-    return Acknowledged(server.run, argv, record, first, "\\echo {}")
-
-
-def acknowledged_mariadb(server: MariaDB, database: str, record: Path, first: int) -> Acknowledged:
-    """An acknowledging client over the mariadb client, which in batch mode stops at the first error."""
-    argv = server.client("--unbuffered", database=database)
-    return Acknowledged(server.run, argv, record, first, "SELECT {};")
+def acknowledged(server: Server, database: str, record: Path, first: int) -> Acknowledged:
+    """An acknowledging client of `server`, whose first row is number `first`."""
+    argv, echo = server.echoing_client(database)
+    return Acknowledged(server.run, argv, record, first, echo)

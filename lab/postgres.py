@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import tempfile
-import time
 from pathlib import Path
 
 from . import proc
 from .ledger import Run
 from .paths import postgres_bin
+from .server import Server
 
 USER = "postgres"
 """Whom the server runs as: PostgreSQL refuses to be root."""
 
 
-class Postgres:
-    """One cluster in `data`. Reached through a Unix socket only, so no port on the machine can be in the way."""
+class Postgres(Server):
+    """One cluster."""
+
+    product, program, user = "PostgreSQL", "postgres", USER
+    shutdown, separator = signal.SIGINT, "|"
 
     def __init__(self, run: Run, data: Path, *, settings: dict[str, str] | None = None, name: str = "pg"):
-        self.run, self.data, self.name = run, data, name
-        self.settings = {
+        ours = {
             "listen_addresses": "",
             "shared_buffers": "128MB",
             "max_wal_size": "1GB",
@@ -32,72 +32,31 @@ class Postgres:
             "logging_collector": "off",
             "wal_level": "replica",
             "max_wal_senders": "4",
-            **(settings or {}),
         }
-        # Not below the run's folder: a socket's path may have 107 bytes only.
-        self.socket_dir = Path(tempfile.mkdtemp(prefix="pflab-"))
-        proc.run(["chown", f"{USER}:", self.socket_dir])
-        self.run.command("rm", "-rf", str(self.socket_dir))
-        self.log = run.logs / f"{name}.log"
-        self.server: subprocess.Popen | None = None
-        self._entry: int | None = None
+        super().__init__(run, data, settings={**ours, **(settings or {})}, name=name)
 
     def initdb(self) -> None:
         """Makes the cluster, with data checksums."""
         options = ["--data-checksums", "--auth=trust", f"--username={USER}", "--encoding=UTF8", "--locale=C.UTF-8"]
         proc.run([postgres_bin("initdb"), *options, "-D", self.data], user=USER)
 
-    def start(self, *, timeout_s: float = 120) -> None:
-        """Starts the server and waits until it answers, recovery included."""
+    def command(self) -> list:
+        """The server's command line."""
         settings = [w for k, v in self.settings.items() for w in ("-c", f"{k}={v}")]
-        self.server = proc.spawn(
-            [postgres_bin("postgres"), "-D", self.data, "-k", self.socket_dir, *settings], log=self.log, user=USER
-        )
-        self._entry = self.run.process(self.server.pid, "postgres")
-        deadline = time.monotonic() + timeout_s
-        while True:
-            if self.server.poll() is not None:
-                raise RuntimeError(f"PostgreSQL did not start; its log ends:\n{proc.tail(self.log)}")
-            try:
-                self.sql("SELECT 1", database="postgres")
-                return
-            except proc.CommandFailed:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.05)
+        return [postgres_bin("postgres"), "-D", self.data, "-k", self.socket_dir, *settings]
 
-    def stop(self) -> None:
-        """A fast shutdown: sessions are ended, a checkpoint is written."""
-        if self.server is None:
-            return
-        self.server.send_signal(signal.SIGINT)
-        try:
-            status = self.server.wait(120)
-        except subprocess.TimeoutExpired as e:
-            raise RuntimeError(f"PostgreSQL does not stop; its log ends:\n{proc.tail(self.log)}") from e
-        self._gone()
-        if status != 0:
-            raise RuntimeError(f"PostgreSQL stopped with status {status}; its log ends:\n{proc.tail(self.log)}")
-
-    def kill(self) -> None:
-        """SIGKILLs the server and all its processes."""
-        if self.server is None:
-            return
-        proc.kill_tree(self.server.pid, proc.start_time(self.server.pid))
-        # A postmaster that dies first leaves its children to init; they are found by the data folder they serve.
-        for pid in _serving(self.data):
-            proc.kill_tree(pid, proc.start_time(pid))
-        self.server.wait(30)
-        self._gone()
-
-    def _gone(self) -> None:
-        self.run.done(self._entry)
-        self.server = None
+    def left_behind(self) -> list[int]:
+        """A postmaster that dies first leaves its children to init; they are found by the data folder they serve."""
+        return _serving(self.data)
 
     def client(self, program: str, *arguments: str, database: str | None = "postgres") -> list[str]:
         """The command line of a client program, connected to this cluster."""
         where = [f"--host={self.socket_dir}", f"--username={USER}"]
         return [postgres_bin(program), *where, *arguments, *([database] if database else [])]
+
+    def echoing_client(self, database: str) -> tuple[list[str], str]:
+        """psql, which stops at the first error, so that an echo follows success only."""
+        return self.client("psql", "-qAtX", "-v", "ON_ERROR_STOP=1", database=database), "\\echo {}"
 
     def sql(self, query: str, *, database: str = "postgres", timeout_s: float = 900) -> str:
         """Runs SQL in psql and returns its rows, unaligned, fields separated by |; any error raises."""

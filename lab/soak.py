@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 from . import load, proc, verify
@@ -19,6 +20,7 @@ from .mariadb import MariaDB
 from .paths import require_room
 from .postgres import USER as POSTGRES
 from .postgres import Postgres
+from .server import Server
 from .storage import Place, place
 
 POOL_BYTES = 4 << 30
@@ -30,17 +32,48 @@ CHECK_EVERY = 25
 """After that many rounds the pool is unmounted and verified offline too."""
 
 
-class PostgresSide:
+class Side(ABC):
+    """A database on the pool, and the load it is under."""
+
+    name: str
+
+    def __init__(self, server: Server, record: Path):
+        self.server, self.record = server, record
+        self.next = 1
+        self.firsts: list[int] = []
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """The database, the load's tables, the acknowledgement table."""
+
+    @abstractmethod
+    def generate(self) -> load.Load:
+        """Starts the load."""
+
+    @abstractmethod
+    def verify(self) -> str:
+        """All that must hold; returns a word about it for the log."""
+
+    def start_load(self) -> tuple[load.Load, load.Acknowledged]:
+        """The load, and beside it the client that records acknowledgements."""
+        client = load.acknowledged(self.server, "lab", self.record, self.next)
+        return self.generate(), client
+
+    def forget_before(self, first: int) -> None:
+        """Deletes acknowledged rows below a number."""
+        self.server.sql(f"DELETE FROM acknowledged WHERE id < {first}", database="lab")
+        kept = [n for n in self.record.read_text().split() if int(n) >= first]
+        self.record.write_text("".join(f"{n}\n" for n in kept))
+
+
+class PostgresSide(Side):
     """PostgreSQL with full_page_writes=off under pgbench."""
 
     name = "postgresql"
 
     def __init__(self, run: Run, place: Place):
-        self.record = run.dir / "acknowledged-pg"
         settings = {"full_page_writes": "off", "checkpoint_timeout": "30s", "max_wal_size": "256MB"}
-        self.server = Postgres(run, place.folder("pg", POSTGRES), settings=settings)
-        self.next = 1
-        self.firsts: list[int] = []
+        super().__init__(Postgres(run, place.folder("pg", POSTGRES), settings=settings), run.dir / "acknowledged-pg")
 
     def prepare(self) -> None:
         """Cluster, pgbench's tables, the acknowledgement table."""
@@ -50,34 +83,26 @@ class PostgresSide:
         proc.run(self.server.client("pgbench", "-i", "-q", "-s", str(PGBENCH_SCALE), database="lab"))
         self.server.sql(load.CREATE_ACKNOWLEDGED, database="lab")
 
-    def start_load(self) -> tuple[load.Load, load.Acknowledged]:
-        """pgbench, and beside it the client that records acknowledgements."""
-        client = load.acknowledged_postgres(self.server, "lab", self.record, self.next)
-        return load.pgbench_load(self.server, "lab"), client
+    def generate(self) -> load.Load:
+        """pgbench."""
+        return load.pgbench_load(self.server, "lab")
 
     def verify(self) -> str:
         """All that must hold; returns a word about it for the log."""
-        count = verify.acknowledged_postgres(self.server, "lab", self.record)
+        count = verify.acknowledged_rows(self.server, "lab", self.record)
         history = verify.pgbench_balances(self.server, "lab")
         verify.postgres_healthy(self.server, "lab")
         verify.no_torn_pages(self.server.log)
         return f"{count} acknowledged rows, {history} pgbench transactions"
 
-    def forget_before(self, first: int) -> None:
-        """Deletes acknowledged rows below a number."""
-        self.server.sql(f"DELETE FROM acknowledged WHERE id < {first}", database="lab")
 
-
-class MariaSide:
+class MariaSide(Side):
     """MariaDB with O_DIRECT and no doublewrite buffer under sysbench."""
 
     name = "mariadb"
 
     def __init__(self, run: Run, place: Place):
-        self.record = run.dir / "acknowledged-maria"
-        self.server = MariaDB(run, place.folder("maria", MYSQL))
-        self.next = 1
-        self.firsts: list[int] = []
+        super().__init__(MariaDB(run, place.folder("maria", MYSQL)), run.dir / "acknowledged-maria")
 
     def prepare(self) -> None:
         """System tables, sysbench's tables, the acknowledgement table."""
@@ -87,25 +112,17 @@ class MariaSide:
         proc.run(load.sysbench(self.server, "lab", "prepare", rows=SYSBENCH_ROWS))
         self.server.sql(load.CREATE_ACKNOWLEDGED, database="lab")
 
-    def start_load(self) -> tuple[load.Load, load.Acknowledged]:
-        """sysbench, and beside it the client that records acknowledgements."""
-        client = load.acknowledged_mariadb(self.server, "lab", self.record, self.next)
-        return load.sysbench_load(self.server, "lab", rows=SYSBENCH_ROWS), client
+    def generate(self) -> load.Load:
+        """sysbench."""
+        return load.sysbench_load(self.server, "lab", rows=SYSBENCH_ROWS)
 
     def verify(self) -> str:
         """All that must hold; returns a word about it for the log."""
-        count = verify.acknowledged_mariadb(self.server, "lab", self.record)
+        count = verify.acknowledged_rows(self.server, "lab", self.record)
         verify.sysbench_rows(self.server, "lab", SYSBENCH_ROWS)
         verify.mariadb_healthy(self.server, "lab")
         verify.no_torn_pages(self.server.log)
         return f"{count} acknowledged rows"
-
-    def forget_before(self, first: int) -> None:
-        """Deletes acknowledged rows below a number."""
-        self.server.sql(f"DELETE FROM acknowledged WHERE id < {first}", database="lab")
-
-
-Side = PostgresSide | MariaSide
 
 
 def soak(rounds: int, *, seed: int | None, on: str, keep_logs: Path) -> int:
@@ -147,16 +164,10 @@ def _round(side: Side, where: Place, moments: random.Random) -> str:
     side.server.start()
     side.firsts.append(side.next)
     if len(side.firsts) > KEEP_ROUNDS:
-        _forget(side, side.firsts[-KEEP_ROUNDS])
+        side.forget_before(side.firsts[-KEEP_ROUNDS])
     figures = crash_under_load(where, side.server, side.start_load, delay_s)
     side.next = figures["next"]
     told = side.verify()
     side.server.stop()
     times = f"killed after {delay_s:.2f} s, mounted in {figures['mount_s']:.2f} s, recovered in {figures['recovery_s']:.1f} s"
     return f"{figures['acknowledged']} acknowledged, {times}, {told}, {time.monotonic() - began:.1f} s"
-
-
-def _forget(side: Side, first: int) -> None:
-    side.forget_before(first)
-    kept = [n for n in side.record.read_text().split() if int(n) >= first]
-    side.record.write_text("".join(f"{n}\n" for n in kept))

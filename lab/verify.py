@@ -7,6 +7,7 @@ from pathlib import Path
 from .load import payload
 from .mariadb import MariaDB
 from .postgres import Postgres
+from .server import Server
 
 
 def acknowledged(rows: list[tuple[int, str]], record: Path) -> int:
@@ -23,21 +24,11 @@ def acknowledged(rows: list[tuple[int, str]], record: Path) -> int:
     return len(promised)
 
 
-def acknowledged_postgres(server: Postgres, database: str, record: Path) -> int:
-    """`acknowledged`, of PostgreSQL."""
+def acknowledged_rows(server: Server, database: str, record: Path) -> int:
+    """`acknowledged`, of the rows that the server finds."""
     lines = server.sql("SELECT id, payload FROM acknowledged", database=database).splitlines()
-    return acknowledged([_row(line, "|") for line in lines], record)
-
-
-def acknowledged_mariadb(server: MariaDB, database: str, record: Path) -> int:
-    """`acknowledged`, of MariaDB."""
-    lines = server.sql("SELECT id, payload FROM acknowledged", database=database).splitlines()
-    return acknowledged([_row(line, "\t") for line in lines], record)
-
-
-def _row(line: str, separator: str) -> tuple[int, str]:
-    number, _, text = line.partition(separator)
-    return int(number), text
+    fields = [line.partition(server.separator) for line in lines]
+    return acknowledged([(int(number), text) for number, _, text in fields], record)
 
 
 def pgbench_balances(server: Postgres, database: str) -> int:

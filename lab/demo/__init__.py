@@ -219,14 +219,14 @@ def crash(run: Run, where: Place, server: Postgres, steps: ui.Steps) -> str:
         server.sql(load.CREATE_ACKNOWLEDGED, database=DATABASE)
 
     def start():
-        client = load.acknowledged_postgres(server, DATABASE, record, 1)
+        client = load.acknowledged(server, DATABASE, record, 1)
         return load.pgbench_load(server, DATABASE), client
 
     with steps.step("pgbench load for 8 s, then kill -9 of the file system's server") as step:
         figures = crash_under_load(where, server, start, 8.0)
         step.note(f"mounted again in {figures['mount_s']:.2f} s, PostgreSQL recovered in {figures['recovery_s']:.2f} s")
     with steps.step("is every acknowledged transaction there?") as step:
-        count = verify.acknowledged_postgres(server, DATABASE, record)
+        count = verify.acknowledged_rows(server, DATABASE, record)
         total = verify.pgbench_balances(server, DATABASE)
         step.note(f"{count:,} of {count:,} recorded outside; the balances of {total:,} pgbench transactions add up")
     with steps.step("is every page sound? amcheck of everything, data checksums"):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
 
 from lab.ledger import Run
 from lab.paths import ROOT, require_room
+from lab.server import Server
 from lab.storage import Place, place
 
 POOL_BYTES = 3 << 30
@@ -39,3 +41,14 @@ def expect_recordsize(where: Place, path, wanted: int) -> None:
     """Where there are record sizes, this file's was found to be `wanted`."""
     if where.is_pagefold:
         assert where.recordsize(path) == wanted, f"{path} has recordsize {where.recordsize(path)}, not {wanted}"
+
+
+def survives_remount(server: Server, where: Place, ask: Callable[[], str]) -> None:
+    """Stops the server, unmounts, checks the place offline, mounts, starts the server: `ask` is answered as before."""
+    expected = ask()
+    server.stop()
+    where.unmount()
+    where.check()
+    where.mount()
+    server.start()
+    assert ask() == expected

@@ -5,15 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import random
-import subprocess
-import sys
 import time
 
 import pytest
 
-from lab import proc
-from lab.ledger import Run
-from lab.paths import ROOT
+from lab.crash import crash_beside_writer
 from lab.pool import Pool
 
 MIB = 1 << 20
@@ -28,6 +24,7 @@ while True:
     assert os.pwrite(handle, block(generation), 0) == len(block(generation))
     if synced:
         os.fdatasync(handle)
+    if synced or generation == first:
         print(generation, flush=True)
     generation += 1
 """
@@ -55,26 +52,6 @@ def block(generation: int) -> bytes:
     return generation.to_bytes(8, "little") + random.Random(generation).randbytes(MIB - 8)
 
 
-def run_until(run: Run, script: str, arguments: list[str], where, record, at_least: int, delay_s: float) -> list[int]:
-    """Runs a writer, crashes the server while it writes, mounts again; returns the numbers that it had printed."""
-    with open(record, "wb") as sink:
-        argv = [sys.executable, "-c", script, *arguments]
-        writer = subprocess.Popen(argv, cwd=ROOT, stdout=sink, stderr=subprocess.DEVNULL)
-    entry = run.process(writer.pid, "writer")
-    deadline = time.monotonic() + 60
-    while len(record.read_bytes().split()) < at_least:
-        assert writer.poll() is None, "the writer ended before the crash"
-        assert time.monotonic() < deadline, "the writer does not get on"
-        time.sleep(0.01)
-    time.sleep(delay_s)
-    where.crash()
-    proc.kill_tree(writer.pid, proc.start_time(writer.pid))
-    writer.wait(30)
-    run.done(entry)
-    where.recover()
-    return [int(word) for word in record.read_text().split()]
-
-
 def written(data: bytes) -> int:
     """Which generation a block holds; every byte is compared."""
     generation = int.from_bytes(data[:8], "little")
@@ -90,20 +67,20 @@ def written(data: bytes) -> int:
 def test_w1_a_write_of_one_mebibyte_is_never_torn(where, run, round_number):
     path = where.mountpoint / "whole"
     first = 1 + (int.from_bytes(path.read_bytes()[:8], "little") if path.exists() else 0)
-    run_until(run, WRITER, [str(path), "no", str(first)], where, run.dir / "none", 0, 1.5 + 0.37 * round_number)
+    crash_beside_writer(run, where, ["-c", WRITER, str(path), "no", str(first)], run.dir / "started", 1, 1.5 + 0.37 * round_number)
     assert written(path.read_bytes()) > first, "nothing of the load became durable within more than a second"
 
 
 def test_w3_what_was_synced_is_there(where, run):
     path = where.mountpoint / "synced"
-    acknowledged = run_until(run, WRITER, [str(path), "sync", "1"], where, run.dir / "synced", 10, 0.5)
+    acknowledged = crash_beside_writer(run, where, ["-c", WRITER, str(path), "sync", "1"], run.dir / "synced", 10, 0.5)
     assert acknowledged[-1] <= written(path.read_bytes()) <= acknowledged[-1] + 2
 
 
 def test_w2_a_crash_keeps_a_prefix_of_creations_and_renames(where, run):
     folder = where.mountpoint / "names"
     folder.mkdir()
-    acknowledged = run_until(run, NAMES, [str(folder)], where, run.dir / "names-record", 5, 0.7)
+    acknowledged = crash_beside_writer(run, where, ["-c", NAMES, str(folder)], run.dir / "names-record", 5, 0.7)
     found = set(os.listdir(folder))
     finished = sorted(int(name[4:]) for name in found if name.startswith("file"))
     unfinished = [name for name in found if not name.startswith("file")]

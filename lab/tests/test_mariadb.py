@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lab import load, proc, verify
-from lab.crash import crash_under_load
+from lab.crash import crash_loses_nothing
 from lab.mariadb import USER, MariaDB
 
-from .conftest import expect_recordsize
+from .conftest import expect_recordsize, survives_remount
 
 ROWS = 50_000
 
@@ -42,28 +42,15 @@ def test_recordsize_of_tablespaces_is_found(server, where):
 
 
 def test_server_survives_an_orderly_remount(server, where):
-    sums = server.sql("CHECKSUM TABLE sbtest1, sbtest2", database="lab")
-    server.stop()
-    where.unmount()
-    where.check()
-    where.mount()
-    server.start()
-    assert server.sql("CHECKSUM TABLE sbtest1, sbtest2", database="lab") == sums
+    checksums = "CHECKSUM TABLE sbtest1, sbtest2"
+    survives_remount(server, where, lambda: server.sql(checksums, database="lab"))
     verify.mariadb_healthy(server, "lab")
 
 
 @pytest.mark.parametrize("delay_s", [0.3, 4.0])
 def test_crash_under_load_loses_nothing_acknowledged(server, where, run, delay_s):
     record = run.dir / "acknowledged-maria"
-    first = 1 + int(server.sql("SELECT coalesce(max(id), 0) FROM acknowledged", database="lab"))
-
-    def start():
-        client = load.acknowledged_mariadb(server, "lab", record, first)
-        return load.sysbench_load(server, "lab", rows=ROWS), client
-
-    figures = crash_under_load(where, server, start, delay_s)
-    assert figures["acknowledged"] >= 20
-    assert verify.acknowledged_mariadb(server, "lab", record) >= figures["acknowledged"]
+    crash_loses_nothing(where, server, "lab", record, lambda: load.sysbench_load(server, "lab", rows=ROWS), delay_s)
     verify.sysbench_rows(server, "lab", ROWS)
     verify.mariadb_healthy(server, "lab")
     verify.no_torn_pages(server.log)

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from lab import load, proc, verify
-from lab.crash import crash_under_load
+from lab.crash import crash_loses_nothing
 from lab.demo import HASH_FUNCTIONS
 from lab.demo import __file__ as demo_file
 from lab.pool import Pool
 from lab.postgres import USER, Postgres
 
-from .conftest import POOL_BYTES
+from .conftest import POOL_BYTES, survives_remount
 
 DATABASE = "lab"
 ROWS = 120_000
@@ -131,13 +131,7 @@ def test_models_are_learned_and_used(server, pages):
 
 
 def test_pages_come_back_from_the_device(server, pages):
-    expected = answers(server)
-    server.stop()
-    pages.unmount()
-    pages.check()
-    pages.mount()
-    server.start()
-    assert answers(server) == expected
+    survives_remount(server, pages, lambda: answers(server))
     verify.postgres_healthy(server, DATABASE)
     verify.no_torn_pages(server.log)
 
@@ -145,15 +139,8 @@ def test_pages_come_back_from_the_device(server, pages):
 @pytest.mark.parametrize("delay_s", [0.5, 5.0])
 def test_crash_under_load_loses_nothing_acknowledged(server, pages, run, delay_s):
     record = run.dir / "acknowledged-page"
-    first = 1 + int(server.sql("SELECT coalesce(max(id), 0) FROM acknowledged", database=DATABASE))
     expected = answers(server)
-
-    def start():
-        client = load.acknowledged_postgres(server, DATABASE, record, first)
-        return load.pgbench_load(server, DATABASE), client
-
-    figures = crash_under_load(pages, server, start, delay_s)
-    assert verify.acknowledged_postgres(server, DATABASE, record) >= figures["acknowledged"]
+    crash_loses_nothing(pages, server, DATABASE, record, lambda: load.pgbench_load(server, DATABASE), delay_s)
     assert verify.pgbench_balances(server, DATABASE) > 0
     assert answers(server) == expected
     verify.postgres_healthy(server, DATABASE)
@@ -163,19 +150,15 @@ def test_crash_under_load_loses_nothing_acknowledged(server, pages, run, delay_s
 def test_crash_while_models_are_learned(server, pages, run):
     """New relations are loaded, so that models are being learned and adopted when the server dies."""
     record = run.dir / "acknowledged-learning"
-    first = 1 + int(server.sql("SELECT coalesce(max(id), 0) FROM acknowledged", database=DATABASE))
+    statement = "DROP TABLE IF EXISTS again; CREATE TABLE again AS SELECT * FROM lineitem; CREATE INDEX ON again (shipdate, partkey)"
+    script = run.dir / "again.sql"
+    script.write_text(statement.replace("; ", ";\n") + ";\n")
 
-    def start():
-        client = load.acknowledged_postgres(server, DATABASE, record, first)
-        statement = "DROP TABLE IF EXISTS again; CREATE TABLE again AS SELECT * FROM lineitem; CREATE INDEX ON again (shipdate, partkey)"
-        script = run.dir / "again.sql"
-        script.write_text(statement.replace("; ", ";\n") + ";\n")
+    def start() -> load.Load:
         options = ["-n", "-c", "1", "-T", "86400", "-f", str(script)]
-        generator = load.Load(server.run, server.client("pgbench", *options, database=DATABASE), run.logs / "again.log")
-        return generator, client
+        return load.Load(server.run, server.client("pgbench", *options, database=DATABASE), run.logs / "again.log")
 
-    crash_under_load(pages, server, start, 3.0)
-    verify.acknowledged_postgres(server, DATABASE, record)
+    crash_loses_nothing(pages, server, DATABASE, record, start, 3.0)
     verify.postgres_healthy(server, DATABASE)
     verify.no_torn_pages(server.log)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from lab import load, proc, verify
-from lab.crash import crash_under_load
+from lab.crash import crash_beside_client, crash_loses_nothing
 from lab.paths import postgres_bin
 from lab.postgres import USER, Postgres
 
-from .conftest import expect_recordsize
+from .conftest import expect_recordsize, survives_remount
 
 SCALE = 10
 
@@ -35,28 +35,15 @@ def test_recordsize_of_relations_is_found(server, where):
 
 
 def test_cluster_survives_an_orderly_remount(server, where):
-    count = server.sql("SELECT count(*), sum(aid) FROM pgbench_accounts", database="lab")
-    server.stop()
-    where.unmount()
-    where.check()
-    where.mount()
-    server.start()
-    assert server.sql("SELECT count(*), sum(aid) FROM pgbench_accounts", database="lab") == count
+    count = "SELECT count(*), sum(aid) FROM pgbench_accounts"
+    survives_remount(server, where, lambda: server.sql(count, database="lab"))
     verify.postgres_healthy(server, "lab")
 
 
 @pytest.mark.parametrize("delay_s", [0.3, 4.0])
 def test_crash_under_load_loses_nothing_acknowledged(server, where, run, delay_s):
     record = run.dir / "acknowledged-pg"
-    first = 1 + int(server.sql("SELECT coalesce(max(id), 0) FROM acknowledged", database="lab"))
-
-    def start():
-        client = load.acknowledged_postgres(server, "lab", record, first)
-        return load.pgbench_load(server, "lab"), client
-
-    figures = crash_under_load(where, server, start, delay_s)
-    assert figures["acknowledged"] >= 20
-    assert verify.acknowledged_postgres(server, "lab", record) >= figures["acknowledged"]
+    crash_loses_nothing(where, server, "lab", record, lambda: load.pgbench_load(server, "lab"), delay_s)
     assert verify.pgbench_balances(server, "lab") > 0
     verify.postgres_healthy(server, "lab")
     verify.no_torn_pages(server.log)
@@ -91,13 +78,7 @@ def test_crash_with_fsync_off_keeps_a_consistent_prefix(server, where, run):
     try:
         server.start()
         record = run.dir / "unsafe"
-        first = 1 + int(server.sql("SELECT coalesce(max(id), 0) FROM acknowledged", database="lab"))
-
-        def start():
-            client = load.acknowledged_postgres(server, "lab", record, first)
-            return load.pgbench_load(server, "lab"), client
-
-        crash_under_load(where, server, start, 3.0)
+        crash_beside_client(where, server, "lab", record, lambda: load.pgbench_load(server, "lab"), 3.0)
         verify.pgbench_balances(server, "lab")
         verify.postgres_healthy(server, "lab")
     finally:

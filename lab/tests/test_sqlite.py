@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
-import time
 
 import pytest
 
-from lab import load, proc, verify
-from lab.paths import ROOT
+from lab import load, verify
+from lab.crash import crash_beside_writer
 
 from .conftest import expect_recordsize
 
@@ -48,24 +45,10 @@ def test_crash_under_load_loses_nothing_acknowledged(where, run, journal, page_s
         expect_recordsize(where, path, page_size)
     first = 1
     for delay_s in (0.2, 1.5):
-        with open(record, "ab") as sink:
-            argv = [sys.executable, "-m", "lab.sqlite_writer", str(path), str(first)]
-            writer = subprocess.Popen(argv, cwd=ROOT, stdout=sink, stderr=subprocess.DEVNULL)
-        entry = run.process(writer.pid, "sqlite writer")
-        deadline = time.monotonic() + 30
-        already = len(record.read_bytes().split())
-        while len(record.read_bytes().split()) < already + 20:
-            assert writer.poll() is None, "the writer ended before the crash"
-            assert time.monotonic() < deadline, "the writer does not get on"
-            time.sleep(0.01)
-        time.sleep(delay_s)
-        where.crash()
-        proc.kill_tree(writer.pid, proc.start_time(writer.pid))
-        writer.wait(30)
-        run.done(entry)
-        where.recover()
+        writer = ["-m", "lab.sqlite_writer", str(path), str(first)]
+        numbers = crash_beside_writer(run, where, writer, record, 20, delay_s)
         check(path, record)
-        first = 2 + max(int(n) for n in record.read_text().split())
+        first = 2 + max(numbers)
 
 
 def test_vacuum_and_remount(where, run):

@@ -1,0 +1,97 @@
+"""A database server of our own: started, stopped and killed without touching any other on the machine."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from . import proc
+from .ledger import Run
+
+
+class Server(ABC):
+    """One server on `data`. Reached through a Unix socket only, so no port on the machine can be in the way."""
+
+    product: str
+    """Its name in messages."""
+    program: str
+    """The name of its process."""
+    user: str
+    """Whom it runs as."""
+    shutdown: signal.Signals
+    """Asks for an orderly shutdown."""
+    separator: str
+    """Stands between the fields of a row in what `sql` returns."""
+
+    def __init__(self, run: Run, data: Path, *, settings: dict[str, str], name: str):
+        self.run, self.data, self.name, self.settings = run, data, name, settings
+        # Not below the run's folder: a socket's path may have 107 bytes only.
+        self.socket_dir = Path(tempfile.mkdtemp(prefix="pflab-"))
+        proc.run(["chown", f"{self.user}:", self.socket_dir])
+        self.run.command("rm", "-rf", str(self.socket_dir))
+        self.log = run.logs / f"{name}.log"
+        self.server: subprocess.Popen | None = None
+        self._entry: int | None = None
+
+    @abstractmethod
+    def command(self) -> list:
+        """The server's command line."""
+
+    @abstractmethod
+    def sql(self, query: str, *, database: str | None = None, timeout_s: float = 900) -> str:
+        """Runs SQL and returns its rows; any error raises."""
+
+    @abstractmethod
+    def echoing_client(self, database: str) -> tuple[list[str], str]:
+        """The command line of a client that stops at the first error, and the statement by which it echoes a number."""
+
+    def left_behind(self) -> list[int]:
+        """Processes of the server that outlive its main one."""
+        return []
+
+    def start(self, *, timeout_s: float = 120) -> None:
+        """Starts the server and waits until it answers, recovery included."""
+        self.server = proc.spawn(self.command(), log=self.log, user=self.user)
+        self._entry = self.run.process(self.server.pid, self.program)
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if self.server.poll() is not None:
+                raise RuntimeError(f"{self.product} did not start; its log ends:\n{proc.tail(self.log)}")
+            try:
+                self.sql("SELECT 1")
+                return
+            except proc.CommandFailed:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        """An orderly shutdown: sessions are ended, what is to be written is written."""
+        if self.server is None:
+            return
+        self.server.send_signal(self.shutdown)
+        try:
+            status = self.server.wait(120)
+        except subprocess.TimeoutExpired as e:
+            raise RuntimeError(f"{self.product} does not stop; its log ends:\n{proc.tail(self.log)}") from e
+        self._gone()
+        if status != 0:
+            raise RuntimeError(f"{self.product} stopped with status {status}; its log ends:\n{proc.tail(self.log)}")
+
+    def kill(self) -> None:
+        """SIGKILLs the server and all its processes."""
+        if self.server is None:
+            return
+        proc.kill_tree(self.server.pid, proc.start_time(self.server.pid))
+        for pid in self.left_behind():
+            proc.kill_tree(pid, proc.start_time(pid))
+        self.server.wait(30)
+        self._gone()
+
+    def _gone(self) -> None:
+        self.run.done(self._entry)
+        self.server = None
