@@ -150,7 +150,8 @@ Examples:
     #[command(after_long_help = "Examples:
   pagefold du /var/lib/postgresql
   pagefold du -s /var/lib/postgresql/*       one line for each argument
-  pagefold du -a --sort ratio /var/lib/postgresql")]
+  pagefold du -a --sort ratio /var/lib/postgresql
+  pagefold du --pages --sort stored /var/lib/postgresql/15/main/base")]
     Du(Du),
     /// Predict what files would take on a pool, from samples, beside generic codecs.
     #[command(
@@ -163,6 +164,18 @@ Examples:
   pagefold analyze --html report.html /var/lib/postgresql"
     )]
     Analyze(Analyze),
+    /// Code what is stored again, with the present property `compression` and the models that there are by now.
+    #[command(
+        after_long_help = "Online, and without unsharing anything: what snapshots and clones share stays shared and takes less for all of
+them. Pages never become longer: after compression=lz4 or off, only new pages are stored so. The few MiB that were
+written last may be left as they are. Interrupted, it keeps what it did; a crash undoes the last second of it at most.
+
+Examples:
+  pagefold fold tank                         everything in a mounted pool
+  pagefold fold /var/lib/postgresql/15/main/base
+  pagefold fold --rate 50M tank              at most 50 MiB (before compression) per second"
+    )]
+    Fold(Fold),
     /// Show space of mounted pools: logical, physical, ratio, free, write amplification.
     #[command(after_long_help = "Examples:
   pagefold df
@@ -383,6 +396,9 @@ pub struct Du {
     /// A line for every file.
     #[arg(short, long, conflicts_with = "summarize")]
     pub all: bool,
+    /// A line for every file, and what its pages are, by which codec and model they are stored: from up to 32 of them.
+    #[arg(long, conflicts_with = "summarize")]
+    pub pages: bool,
     /// Order of the lines.
     #[arg(long, value_enum, default_value = "name")]
     pub sort: SortBy,
@@ -412,6 +428,15 @@ pub struct Analyze {
     /// Write a page with plots to this file.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+/// See [`Verb::Fold`].
+#[derive(Args, Debug)]
+pub struct Fold {
+    /// Mounted pools, or files and directories on them.
+    #[arg(required = true)]
+    pub targets: Vec<String>,
+    /// Pages looked at per second at most, as bytes before compression.
+    #[arg(long, value_parser = crate::units::parse_size, value_name = "BYTES")]
+    pub rate: Option<u64>,
     /// How to print.
     #[command(flatten)]
     pub output: Output,

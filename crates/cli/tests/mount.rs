@@ -115,6 +115,37 @@ fn a_pool_lives_from_creation_to_destruction() {
 }
 
 #[test]
+fn what_is_stored_is_folded_with_the_property_as_it_is_now() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pool();
+    sandbox.ok(&["set", "compression=lz4", "tank"]);
+    sandbox.ok(&["mount", "tank", "mnt"]);
+    let data = rows(200_000);
+    fs::create_dir(sandbox.path("mnt/base")).unwrap();
+    fs::write(sandbox.path("mnt/base/table"), &data).unwrap();
+    let stored = |sandbox: &Sandbox| sandbox.json(&["du", "mnt"])["total"]["stored_bytes"].as_u64().unwrap();
+    let before = stored(&sandbox);
+    assert!(sandbox.ok(&["fold", "mnt/base"]).contains("0 of "), "nothing has changed");
+    sandbox.ok(&["set", "compression=zstd-9", "tank"]);
+    let folded = sandbox.json(&["fold", "tank"]);
+    let figure = |name: &str| folded["folded"][name].as_u64().unwrap();
+    assert_eq!(figure("recoded"), figure("pages"));
+    assert_eq!(stored(&sandbox), before - (figure("before_bytes") - figure("after_bytes")));
+    assert!(stored(&sandbox) * 10 < before * 9, "{} of {before}", stored(&sandbox));
+    let pages = &sandbox.json(&["du", "--pages", "mnt"])["lines"][0]["pages"];
+    assert_eq!((&pages["codecs"][0]["codec"], &pages["kinds"][0]["kind"]), (&"zstd".into(), &"other".into()));
+    assert_eq!(pages["codecs"][0]["pages"], pages["sampled_pages"]);
+    assert!(sandbox.ok(&["du", "--pages", "mnt"]).contains("zstd"));
+    assert_eq!(fs::read(sandbox.path("mnt/base/table")).unwrap(), data);
+    sandbox.ok(&["unmount", "mnt"]);
+    assert!(sandbox.ok(&["check", "tank"]).contains(": 0 errors"));
+    sandbox.ok(&["mount", "tank", "mnt"]);
+    assert_eq!(fs::read(sandbox.path("mnt/base/table")).unwrap(), data);
+}
+
+#[test]
 fn a_killed_server_loses_nothing_that_was_synced_and_one_mount_recovers() {
     if !can_mount() {
         return;

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Sandbox, assert_failure};
 
-const VERBS: [&str; 18] = [
+const VERBS: [&str; 19] = [
     "create",
     "destroy",
     "import",
@@ -21,6 +21,7 @@ const VERBS: [&str; 18] = [
     "du",
     "df",
     "analyze",
+    "fold",
     "check",
     "completion",
 ];

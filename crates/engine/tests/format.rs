@@ -338,15 +338,15 @@ fn segment_table() {
     assert_eq!((found.parts, found.slots, found.live_bytes), (vec![part()], 300, 5000));
     let live: Vec<u32> = (0..300).filter(|slot| found.live.get(*slot)).collect();
     assert_eq!(live, [0, 2, 9]);
-    assert_eq!(found.models, [7, 12]);
+    assert_eq!((found.models, found.recoded), (vec![7, 12], true));
     assert_eq!((loaded.users_of_model(7), loaded.users_of_model(8)), (1, 0));
     let stored = loaded.snapshot(&Default::default(), 200).pages;
     assert_example("table-page", &stored[0].1);
     let stored = segments.snapshot(&Default::default(), 130).pages;
     assert_eq!(stored.iter().map(|(page, _)| *page).collect::<Vec<_>>(), [1, 2]);
-    // An open segment: no directory; 12 slots, 1100 live bytes, all but slot 1 live, and one model.
+    // An open segment: no directory; 12 slots, 1100 live bytes, all but slot 1 live, one model, nothing coded again.
     let open = &stored[1].1;
-    assert_eq!(open[open.len() - 8..], [12, 0xcc, 0x08, 2, 0xfd, 0x0f, 1, 9]);
+    assert_eq!(open[open.len() - 9..], [12, 0xcc, 0x08, 2, 0xfd, 0x0f, 1, 9, 0]);
 }
 
 #[test]

@@ -305,6 +305,13 @@ impl Fs {
         }
     }
 
+    /// The object that holds the file's pages; 0 if it has none.
+    pub fn object(&self, ino: Ino) -> Result<u64> {
+        let inode = self.node(ino)?.snapshot();
+        self.want_file(&inode)?;
+        Ok(inode.object)
+    }
+
     /// What the file's pages take.
     pub fn usage(&self, ino: Ino) -> Result<Usage> {
         let inode = self.node(ino)?.snapshot();

@@ -72,6 +72,8 @@ pub enum Step {
     Maintain,
     /// Learns a model of the object that wants one most.
     Learn,
+    /// Codes again what is stored.
+    Recode,
     /// Exports and opens again.
     Export,
     /// Reads and compares.
@@ -198,6 +200,9 @@ impl Writer {
         }
         if self.modelled && self.random.percent(8) {
             return Step::Learn;
+        }
+        if self.random.percent(2) {
+            return Step::Recode;
         }
         match self.random.below(100) {
             0..62 => Step::Apply(self.change()),

@@ -10,7 +10,7 @@
 //! - no change that was refused has left a trace, and what only frees space is never refused (W5);
 //! - after a failed write nothing is acknowledged until the pool was opened again (W6);
 //! - wherever bits flipped or reads failed: an error, or the right bytes (W4);
-//! - all of it with pages coded by models, too, learned and dropped at any time;
+//! - all of it with pages coded by models, too, learned and dropped, and coded again, at any time;
 //! - a check of the pool finds no error, and its accounts are what can be counted.
 
 pub mod history;

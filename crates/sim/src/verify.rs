@@ -155,7 +155,8 @@ pub(crate) fn check(pool: &Pool, state: &State) -> Verdict {
                 object.0 += 1;
                 object.1 += stored;
                 if unique.insert(ptr.addr) {
-                    used += stored;
+                    // Where it was coded again, pointers that share it may tell what it was before.
+                    used += u64::from(pool.stored_len(ptr)) + RECORD_OVERHEAD_BYTES;
                 }
             }
             Visit::Entry(key, Value::Bytes(bytes)) if key.kind == Key::MODEL => {

@@ -11,8 +11,8 @@ mod server;
 
 pub use client::Client;
 pub use model::{
-    Activity, CacheFigures, Counter, DeviceFigures, Event, FileUsage, MountFigures, PoolFigures,
-    PropertyValue, Reply, Request, Source, UnmountMode,
+    Activity, CacheFigures, CodecShare, Counter, DeviceFigures, Event, FileSurvey, FileUsage, Folded,
+    KindShare, MountFigures, PoolFigures, PropertyValue, Reply, Request, Source, UnmountMode,
 };
 pub use server::{Handler, Listener};
 

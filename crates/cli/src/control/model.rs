@@ -52,6 +52,18 @@ pub enum Request {
         /// Inode numbers.
         inodes: Vec<u64>,
     },
+    /// How files' pages are stored, from a sample.
+    Survey {
+        /// Inode numbers.
+        inodes: Vec<u64>,
+    },
+    /// Codes pages of files again, as far as one call goes.
+    Fold {
+        /// Inode numbers.
+        inodes: Vec<u64>,
+        /// Where to go on: position among the inodes, and page.
+        from: (usize, u64),
+    },
 }
 
 /// A reply.
@@ -96,6 +108,80 @@ pub enum Reply {
         /// What each takes.
         files: Vec<Option<FileUsage>>,
     },
+    /// To [`Request::Survey`], in the order asked; `None` for what is no inode.
+    Survey {
+        /// How each is stored.
+        files: Vec<Option<FileSurvey>>,
+    },
+    /// To [`Request::Fold`].
+    Folded {
+        /// What was done.
+        folded: Folded,
+        /// Where to go on, as in the request. `None`: all was looked at.
+        next: Option<(usize, u64)>,
+    },
+}
+
+/// What coding again did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Folded {
+    /// Pages looked at.
+    pub pages: u64,
+    /// Their length before compression.
+    pub logical_bytes: u64,
+    /// Of these, pages that became shorter.
+    pub recoded: u64,
+    /// What these took before.
+    pub before_bytes: u64,
+    /// What they take now.
+    pub after_bytes: u64,
+    /// Written to devices for it.
+    pub written_bytes: u64,
+}
+
+impl Folded {
+    /// Adds another call's.
+    pub fn add(&mut self, other: &Self) {
+        self.pages += other.pages;
+        self.logical_bytes += other.logical_bytes;
+        self.recoded += other.recoded;
+        self.before_bytes += other.before_bytes;
+        self.after_bytes += other.after_bytes;
+        self.written_bytes += other.written_bytes;
+    }
+}
+
+/// How a file's pages are stored, from a sample of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileSurvey {
+    /// Pages looked at.
+    pub sampled_pages: u64,
+    /// How many of them each codec codes, most first.
+    pub codecs: Vec<CodecShare>,
+    /// How many of them are of each kind, most first.
+    pub kinds: Vec<KindShare>,
+    /// The model of new pages.
+    pub model: Option<u32>,
+}
+
+/// Pages by one codec and model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CodecShare {
+    /// Name of the codec.
+    pub codec: String,
+    /// The model, if it has one.
+    pub model: Option<u32>,
+    /// Pages of the sample.
+    pub pages: u64,
+}
+
+/// Pages of one kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KindShare {
+    /// `postgres-heap`, `postgres-btree`, `postgres-other`, `other`.
+    pub kind: String,
+    /// Pages of the sample.
+    pub pages: u64,
 }
 
 /// Where a property's value comes from.

@@ -31,12 +31,18 @@ impl Handler for Server {
                 let (events, lost) = self.ring.after(after, Duration::from_millis(wait_ms.into()));
                 Reply::Events { events, lost }
             }
-            Request::Usage { inodes } if inodes.len() > USAGE_INODES_MAX => {
+            Request::Usage { inodes } | Request::Survey { inodes } | Request::Fold { inodes, .. }
+                if inodes.len() > USAGE_INODES_MAX =>
+            {
                 done(Err(format!("{} inodes are too many for one question", inodes.len())))
             }
             Request::Usage { inodes } => {
                 Reply::Usage { files: inodes.into_iter().map(|ino| self.usage(Ino(ino))).collect() }
             }
+            Request::Survey { inodes } => {
+                Reply::Survey { files: inodes.into_iter().map(|ino| self.survey(Ino(ino))).collect() }
+            }
+            Request::Fold { inodes, from } => self.fold(&inodes, from),
         }
     }
 }

@@ -6,6 +6,7 @@
 mod answers;
 mod background;
 mod events;
+mod folding;
 pub mod plan;
 mod policy;
 mod report;

@@ -1,22 +1,20 @@
 //! `du`: what files on mounted pools take.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::walk::{Walk, shown};
 use crate::args::{Du, SortBy};
-use crate::control::{Client, FileUsage, Reply, Request};
-use crate::failure::{Context, Failure, Result};
+use crate::control::{Client, FileSurvey, FileUsage, Reply, Request};
+use crate::failure::{Failure, Result};
 use crate::progress::Progress;
-use crate::table::{Align, Table, printable};
-use crate::{target, units};
+use crate::table::{Align, Table};
+use crate::units;
 
-/// Inodes per question.
-const BATCH: usize = 4096;
+/// Files whose pages are looked at per question.
+const SURVEY_FILES: usize = 64;
 
 /// A line: one file, one page size, or one argument.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -27,6 +25,9 @@ struct Line {
     size_bytes: u64,
     logical_bytes: u64,
     stored_bytes: u64,
+    /// How it is stored, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pages: Option<FileSurvey>,
 }
 
 impl Line {
@@ -44,30 +45,39 @@ impl Line {
 /// Prints what the files under the given paths take.
 pub fn run(args: &Du) -> Result<()> {
     let progress = Progress::counter("files looked at");
-    let mut scan =
-        Scan { clients: HashMap::new(), seen: HashSet::new(), progress: &progress, problems: Vec::new() };
+    let mut walk = Walk::new(&progress);
     let mut lines = Vec::new();
     let mut total = Line::default();
     let mut kinds: BTreeMap<u32, Line> = BTreeMap::new();
     for path in &args.paths {
         let mut argument = Line { path: Some(path.clone()), ..Line::default() };
-        scan.argument(path, &mut |file, usage| {
-            argument.add(usage);
-            total.add(usage);
-            kinds.entry(usage.record_size).or_default().add(usage);
-            if args.all {
-                let mut line =
-                    Line { path: Some(file), record_size: Some(usage.record_size), ..Line::default() };
-                line.add(usage);
-                lines.push(line);
+        walk.path(path, &mut |client, files| {
+            let inodes: Vec<u64> = files.iter().map(|(_, inode)| *inode).collect();
+            let surveys = if args.pages { surveys(client, &inodes)? } else { vec![None; inodes.len()] };
+            for (((path, _), usage), survey) in files.into_iter().zip(usages(client, inodes)?).zip(surveys) {
+                let Some(usage) = usage else { continue };
+                argument.add(&usage);
+                total.add(&usage);
+                kinds.entry(usage.record_size).or_default().add(&usage);
+                if args.all || args.pages && !args.summarize {
+                    let mut line = Line {
+                        path: Some(path),
+                        record_size: Some(usage.record_size),
+                        pages: survey,
+                        ..Line::default()
+                    };
+                    line.add(&usage);
+                    lines.push(line);
+                }
             }
+            Ok(())
         })?;
         if args.summarize {
             lines.push(argument);
         }
     }
     progress.finish();
-    let problems = std::mem::take(&mut scan.problems);
+    let problems = std::mem::take(&mut walk.problems);
     sort(&mut lines, args.sort);
     let by_kind: Vec<Line> =
         kinds.into_iter().map(|(size, line)| Line { record_size: Some(size), ..line }).collect();
@@ -86,81 +96,23 @@ pub fn run(args: &Du) -> Result<()> {
     }
 }
 
-struct Scan<'a> {
-    /// The server behind each device number.
-    clients: HashMap<u64, Client>,
-    /// Inodes that were counted: a file with several names is counted once.
-    seen: HashSet<(u64, u64)>,
-    progress: &'a Progress,
-    problems: Vec<String>,
+fn usages(client: &mut Client, inodes: Vec<u64>) -> Result<Vec<Option<FileUsage>>> {
+    match client.ask(&Request::Usage { inodes })? {
+        Reply::Usage { files } => Ok(files),
+        _ => Err(client.misunderstood()),
+    }
 }
 
-impl Scan<'_> {
-    /// Everything at and below one argument, on its own mount.
-    fn argument(&mut self, path: &Path, emit: &mut dyn FnMut(PathBuf, &FileUsage)) -> Result<()> {
-        let metadata = fs::symlink_metadata(path).context(|| format!("cannot look at {}", shown(path)))?;
-        let device = metadata.dev();
-        if let Entry::Vacant(vacant) = self.clients.entry(device) {
-            let mut client = target::server(&target::mount_of(path)?.source)?;
-            // What was just written has no stored size yet.
-            match client.ask_and_wait(&Request::Sync {})? {
-                Reply::Done {} => {}
-                _ => return Err(client.misunderstood()),
-            }
-            vacant.insert(client);
-        }
-        let mut batch = Vec::new();
-        let mut stack = vec![(path.to_owned(), metadata)];
-        while let Some((path, metadata)) = stack.pop() {
-            if metadata.dev() != device {
-                continue;
-            }
-            if metadata.is_dir() {
-                self.children(&path, &mut stack);
-            } else if metadata.is_file() && self.seen.insert((device, metadata.ino())) {
-                self.progress.step(1);
-                batch.push((path, metadata.ino()));
-                if batch.len() == BATCH {
-                    self.ask(device, &mut batch, emit)?;
-                }
-            }
-        }
-        self.ask(device, &mut batch, emit)
-    }
-
-    fn children(&mut self, dir: &Path, stack: &mut Vec<(PathBuf, fs::Metadata)>) {
-        let entries = match fs::read_dir(dir) {
-            Ok(entries) => entries,
-            Err(error) => return self.problems.push(format!("cannot list {}: {error}", shown(dir))),
-        };
-        for entry in entries {
-            match entry.and_then(|entry| Ok((entry.path(), entry.metadata()?))) {
-                Ok(child) => stack.push(child),
-                // It went away while we looked.
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => self.problems.push(format!("cannot look into {}: {error}", shown(dir))),
-            }
+/// Reads pages, so it takes as long as the devices do.
+fn surveys(client: &mut Client, inodes: &[u64]) -> Result<Vec<Option<FileSurvey>>> {
+    let mut all = Vec::with_capacity(inodes.len());
+    for some in inodes.chunks(SURVEY_FILES) {
+        match client.ask_and_wait(&Request::Survey { inodes: some.to_vec() })? {
+            Reply::Survey { files } => all.extend(files),
+            _ => return Err(client.misunderstood()),
         }
     }
-
-    fn ask(
-        &mut self,
-        device: u64,
-        batch: &mut Vec<(PathBuf, u64)>,
-        emit: &mut dyn FnMut(PathBuf, &FileUsage),
-    ) -> Result<()> {
-        let Some(client) = self.clients.get_mut(&device).filter(|_| !batch.is_empty()) else { return Ok(()) };
-        let inodes = batch.iter().map(|(_, inode)| *inode).collect();
-        let Reply::Usage { files } = client.ask(&Request::Usage { inodes })? else {
-            return Err(client.misunderstood());
-        };
-        for ((path, _), usage) in batch.drain(..).zip(files) {
-            if let Some(usage) = usage {
-                emit(path, &usage);
-            }
-        }
-        Ok(())
-    }
+    Ok(all)
 }
 
 fn sort(lines: &mut [Line], by: SortBy) {
@@ -173,18 +125,22 @@ fn sort(lines: &mut [Line], by: SortBy) {
 }
 
 fn print(args: &Du, lines: &[Line], by_kind: &[Line], total: &Line) {
-    let mut table = Table::new(&[
+    let mut columns = vec![
         ("RECORDSIZE", Align::Right),
         ("FILES", Align::Right),
         ("SIZE", Align::Right),
         ("LOGICAL", Align::Right),
         ("STORED", Align::Right),
         ("RATIO", Align::Right),
-        ("PATH", Align::Left),
-    ]);
+    ];
+    if args.pages {
+        columns.extend([("PAGES", Align::Left), ("CODEC", Align::Left), ("MODEL", Align::Right)]);
+    }
+    columns.push(("PATH", Align::Left));
+    let mut table = Table::new(&columns);
     let size = |bytes: u64| if args.output.exact { bytes.to_string() } else { units::size(bytes) };
     let mut row = |line: &Line, name: &str| {
-        table.row(vec![
+        let mut cells = vec![
             line.record_size.map_or_else(|| "-".into(), |bytes| size(bytes.into())),
             line.files.to_string(),
             size(line.size_bytes),
@@ -195,8 +151,12 @@ fn print(args: &Du, lines: &[Line], by_kind: &[Line], total: &Line) {
             } else {
                 units::ratio_text(line.ratio())
             },
-            name.to_owned(),
-        ]);
+        ];
+        if args.pages {
+            cells.extend(line.pages.as_ref().map_or_else(|| ["-".into(), "-".into(), "-".into()], pages));
+        }
+        cells.push(name.to_owned());
+        table.row(cells);
     };
     for line in lines {
         row(line, &line.path.as_deref().map(shown).unwrap_or_default());
@@ -212,6 +172,25 @@ fn print(args: &Du, lines: &[Line], by_kind: &[Line], total: &Line) {
     table.print(args.output.script);
 }
 
-fn shown(path: &Path) -> String {
-    printable(&path.to_string_lossy())
+/// Kinds of pages, codecs and model of a file, with their shares where there are several.
+fn pages(survey: &FileSurvey) -> [String; 3] {
+    let share = |name: &str, pages: u64| {
+        if pages == survey.sampled_pages {
+            name.to_owned()
+        } else {
+            format!("{name} {}", units::percent(pages, survey.sampled_pages))
+        }
+    };
+    let or_none = |text: String| if text.is_empty() { "-".into() } else { text };
+    let kinds: Vec<String> = survey.kinds.iter().map(|kind| share(&kind.kind, kind.pages)).collect();
+    let mut by_codec: Vec<(&str, u64)> = Vec::new();
+    for part in &survey.codecs {
+        match by_codec.iter_mut().find(|(codec, _)| *codec == part.codec) {
+            Some((_, pages)) => *pages += part.pages,
+            None => by_codec.push((&part.codec, part.pages)),
+        }
+    }
+    let codecs: Vec<String> = by_codec.iter().map(|(codec, pages)| share(codec, *pages)).collect();
+    let model = survey.model.map_or_else(String::new, |model| format!("#{model}"));
+    [or_none(kinds.join(", ")), or_none(codecs.join(", ")), or_none(model)]
 }

@@ -7,6 +7,7 @@ mod destroy;
 mod du;
 mod events;
 mod export;
+mod fold;
 mod import;
 mod iostat;
 mod manual;
@@ -15,6 +16,7 @@ mod properties;
 mod show;
 mod sync;
 mod unmount;
+mod walk;
 
 use std::io::Write;
 
@@ -40,6 +42,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Set(args) => properties::set(&args),
         Verb::Du(args) => du::run(&args),
         Verb::Analyze(args) => analyze::run(&args),
+        Verb::Fold(args) => fold::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Completion { shell } => manual::completion(shell),
         Verb::Man { dir } => manual::write(&dir),

@@ -5,7 +5,7 @@
 //!   checkpoint alone, at its cut: the log says nothing of it, and a crash undoes it.
 //! - M3: numbers of models are never used twice: the model with the highest number is not dropped.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use pagefold_codec::Model;
@@ -119,6 +119,8 @@ impl Weighter<ModelId, InMemory> for ByMemory {
 struct Known {
     entries: BTreeMap<ModelId, ModelEntry>,
     current: HashMap<u64, ModelId>,
+    /// Models that stay until the pool is opened again: readers may still have records of theirs.
+    kept: HashSet<ModelId>,
 }
 
 /// All models of a pool.
@@ -170,6 +172,15 @@ impl ModelTable {
         }
         drop(known);
         self.loaded.remove(&id);
+    }
+
+    /// Records were coded away from this model: whoever read them before may need it as long as the pool is open.
+    pub fn keep(&self, id: ModelId) {
+        self.known.write().kept.insert(id);
+    }
+
+    fn is_kept(&self, id: ModelId) -> bool {
+        self.known.read().kept.contains(&id)
     }
 
     /// What is known of a model.
@@ -262,7 +273,11 @@ impl LiveDataset {
         for (id, entry) in all {
             let used = self.shared.segments.users_of_model(id) > 0;
             let current = self.shared.models.current(entry.object) == Some(id);
-            if used || id == last || (current && self.usage.lock().get(&self.tree, entry.object)?.pages > 0) {
+            if used
+                || id == last
+                || self.shared.models.is_kept(id)
+                || (current && self.usage.lock().get(&self.tree, entry.object)?.pages > 0)
+            {
                 continue;
             }
             self.edit(&mut std::iter::once(Edit::Delete(Key::model(id))))?;

@@ -107,8 +107,40 @@ impl LiveDataset {
             }
             ptrs = last;
         }
-        self.shared.segments.mark_dead(&ptrs);
+        self.shared.free_pages(&ptrs);
         Ok(())
+    }
+
+    /// Brings pointers up to date whose records were coded again: pages of `object`, ascending, with the record that each had
+    /// and its length now. A page that has another record by now keeps it. The caller holds the log's lock and the gate's write
+    /// side; the log says nothing of it.
+    pub fn restate(&self, object: u64, pages: &[(u64, Ptr)]) -> Result<()> {
+        let mut edits = Vec::with_capacity(pages.len());
+        let mut saved = 0;
+        for run in pages.chunk_by(|(page, _), (next, _)| page + 1 == *next) {
+            let Some((first, _)) = run.first() else { continue };
+            let mut found = vec![None; run.len()];
+            self.tree.pages(object, *first, &mut found)?;
+            for ((page, now), was) in run.iter().zip(found) {
+                if let Some(was) = was.filter(|was| was.addr == now.addr && was.len_bytes != now.len_bytes) {
+                    saved += i64::from(was.len_bytes) - i64::from(now.len_bytes);
+                    edits.push(Edit::Put(Key::page(object, *page), Value::Page(*now)));
+                }
+            }
+        }
+        if edits.is_empty() {
+            return Ok(());
+        }
+        let mut freed = Vec::new();
+        // What is replaced is the same record.
+        let applied = self.tree.apply(&mut edits.into_iter(), &mut |_, _| {}, &mut freed)?;
+        report_unreadable(&applied);
+        self.shared.segments.mark_dead(&freed);
+        self.usage.lock().apply(
+            &self.tree,
+            object,
+            UsageDelta { pages: 0, stored_bytes: -saved, record_size: None },
+        )
     }
 
     fn add_references(&self, ptrs: &[Option<Ptr>]) -> Result<()> {

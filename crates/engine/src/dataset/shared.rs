@@ -10,7 +10,7 @@ use super::{Space, Synced};
 use crate::limits::{ATOMIC_WRITE_MAX, REDO_BYTES_MAX};
 use crate::record::{Compression, RecordCache};
 use crate::segment::{Devices, Segments};
-use crate::{Addr, Error, Result};
+use crate::{Addr, Error, Ptr, Result};
 
 /// How often a record is looked up anew that is damaged where it was found.
 pub(crate) const ATTEMPTS: u32 = 4;
@@ -186,6 +186,33 @@ impl Shared {
                 Ok(()) => return Ok(record),
                 Err(Error::Corrupt { .. }) if attempts.next().is_some() => {}
                 Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Makes pages' records dead. Where records were coded again pointers may be out of date: the directory has their lengths.
+    /// The caller holds the log's lock or the gate, so that no segment is coded again meanwhile.
+    pub fn free_pages(&self, ptrs: &[Ptr]) {
+        let stale = self.segments.recoded(ptrs);
+        if stale.is_empty() {
+            return self.segments.mark_dead(ptrs);
+        }
+        let mut exact = ptrs.to_vec();
+        for at in stale {
+            if let Some(ptr) = exact.get_mut(at) {
+                ptr.len_bytes = self.stored_len(*ptr);
+            }
+        }
+        self.segments.mark_dead(&exact);
+    }
+
+    /// The length of a record as it is stored now, in bytes; what the pointer says if its directory cannot be read.
+    pub fn stored_len(&self, ptr: Ptr) -> u32 {
+        match self.segments.locate(&self.devices, ptr.addr) {
+            Ok(located) => located.len_bytes,
+            Err(error) => {
+                tracing::error!(%error, record = %ptr.addr, "the length of a record is not known; the sum of what is used is inexact");
+                ptr.len_bytes
             }
         }
     }

@@ -110,6 +110,7 @@ impl Pool {
         }
         self.compare(&reached, &mut report);
         self.check_uses(&mut report);
+        self.check_lengths(&mut report);
         progress(at);
         report
     }
@@ -200,6 +201,43 @@ impl Pool {
             if counted != *found {
                 report.error(format!("{found} segments use model {model}, and {counted} are counted"));
             }
+        }
+    }
+
+    /// What segments account for is what their directories say of their live records.
+    fn check_lengths(&self, report: &mut CheckReport) {
+        let segments = &self.shared.segments;
+        let mut ids = Vec::new();
+        segments.for_each(|segment| ids.push(segment.id));
+        let mut used_bytes = 0;
+        for segment in ids.into_iter().filter_map(|id| segments.get(id)) {
+            used_bytes += segment.used_bytes();
+            let mut found = 0;
+            let mut slot = 0;
+            while let Some(part) = segment.part(slot).filter(|_| slot < segment.slots) {
+                let end =
+                    segment.parts.iter().map(|next| next.first_slot).find(|first| *first > part.first_slot);
+                let directory = segments.directory(&self.shared.devices, Addr::new(segment.id, slot));
+                match directory {
+                    Ok(directory) => {
+                        let live = directory.entries().iter().filter(|entry| segment.live.get(entry.slot));
+                        found += live.map(|entry| u64::from(entry.len_bytes)).sum::<u64>();
+                    }
+                    // Said where its records were read.
+                    Err(_) => return,
+                }
+                slot = end.unwrap_or(segment.slots);
+            }
+            if found != segment.live_bytes {
+                let (id, counted) = (segment.id, segment.live_bytes);
+                report.error(format!(
+                    "segment {id} accounts for {counted} bytes, and its live records have {found}"
+                ));
+            }
+        }
+        if used_bytes != segments.used_bytes() {
+            let counted = segments.used_bytes();
+            report.error(format!("the pool accounts for {counted} bytes, and its segments for {used_bytes}"));
         }
     }
 

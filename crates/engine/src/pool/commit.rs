@@ -130,7 +130,7 @@ impl Pool {
 /// A page's record, and the model that it uses.
 pub(super) type Stored = Option<(Vec<u8>, Option<ModelId>)>;
 
-fn encode_page(object: u64, page: &[u8], compression: Compression, models: &Current) -> Stored {
+pub(super) fn encode_page(object: u64, page: &[u8], compression: Compression, models: &Current) -> Stored {
     let mut record = Vec::new();
     let encoder = Encoder::new();
     let encoded = match models.get(&object) {

@@ -13,12 +13,12 @@ use crate::dataset::count;
 use crate::device::AlignedBuf;
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::record::model_of;
-use crate::segment::{DirEntry, DirRef, Directory, Part, Segment};
+use crate::segment::{DirEntry, DirRef, Directory, Move, Part, Segment};
 use crate::space::{Chunk, Extent};
 use crate::{Addr, Error, Result};
 
 /// Chunks that one pass may fill: bounds what a pass reads and writes before a checkpoint frees its gain.
-const OUTPUT_CHUNKS: u64 = 4;
+pub(super) const OUTPUT_CHUNKS: u64 = 4;
 /// A chunk fuller than this is not worth the writing, in parts of a thousand.
 const FULL_PERMILLE: u64 = 970;
 
@@ -65,34 +65,36 @@ struct Output {
     used: usize,
 }
 
-/// A segment that was copied: where to, and the models that its survivors use.
-struct Moved {
-    id: u64,
-    parts: Vec<Part>,
-    models: Vec<u32>,
-}
+/// A record that survives: slot, checksum, bytes.
+pub(super) type Survivor = (u32, u32, Vec<u8>);
 
-/// Models that these records use, ascending.
-fn models_of(survivors: &[(u32, u32, Vec<u8>)]) -> Vec<u32> {
-    let used: BTreeSet<u32> = survivors.iter().filter_map(|(_, _, bytes)| model_of(bytes)).collect();
-    used.into_iter().collect()
+/// The move of survivors to `parts`.
+pub(super) fn move_to(parts: Vec<Part>, survivors: &[Survivor], recoded: bool) -> Move {
+    let models: BTreeSet<u32> = survivors.iter().filter_map(|(_, _, bytes)| model_of(bytes)).collect();
+    let lens = survivors.iter().map(|(slot, _, bytes)| (*slot, bytes.len() as u32)).collect();
+    Move { parts, models: models.into_iter().collect(), lens, recoded }
 }
 
 /// Packs survivors into chunks, one segment after the other.
-struct Packer<'a> {
+pub(super) struct Packer<'a> {
     pool: &'a Pool,
     output: Option<Output>,
-    chunks: Vec<Chunk>,
-    written_bytes: u64,
+    pub(super) chunks: Vec<Chunk>,
+    pub(super) written_bytes: u64,
 }
 
-impl Packer<'_> {
+impl<'a> Packer<'a> {
+    pub(super) fn new(pool: &'a Pool) -> Self {
+        Self { pool, output: None, chunks: Vec::new(), written_bytes: 0 }
+    }
+
     fn open(&mut self) -> Result<Output> {
         let chunk = self.pool.chunks.allocate()?;
         self.chunks.push(chunk);
         Ok(Output { chunk, buf: AlignedBuf::zeroed(CHUNK_BYTES as usize), used: 0 })
     }
 
+    /// Writes the chunk that is being filled.
     fn close(&mut self) -> Result<()> {
         let Some(mut output) = self.output.take() else { return Ok(()) };
         let len = output.used.next_multiple_of(BLOCK_BYTES);
@@ -106,7 +108,7 @@ impl Packer<'_> {
     }
 
     /// Packs the survivors of a segment, ascending by slot.
-    fn pack(&mut self, id: u64, survivors: &[(u32, u32, Vec<u8>)]) -> Result<Vec<Part>> {
+    pub(super) fn pack(&mut self, id: u64, survivors: &[Survivor]) -> Result<Vec<Part>> {
         let mut parts = Vec::new();
         let mut rest = survivors;
         while let Some((first, _, _)) = rest.first() {
@@ -143,6 +145,18 @@ impl Packer<'_> {
         }
         Ok(parts)
     }
+
+    /// All that was packed is on the devices.
+    pub(super) fn finish(&mut self) -> Result<()> {
+        self.close()?;
+        let devices: BTreeSet<u16> = self.chunks.iter().map(|chunk| chunk.device).collect();
+        for number in devices {
+            if let Some(device) = self.pool.shared.devices.get(usize::from(number)) {
+                device.flush()?;
+            }
+        }
+        Ok(())
+    }
 }
 
 fn place_part(
@@ -150,7 +164,7 @@ fn place_part(
     id: u64,
     first_slot: u32,
     start: usize,
-    records: &[(u32, u32, Vec<u8>)],
+    records: &[Survivor],
 ) -> Result<Part> {
     let mut directory = Directory::default();
     let mut at = start;
@@ -222,7 +236,7 @@ impl Pool {
             .filter_map(|chunk| candidates.get(chunk))
             .flat_map(|found| found.segments.iter().copied())
             .collect();
-        let mut packer = Packer { pool: self, output: None, chunks: Vec::new(), written_bytes: 0 };
+        let mut packer = Packer::new(self);
         let packed = self.pack_all(&ids, &mut packer);
         let moved = packed.and_then(|moved| self.publish_moves(moved));
         let segments = moved.inspect_err(|error| self.shared.fail(error));
@@ -238,14 +252,14 @@ impl Pool {
         Ok(report)
     }
 
-    fn pack_all(&self, ids: &BTreeSet<u64>, packer: &mut Packer<'_>) -> Result<Vec<Moved>> {
+    fn pack_all(&self, ids: &BTreeSet<u64>, packer: &mut Packer<'_>) -> Result<Vec<(u64, Move)>> {
         let mut moved = Vec::new();
         for id in ids {
             let Some(segment) = self.shared.segments.get(*id) else { continue };
             match self.survivors(&segment) {
                 Ok(survivors) if survivors.is_empty() => {}
                 Ok(survivors) => match packer.pack(*id, &survivors) {
-                    Ok(parts) => moved.push(Moved { id: *id, parts, models: models_of(&survivors) }),
+                    Ok(parts) => moved.push((*id, move_to(parts, &survivors, false))),
                     // How much survives was an estimate: what fits is a gain too.
                     Err(Error::NoSpace(_)) => break,
                     Err(error) => return Err(error),
@@ -254,18 +268,12 @@ impl Pool {
                 Err(error) => tracing::error!(%error, segment = id, "a damaged segment is not folded"),
             }
         }
-        packer.close()?;
-        let devices: BTreeSet<u16> = packer.chunks.iter().map(|chunk| chunk.device).collect();
-        for number in devices {
-            if let Some(device) = self.shared.devices.get(usize::from(number)) {
-                device.flush()?;
-            }
-        }
+        packer.finish()?;
         Ok(moved)
     }
 
     /// Live records of a segment with their checksums, ascending by slot.
-    fn survivors(&self, segment: &Segment) -> Result<Vec<(u32, u32, Vec<u8>)>> {
+    pub(super) fn survivors(&self, segment: &Segment) -> Result<Vec<Survivor>> {
         let (segments, devices) = (&self.shared.segments, &self.shared.devices);
         let mut wanted = Vec::new();
         for part in &segment.parts {
@@ -274,7 +282,7 @@ impl Pool {
             wanted.extend(directory.entries().iter().filter(|entry| segment.live.get(entry.slot)).copied());
         }
         let addrs: Vec<Addr> = wanted.iter().map(|entry| Addr::new(segment.id, entry.slot)).collect();
-        let mut survivors: Vec<(u32, u32, Vec<u8>)> =
+        let mut survivors: Vec<Survivor> =
             wanted.iter().map(|entry| (entry.slot, entry.checksum, Vec::new())).collect();
         segments.read(devices, &addrs, &mut |at, bytes| {
             if let Some(survivor) = survivors.get_mut(at) {
@@ -285,23 +293,24 @@ impl Pool {
         Ok(survivors)
     }
 
-    fn publish_moves(&self, moved: Vec<Moved>) -> Result<u64> {
+    fn publish_moves(&self, moved: Vec<(u64, Move)>) -> Result<u64> {
         if moved.is_empty() {
             return Ok(0);
         }
         let count = moved.len() as u64;
-        self.with_log(|| {
-            for Moved { id, parts, models } in moved {
-                for part in &parts {
-                    self.chunks.retain(part.extent.chunk);
-                }
-                for part in self.shared.segments.relocate(id, parts, models)? {
-                    self.chunks.release(part.extent.chunk);
-                }
-            }
-            Ok(())
-        })?;
+        self.with_log(|| moved.into_iter().try_for_each(|(id, to)| self.relocate(id, to)))?;
         Ok(count)
+    }
+
+    /// A segment lies elsewhere from now on. The caller holds the log's lock.
+    pub(super) fn relocate(&self, id: u64, to: Move) -> Result<()> {
+        for part in &to.parts {
+            self.chunks.retain(part.extent.chunk);
+        }
+        for part in self.shared.segments.relocate(id, to)? {
+            self.chunks.release(part.extent.chunk);
+        }
+        Ok(())
     }
 
     /// Sees to it that a commit finds free chunks: checkpoints, and folds if that is not enough.

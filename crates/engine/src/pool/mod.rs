@@ -17,11 +17,13 @@ mod group;
 pub mod label;
 mod models;
 mod open;
+mod recode;
 mod root;
 mod scan;
 mod sizing;
 mod status;
 mod store;
+mod survey;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -38,8 +40,10 @@ pub use group::Flight;
 pub use label::{Guid, Label};
 pub use models::{LearnOptions, Learned};
 pub use open::{CACHE_BYTES_DEFAULT, OpenOptions, ReplayReport};
+pub use recode::{PageRange, RecodeReport};
 pub use scan::{Found, FoundState, scan};
 pub use status::{DeviceStatus, Status, Totals};
+pub use survey::{PageKind, Survey};
 
 use crate::dataset::{Dataset, LiveDataset, PrimaryCache, Shared};
 use crate::record::Compression;

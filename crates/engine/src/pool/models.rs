@@ -128,18 +128,25 @@ impl Pool {
         }
         let mut last = None;
         for ((object, _), _) in pages {
-            if last.replace(*object) == Some(*object) {
-                continue;
-            }
-            let Some(id) = self.shared.models.current(*object) else { continue };
-            match self.shared.model(id) {
-                Ok(model) => drop(found.insert(*object, (id, model))),
-                Err(error) => {
-                    tracing::error!(%error, object, "a model cannot be used; pages are coded without it");
-                }
+            if last.replace(*object) != Some(*object)
+                && let Some(current) = self.current_model(*object)
+            {
+                found.insert(*object, current);
             }
         }
         found
+    }
+
+    /// The model that codes new pages of `object`.
+    pub(super) fn current_model(&self, object: u64) -> Option<(ModelId, Arc<Model>)> {
+        let id = self.shared.models.current(object)?;
+        match self.shared.model(id) {
+            Ok(model) => Some((id, model)),
+            Err(error) => {
+                tracing::error!(%error, object, "a model cannot be used; pages are coded without it");
+                None
+            }
+        }
     }
 
     /// Counts what became of the pages of a commit.

@@ -21,7 +21,7 @@ use crate::segment::{Devices, DirEntryState, Directory, Located, Segment, Segmen
 use crate::space::{Chunk, Chunks};
 use crate::tree::{NodeCache, NodeStore, Tree};
 use crate::txg::{BatchView, LogEnd, LogWriter, Position, RecordKind, replay, write_directory};
-use crate::{Addr, Error, Key, Result};
+use crate::{Addr, Error, Key, Ptr, Result};
 
 /// How a pool is opened.
 #[derive(Clone, Debug)]
@@ -368,8 +368,13 @@ fn redo_all(dataset: &LiveDataset, shared: &Shared, ops: &[Vec<u8>]) -> Result<(
             }
             Redo::Delete(_, key) => dataset.replay_value(key, None),
             Redo::Punch { object, from, to, .. } => dataset.remove_pages(object, from, to),
-            Redo::Pages(run) => {
-                if !run.shared {
+            Redo::Pages(mut run) => {
+                if run.shared {
+                    // They may have been coded again, by a fold that a crash has undone.
+                    for ptr in run.ptrs.iter_mut().flatten() {
+                        ptr.len_bytes = shared.stored_len(*ptr);
+                    }
+                } else {
                     run.ptrs.iter().flatten().try_for_each(|ptr| shared.segments.mark_live(*ptr))?;
                 }
                 dataset.put_pages(&run)
@@ -398,6 +403,11 @@ impl Pool {
     /// The pool's dataset, with the engine's own types.
     pub fn live(&self) -> &Arc<LiveDataset> {
         &self.dataset
+    }
+
+    /// The length of a record as it is stored now, in bytes: at most what a pointer to it says.
+    pub fn stored_len(&self, ptr: Ptr) -> u32 {
+        self.shared.stored_len(ptr)
     }
 
     /// The stored form of a record, verified.

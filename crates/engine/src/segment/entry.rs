@@ -15,6 +15,7 @@
 //! | bitmap of live slots, low bit first, length and bytes | varint + n |
 //! | number of models that its records use | varint |
 //! | per model: number - previous number | varint |
+//! | 1 if records were coded again at their addresses, else 0 | 1 |
 
 use crate::Result;
 use crate::limits::{CHUNK_BYTES, MODELS_MAX, RECORD_BYTES_MAX, SEGMENT_SLOTS_MAX};
@@ -176,6 +177,21 @@ pub struct Segment {
     pub live: LiveMap,
     /// Models that its records use, ascending; and perhaps some that only records used that are dead by now.
     pub models: Vec<u32>,
+    /// Records were coded again at their addresses: what pointers say of their lengths may be out of date.
+    pub recoded: bool,
+}
+
+/// Where a segment goes.
+#[derive(Debug)]
+pub struct Move {
+    /// Its new parts.
+    pub parts: Vec<Part>,
+    /// Models that its records use, ascending.
+    pub models: Vec<u32>,
+    /// Slot and stored length of each record that was moved, ascending by slot: all that are live, and perhaps more.
+    pub lens: Vec<(u32, u32)>,
+    /// Whether records have other lengths than before.
+    pub recoded: bool,
 }
 
 impl Segment {
@@ -183,7 +199,15 @@ impl Segment {
     pub fn fresh(id: u64, chunk: Chunk) -> Self {
         let extent = Extent { chunk, start: 0, len_bytes: CHUNK_BYTES as u32 };
         let parts = vec![Part { first_slot: 0, extent, directory: None }];
-        Self { id, parts, slots: 0, live_bytes: 0, live: LiveMap::default(), models: Vec::new() }
+        Self {
+            id,
+            parts,
+            slots: 0,
+            live_bytes: 0,
+            live: LiveMap::default(),
+            models: Vec::new(),
+            recoded: false,
+        }
     }
     /// Space that its live records account for, in bytes.
     pub fn used_bytes(&self) -> u64 {
@@ -209,6 +233,7 @@ impl Segment {
             put_varint(out, (model - previous).into());
             previous = *model;
         }
+        out.push(self.recoded.into());
     }
     /// Reads what [`Segment::encode`] wrote.
     pub(super) fn decode(previous: u64, reader: &mut Reader<'_>) -> Result<Self> {
@@ -222,7 +247,12 @@ impl Segment {
         }
         let live = LiveMap::decode(reader, slots)?;
         let models = decode_models(reader)?;
-        Ok(Self { id, parts, slots, live_bytes, live, models })
+        let recoded = match reader.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(reader.bad("a segment has an unknown mark")),
+        };
+        Ok(Self { id, parts, slots, live_bytes, live, models, recoded })
     }
 }
 

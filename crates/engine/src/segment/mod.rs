@@ -15,7 +15,9 @@ mod read;
 mod table;
 
 pub use directory::{DirEntry, Directory};
-pub use entry::{DirRef, LiveMap, PARTS_MAX, Part, RECORD_OVERHEAD_BYTES, Segment, TABLE_PAGE_SEGMENTS};
+pub use entry::{
+    DirRef, LiveMap, Move, PARTS_MAX, Part, RECORD_OVERHEAD_BYTES, Segment, TABLE_PAGE_SEGMENTS,
+};
 pub use fetch::RecordFetch;
 pub use read::{Devices, Located, read_span};
 pub use table::{DirEntryState, Segments, TableSnapshot};

@@ -8,7 +8,7 @@ use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
 use super::directory::Directory;
-use super::entry::{DirRef, Part, RECORD_OVERHEAD_BYTES, Segment, TABLE_PAGE_SEGMENTS};
+use super::entry::{DirRef, Move, Part, RECORD_OVERHEAD_BYTES, Segment, TABLE_PAGE_SEGMENTS};
 use crate::space::Extent;
 use crate::wire::Reader;
 use crate::{Addr, Error, Ptr, Result};
@@ -39,6 +39,8 @@ struct Inner {
     used_bytes: u64,
     /// How many segments list each model.
     models: BTreeMap<u32, u64>,
+    /// How many segments have records that were coded again.
+    recoded: u64,
 }
 
 impl Inner {
@@ -79,6 +81,7 @@ impl Segments {
         let mut inner = self.inner.write();
         inner.used_bytes += segment.used_bytes();
         inner.count_models(&segment.models);
+        inner.recoded += u64::from(segment.recoded);
         if segment.parts.iter().any(|part| part.directory.is_none()) {
             inner.open.entry(segment.id).or_default();
         }
@@ -141,19 +144,38 @@ impl Segments {
         Ok(())
     }
 
-    /// The segment lies elsewhere now, and its records use these models, ascending. Returns where it was.
-    pub fn relocate(&self, id: u64, parts: Vec<Part>, models: Vec<u32>) -> Result<Vec<Part>> {
+    /// The segment lies elsewhere now. Returns where it was.
+    pub fn relocate(&self, id: u64, to: Move) -> Result<Vec<Part>> {
         let mut inner = self.inner.write();
+        let inner = &mut *inner;
         if !inner.segments.contains_key(&id) {
             return Err(no_segment(id));
         }
-        inner.count_models(&models);
+        inner.count_models(&to.models);
         let segment = inner.segments.get_mut(&id).ok_or_else(|| no_segment(id))?;
-        let old = std::mem::replace(&mut segment.parts, parts);
-        let before = std::mem::replace(&mut segment.models, models);
+        let (live, before_bytes) = (&segment.live, segment.live_bytes);
+        let lens = to.lens.iter().filter(|(slot, _)| live.get(*slot));
+        let live_bytes = lens.map(|(_, len)| u64::from(*len)).sum();
+        segment.live_bytes = live_bytes;
+        inner.used_bytes = inner.used_bytes.saturating_sub(before_bytes) + live_bytes;
+        inner.recoded += u64::from(to.recoded && !segment.recoded);
+        segment.recoded |= to.recoded;
+        let old = std::mem::replace(&mut segment.parts, to.parts);
+        let before = std::mem::replace(&mut segment.models, to.models);
         inner.discount_models(&before);
         inner.dirty.insert(id / TABLE_PAGE_SEGMENTS);
         Ok(old)
+    }
+
+    /// Positions of the pointers whose lengths may be out of date: their segments have records that were coded again.
+    pub fn recoded(&self, ptrs: &[Ptr]) -> Vec<usize> {
+        let inner = self.inner.read();
+        if inner.recoded == 0 {
+            return Vec::new();
+        }
+        let recoded =
+            |ptr: &Ptr| inner.segments.get(&ptr.addr.segment()).is_some_and(|segment| segment.recoded);
+        ptrs.iter().enumerate().filter(|(_, ptr)| recoded(ptr)).map(|(at, _)| at).collect()
     }
 
     /// Makes a record live (replay: an operation refers to it).
@@ -300,6 +322,8 @@ impl Segments {
             if inner.segments.get(id).is_some_and(|segment| segment.live.count() == 0) {
                 let Some(segment) = inner.segments.remove(id) else { continue };
                 inner.discount_models(&segment.models);
+                inner.recoded -= u64::from(segment.recoded);
+                inner.used_bytes = inner.used_bytes.saturating_sub(segment.live_bytes);
                 parts.extend(segment.parts);
                 inner.open.remove(id);
             }

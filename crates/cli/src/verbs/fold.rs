@@ -1,0 +1,113 @@
+//! `fold`: codes what is stored again.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::walk::Walk;
+use crate::args::Fold;
+use crate::control::{Client, Folded, Reply, Request};
+use crate::failure::{Failure, Result};
+use crate::progress::Progress;
+use crate::{target, units};
+
+/// Files of one pool, and what they take.
+struct Work {
+    client: Client,
+    inodes: Vec<u64>,
+}
+
+/// Folds what is named, and says what that gained.
+pub fn run(args: &Fold) -> Result<()> {
+    let counting = Progress::counter("files looked at");
+    let mut walk = Walk::new(&counting);
+    let mut all: Vec<Work> = Vec::new();
+    let mut total_bytes = 0;
+    for word in &args.targets {
+        let path = path_of(word)?;
+        walk.path(&path, &mut |client, files| {
+            let inodes: Vec<u64> = files.into_iter().map(|(_, inode)| inode).collect();
+            let Reply::Usage { files } = client.ask(&Request::Usage { inodes: inodes.clone() })? else {
+                return Err(client.misunderstood());
+            };
+            total_bytes += files.iter().flatten().map(|usage| usage.logical_bytes).sum::<u64>();
+            all.push(Work { client: target::server(client.pool())?, inodes });
+            Ok(())
+        })?;
+    }
+    counting.finish();
+    let problems = std::mem::take(&mut walk.problems);
+    let progress = Progress::bytes("folding");
+    let folded = all.iter_mut().try_fold(Folded::default(), |mut sum, work| {
+        work.fold(args.rate, &mut |more| {
+            sum.add(more);
+            progress.at(sum.logical_bytes, total_bytes.max(sum.logical_bytes));
+        })?;
+        Ok(sum)
+    });
+    progress.finish();
+    tell(args, &folded?)?;
+    for problem in &problems {
+        eprintln!("pagefold: {problem}");
+    }
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::new(format!("{} names were left out", problems.len())))
+    }
+}
+
+/// A pool's name stands for its mount.
+fn path_of(word: &str) -> Result<PathBuf> {
+    let Some(mut client) = target::connect(word)? else { return Ok(PathBuf::from(word)) };
+    match client.ask(&Request::Status {})? {
+        Reply::Status { figures } => figures
+            .mount
+            .map(|mount| mount.dir)
+            .ok_or_else(|| Failure::new(format!("pool {word} is being unmounted"))),
+        _ => Err(client.misunderstood()),
+    }
+}
+
+impl Work {
+    /// Call by call, each followed by a rest if there is a bound.
+    fn fold(&mut self, rate: Option<u64>, each: &mut dyn FnMut(&Folded)) -> Result<()> {
+        let mut at = Some((0, 0));
+        while let Some(from) = at {
+            let begun = Instant::now();
+            let request = Request::Fold { inodes: self.inodes.clone(), from };
+            let Reply::Folded { folded, next } = self.client.ask_and_wait(&request)? else {
+                return Err(self.client.misunderstood());
+            };
+            each(&folded);
+            at = next;
+            if let Some(rate) = rate.filter(|rate| *rate > 0) {
+                let due = Duration::from_secs_f64(folded.logical_bytes as f64 / rate as f64);
+                std::thread::sleep(due.saturating_sub(begun.elapsed()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn tell(args: &Fold, folded: &Folded) -> Result<()> {
+    if args.output.json {
+        return super::print_json(&json!({ "folded": folded }));
+    }
+    let size = |bytes: u64| if args.output.exact { bytes.to_string() } else { units::size(bytes) };
+    if args.output.script {
+        let Folded { pages, recoded, before_bytes, after_bytes, written_bytes, .. } = folded;
+        println!("{pages}\t{recoded}\t{before_bytes}\t{after_bytes}\t{written_bytes}");
+        return Ok(());
+    }
+    println!(
+        "{} of {} pages became shorter: {} instead of {}; {} written",
+        folded.recoded,
+        folded.pages,
+        size(folded.after_bytes),
+        size(folded.before_bytes),
+        size(folded.written_bytes)
+    );
+    Ok(())
+}

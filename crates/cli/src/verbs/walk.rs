@@ -1,0 +1,96 @@
+//! All regular files below paths on mounted pools, by the server that serves them.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::control::{Client, Reply, Request};
+use crate::failure::{Context, Result};
+use crate::progress::Progress;
+use crate::table::printable;
+use crate::target;
+
+/// Files per question.
+const BATCH: usize = 4096;
+
+/// What is done with some files of one pool: their names and inode numbers.
+pub type Batch<'a> = &'a mut dyn FnMut(&mut Client, Vec<(PathBuf, u64)>) -> Result<()>;
+
+/// A walk over files, each once.
+pub struct Walk<'a> {
+    /// The server behind each device number.
+    clients: HashMap<u64, Client>,
+    /// Inodes that were met: a file with several names is met once.
+    seen: HashSet<(u64, u64)>,
+    progress: &'a Progress,
+    /// Names that could not be looked at, and why.
+    pub problems: Vec<String>,
+}
+
+impl<'a> Walk<'a> {
+    /// A walk that counts files on `progress`.
+    pub fn new(progress: &'a Progress) -> Self {
+        Self { clients: HashMap::new(), seen: HashSet::new(), progress, problems: Vec::new() }
+    }
+
+    /// Everything at and below one path, on its own mount.
+    pub fn path(&mut self, path: &Path, each: Batch<'_>) -> Result<()> {
+        let metadata = fs::symlink_metadata(path).context(|| format!("cannot look at {}", shown(path)))?;
+        let device = metadata.dev();
+        if let Entry::Vacant(vacant) = self.clients.entry(device) {
+            let mut client = target::server(&target::mount_of(path)?.source)?;
+            // What was just written has no stored size yet.
+            match client.ask_and_wait(&Request::Sync {})? {
+                Reply::Done {} => {}
+                _ => return Err(client.misunderstood()),
+            }
+            vacant.insert(client);
+        }
+        let mut batch = Vec::new();
+        let mut stack = vec![(path.to_owned(), metadata)];
+        while let Some((path, metadata)) = stack.pop() {
+            if metadata.dev() != device {
+                continue;
+            }
+            if metadata.is_dir() {
+                self.children(&path, &mut stack);
+            } else if metadata.is_file() && self.seen.insert((device, metadata.ino())) {
+                self.progress.step(1);
+                batch.push((path, metadata.ino()));
+                if batch.len() == BATCH {
+                    self.hand_on(device, &mut batch, each)?;
+                }
+            }
+        }
+        self.hand_on(device, &mut batch, each)
+    }
+
+    fn hand_on(&mut self, device: u64, batch: &mut Vec<(PathBuf, u64)>, each: Batch<'_>) -> Result<()> {
+        match self.clients.get_mut(&device) {
+            Some(client) if !batch.is_empty() => each(client, std::mem::take(batch)),
+            _ => Ok(()),
+        }
+    }
+
+    fn children(&mut self, dir: &Path, stack: &mut Vec<(PathBuf, fs::Metadata)>) {
+        let entries = match fs::read_dir(dir) {
+            Ok(entries) => entries,
+            Err(error) => return self.problems.push(format!("cannot list {}: {error}", shown(dir))),
+        };
+        for entry in entries {
+            match entry.and_then(|entry| Ok((entry.path(), entry.metadata()?))) {
+                Ok(child) => stack.push(child),
+                // It went away while we looked.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => self.problems.push(format!("cannot look into {}: {error}", shown(dir))),
+            }
+        }
+    }
+}
+
+/// A path, fit for a terminal.
+pub fn shown(path: &Path) -> String {
+    printable(&path.to_string_lossy())
+}

@@ -1,0 +1,377 @@
+//! Coding again what is stored, with the present property and the models that there are by now: survivors of segments that are
+//! folded get other bytes at their addresses. Why so: docs/decisions/0015-coding-again.md.
+//!
+//! - R1: where records were coded again, the segment is marked, and a page's record that dies is accounted for with its length
+//!   in the directory ([`crate::dataset::Shared::free_pages`]).
+//! - R2: a segment moves, and the tree's pointers to its records get their new lengths, in one instant that no cut divides: with
+//!   the log's lock and the gate closed. The log says nothing of either (G4).
+//! - R3: models that records were coded away from stay until the pool is opened again.
+
+use std::collections::{BTreeMap, HashMap};
+
+use rayon::prelude::*;
+
+use super::commit::encode_page;
+use super::fold::{OUTPUT_CHUNKS, Packer, Survivor, move_to};
+use super::models::Current;
+use super::{Maintenance, Pool};
+use crate::dataset::{Commit, Dataset, count};
+use crate::limits::CHUNK_BYTES;
+use crate::record::{Compression, decode, model_of};
+use crate::segment::{Move, Segment};
+use crate::{Addr, Error, Ptr, Result, segment};
+
+/// Pages that one call looks at.
+const CALL_PAGES: usize = 16 << 10;
+/// Pages that are coded again between two checkpoints.
+const PASS_PAGES: usize = 8 << 10;
+/// Records of an object that are coded by way of trial.
+const TRIALS: usize = 16;
+/// A record has to become shorter by one part in so many.
+const RECORD_GAIN: usize = 32;
+/// A segment moves if it becomes smaller by one part in so many.
+const SEGMENT_GAIN: u64 = 50;
+/// Page numbers that are looked up at a time.
+const LOOKUP_PAGES: usize = 1024;
+
+/// Consecutive pages of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageRange {
+    /// The object.
+    pub object: u64,
+    /// First page.
+    pub from: u64,
+    /// One past the last page.
+    pub to: u64,
+}
+
+/// What coding again did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecodeReport {
+    /// Stored pages that were looked at.
+    pub pages: u64,
+    /// Their length before compression, in bytes.
+    pub logical_bytes: u64,
+    /// Of these, pages that have shorter records now.
+    pub recoded: u64,
+    /// Length of their records before, in bytes.
+    pub before_bytes: u64,
+    /// Length of their records now, in bytes.
+    pub after_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Where to go on: position among the ranges, and page. `None`: all were looked at.
+    pub next: Option<(usize, u64)>,
+}
+
+/// A page that may be coded again.
+#[derive(Clone, Copy)]
+struct Target {
+    object: u64,
+    page: u64,
+    record_size: u32,
+    ptr: Ptr,
+}
+
+/// How pages are coded.
+struct Plan {
+    compression: Compression,
+    models: Current,
+    /// By segment and slot.
+    targets: BTreeMap<u64, HashMap<u32, Target>>,
+}
+
+/// A segment with other bytes.
+struct Recoded {
+    survivors: Vec<Survivor>,
+    /// The pages whose records are shorter now, and how long they are.
+    pages: Vec<(Target, u32)>,
+    /// Models that records were coded away from.
+    left: Vec<u32>,
+}
+
+impl Recoded {
+    fn before_bytes(&self) -> u64 {
+        self.pages.iter().map(|(target, _)| u64::from(target.ptr.len_bytes)).sum()
+    }
+
+    fn after_bytes(&self) -> u64 {
+        self.pages.iter().map(|(_, len_bytes)| u64::from(*len_bytes)).sum()
+    }
+}
+
+impl Pool {
+    /// Codes pages again that are stored, as far as that makes them shorter; from `from` on (position among `ranges`, and page),
+    /// as far as one call goes. Everything that was accepted before is written first. Pages of the last few MiB of the log may be
+    /// left as they are.
+    ///
+    /// # Errors
+    /// Of reading and writing; [`Error::NoSpace`] where there is not a free chunk to write to.
+    pub fn recode(&self, ranges: &[PageRange], from: (usize, u64)) -> Result<RecodeReport> {
+        self.shared.check_writable()?;
+        self.commit(false)?;
+        let mut report = RecodeReport::default();
+        let targets = self.targets(ranges, from, &mut report)?;
+        report.pages = targets.len() as u64;
+        report.logical_bytes = targets.iter().map(|target| u64::from(target.record_size)).sum();
+        let mut plan = self.plan(&targets)?;
+        self.before_window(&plan)?;
+        let mut state = self.maintenance.lock();
+        while let Some(first) = plan.targets.keys().next().copied() {
+            self.recode_pass(&state, &mut plan, &mut report)?;
+            self.checkpoint_locked(&mut state, false)?;
+            if plan.targets.contains_key(&first) {
+                return Err(Error::NoSpace(
+                    "there is no free chunk to fold to; delete something or add a device".into(),
+                ));
+            }
+            // Commits that wait for room, and folds, have their turn.
+            parking_lot::MutexGuard::bump(&mut state);
+        }
+        Ok(report)
+    }
+
+    /// The stored pages of the ranges, up to what one call looks at.
+    fn targets(
+        &self,
+        ranges: &[PageRange],
+        from: (usize, u64),
+        report: &mut RecodeReport,
+    ) -> Result<Vec<Target>> {
+        let mut targets = Vec::new();
+        for (at, range) in ranges.iter().enumerate().skip(from.0) {
+            let record_size = self.dataset.record_size(range.object)?;
+            let end = range.to.min(self.dataset.end_page(range.object)?);
+            let mut page = range.from.max(if at == from.0 { from.1 } else { 0 });
+            while page < end && record_size > 0 {
+                if targets.len() >= CALL_PAGES {
+                    report.next = Some((at, page));
+                    return Ok(targets);
+                }
+                let mut ptrs =
+                    vec![None; LOOKUP_PAGES.min(usize::try_from(end - page).unwrap_or(LOOKUP_PAGES))];
+                self.dataset.tree.pages(range.object, page, &mut ptrs)?;
+                let found = (page..).zip(&ptrs).filter_map(|(page, ptr)| Some((page, (*ptr)?)));
+                targets.extend(found.map(|(page, ptr)| Target {
+                    object: range.object,
+                    page,
+                    record_size,
+                    ptr,
+                }));
+                page += ptrs.len() as u64;
+                if ptrs.iter().all(Option::is_none) {
+                    page = self.dataset.next_data(range.object, page)?.unwrap_or(end);
+                }
+            }
+        }
+        Ok(targets)
+    }
+
+    /// Leaves away the objects that do not gain.
+    fn plan(&self, targets: &[Target]) -> Result<Plan> {
+        let compression = *self.shared.compression.read();
+        let mut plan = Plan { compression, models: Current::new(), targets: BTreeMap::new() };
+        for of_object in targets.chunk_by(|a, b| a.object == b.object) {
+            let Some(first) = of_object.first() else { continue };
+            if compression.model_level().is_some()
+                && let Some(current) = self.current_model(first.object)
+            {
+                plan.models.insert(first.object, current);
+            }
+            if self.gains(of_object, &plan)? {
+                for target in of_object {
+                    let segment = plan.targets.entry(target.ptr.addr.segment()).or_default();
+                    segment.insert(target.ptr.addr.slot(), *target);
+                }
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Whether any of a few pages, spread over `targets`, becomes shorter.
+    fn gains(&self, targets: &[Target], plan: &Plan) -> Result<bool> {
+        let step = targets.len().div_ceil(TRIALS).max(1);
+        for target in targets.iter().step_by(step) {
+            let record = match self.shared.read_record(target.ptr.addr) {
+                Ok(record) => record,
+                // Overwritten or deleted meanwhile; or damaged, which is for `check` to tell.
+                Err(Error::Corrupt { .. }) => continue,
+                Err(error) => return Err(error),
+            };
+            if self.shorter(&record, target, plan).is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The shorter record of a page, if there is one.
+    fn shorter(&self, record: &[u8], target: &Target, plan: &Plan) -> Option<Vec<u8>> {
+        let mut page = vec![0; target.record_size as usize];
+        if let Err(error) = decode(record, &*self.shared, &mut page) {
+            tracing::error!(%error, record = %target.ptr.addr, "a record that cannot be decoded is not coded again");
+            return None;
+        }
+        let (shorter, _) = encode_page(target.object, &page, plan.compression, &plan.models)?;
+        (shorter.len() + record.len().div_ceil(RECORD_GAIN) <= record.len()).then_some(shorter)
+    }
+
+    /// The log since the last checkpoint cannot be folded: what lies there needs one, and the open segment closed.
+    fn before_window(&self, plan: &Plan) -> Result<()> {
+        let mut state = self.maintenance.lock();
+        let Some((last, _)) = plan.targets.last_key_value() else { return Ok(()) };
+        if *last < state.window_start.segment {
+            return Ok(());
+        }
+        {
+            let mut log = self.log.lock();
+            self.check_failed()?;
+            if log.writer.position().segment == *last {
+                let rolled = log.writer.roll();
+                match rolled {
+                    Ok(()) => {}
+                    // Then the last few MiB stay as they are.
+                    Err(Error::NoSpace(_)) => return Ok(()),
+                    Err(error) => {
+                        self.shared.fail(&error);
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        self.checkpoint_locked(&mut state, false)
+    }
+
+    /// Takes segments off the plan, codes their records again, and moves them.
+    fn recode_pass(&self, state: &Maintenance, plan: &mut Plan, report: &mut RecodeReport) -> Result<()> {
+        self.shared.check_writable()?;
+        let spare = self.chunks.free().saturating_sub(2).min(OUTPUT_CHUNKS);
+        let mut packer = Packer::new(self);
+        let packed = self.pack_recoded(state, plan, spare, &mut packer);
+        let published = packed.and_then(|moved| {
+            packer.finish()?;
+            moved.into_iter().try_for_each(|(id, to, recoded)| self.publish_recoded(id, to, &recoded, report))
+        });
+        let published = published.inspect_err(|error| self.shared.fail(error));
+        for chunk in &packer.chunks {
+            self.chunks.release(*chunk);
+        }
+        report.written_bytes += packer.written_bytes;
+        count(&self.shared.counters.fold_bytes, packer.written_bytes);
+        published
+    }
+
+    fn pack_recoded(
+        &self,
+        state: &Maintenance,
+        plan: &mut Plan,
+        spare: u64,
+        packer: &mut Packer<'_>,
+    ) -> Result<Vec<(u64, Move, Recoded)>> {
+        let mut moved = Vec::new();
+        let (mut pages, mut packed_bytes) = (0, 0);
+        while let Some((id, targets)) = plan.targets.pop_first() {
+            pages += targets.len();
+            let recoded = self.recode_segment(state, id, &targets, plan)?;
+            if let Some(recoded) = recoded {
+                let bytes: u64 = recoded.survivors.iter().map(|(_, _, bytes)| bytes.len() as u64 + 16).sum();
+                if packed_bytes + bytes > spare * CHUNK_BYTES / 8 * 7 {
+                    plan.targets.insert(id, targets);
+                    break;
+                }
+                packed_bytes += bytes;
+                let parts = match packer.pack(id, &recoded.survivors) {
+                    Ok(parts) => parts,
+                    // A commit took the chunk.
+                    Err(Error::NoSpace(_)) => {
+                        plan.targets.insert(id, targets);
+                        break;
+                    }
+                    Err(error) => return Err(error),
+                };
+                moved.push((id, move_to(parts, &recoded.survivors, true), recoded));
+            }
+            if pages >= PASS_PAGES {
+                break;
+            }
+        }
+        Ok(moved)
+    }
+
+    /// The survivors of a segment, those among `targets` coded again. `None`: it is not worth moving.
+    fn recode_segment(
+        &self,
+        state: &Maintenance,
+        id: u64,
+        targets: &HashMap<u32, Target>,
+        plan: &Plan,
+    ) -> Result<Option<Recoded>> {
+        let Some(segment) = self.shared.segments.get(id).filter(is_closed) else {
+            return Ok(None);
+        };
+        if id >= state.window_start.segment {
+            return Ok(None);
+        }
+        let mut survivors = match self.survivors(&segment) {
+            Ok(survivors) => survivors,
+            Err(error @ Error::Corrupt { .. }) => {
+                tracing::error!(%error, segment = id, "a damaged segment is not coded again");
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let before: u64 = survivors.iter().map(|(_, _, bytes)| bytes.len() as u64).sum();
+        let coded: Vec<Option<(Target, u32, Option<u32>)>> = survivors
+            .par_iter_mut()
+            .map(|(slot, checksum, bytes)| {
+                let target = targets.get(slot)?;
+                let shorter = self.shorter(bytes, target, plan)?;
+                let left = model_of(bytes);
+                *checksum = segment::seal(Addr::new(id, *slot), &shorter);
+                let len_bytes = shorter.len() as u32;
+                let ptr = Ptr { len_bytes: bytes.len() as u32, ..target.ptr };
+                *bytes = shorter;
+                Some((Target { ptr, ..*target }, len_bytes, left))
+            })
+            .collect();
+        let mut left: Vec<u32> = coded.iter().flatten().filter_map(|(_, _, left)| *left).collect();
+        left.sort_unstable();
+        left.dedup();
+        let pages = coded.into_iter().flatten().map(|(target, len_bytes, _)| (target, len_bytes)).collect();
+        let recoded = Recoded { survivors, pages, left };
+        let gain = recoded.before_bytes() - recoded.after_bytes();
+        Ok((gain * SEGMENT_GAIN >= before.max(1)).then_some(recoded))
+    }
+
+    /// R2.
+    fn publish_recoded(&self, id: u64, to: Move, recoded: &Recoded, report: &mut RecodeReport) -> Result<()> {
+        let mut pages: Vec<(u64, u64, Ptr)> = recoded
+            .pages
+            .iter()
+            .map(|(target, len_bytes)| {
+                (target.object, target.page, Ptr { len_bytes: *len_bytes, ..target.ptr })
+            })
+            .collect();
+        pages.sort_unstable_by_key(|(object, page, _)| (*object, *page));
+        let log = self.log.lock();
+        self.check_failed()?;
+        let gate = self.shared.gate.write();
+        recoded.left.iter().for_each(|model| self.shared.models.keep(*model));
+        self.relocate(id, to)?;
+        for of_object in pages.chunk_by(|a, b| a.0 == b.0) {
+            let Some((object, _, _)) = of_object.first() else { continue };
+            let lens: Vec<(u64, Ptr)> = of_object.iter().map(|(_, page, ptr)| (*page, *ptr)).collect();
+            self.dataset.restate(*object, &lens)?;
+        }
+        drop(gate);
+        drop(log);
+        report.recoded += recoded.pages.len() as u64;
+        report.before_bytes += recoded.before_bytes();
+        report.after_bytes += recoded.after_bytes();
+        Ok(())
+    }
+}
+
+fn is_closed(segment: &Segment) -> bool {
+    segment.parts.iter().all(|part| part.directory.is_some())
+}
