@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 from . import proc
 from .ledger import Run, is_mounted, unmount
 from .paths import pagefold
 from .storage import Place, Usage
+
+
+QUIET_S = 5
+"""Models are learned one after the other, with rests in between: none in so many seconds is the end of it."""
 
 
 class Pool(Place):
@@ -114,6 +119,18 @@ class Pool(Place):
     def used_bytes(self) -> int:
         self.pagefold("sync", self.pool)
         return int(self.figures()["used_bytes"])
+
+    def settle(self) -> None:
+        """With models of pages: waits until no more are learned, and codes what was stored before them."""
+        if not self.compression.startswith("page"):
+            return
+        models, quiet_since = -1, time.monotonic()
+        while time.monotonic() < quiet_since + QUIET_S:
+            time.sleep(0.2)
+            now = self.figures("status")["models"]
+            if now != models:
+                models, quiet_since = now, time.monotonic()
+        self.pagefold("fold", self.pool, timeout_s=600)
 
     def usage(self, paths: list[Path]) -> Usage:
         total = json.loads(self.pagefold("du", "--json", *paths))["total"]

@@ -79,6 +79,9 @@ class Place:
     def check(self) -> None:
         """Verifies the unmounted file system with its own tool; raises if that finds anything."""
 
+    def settle(self) -> None:
+        """Brings what was written into the form in which the place would keep it; nothing in most."""
+
     def used_bytes(self) -> int:
         """Physical bytes in use, data and metadata, everything written before having been synced."""
         os.sync()

@@ -66,7 +66,8 @@ QUERIES = [
 
 FOOTNOTE = """\
   Ratio: logical size / what it takes. Pagefold: the live database, each 8 KiB page readable alone. Elsewhere: the
-  same files copied; btrfs (zlib:3, zstd:3) compresses 128 KiB at once, zfs-fuse has recordsize=8K, compression=gzip.
+  same files copied; pagefold-page has models learned from them, and was folded (also each page alone); btrfs (zlib:3,
+  zstd:3) compresses 128 KiB at once, zfs-fuse has recordsize=8K, compression=gzip.
 """
 
 
@@ -192,7 +193,7 @@ def compare_all(
         here = compare.measure("pagefold" if where.is_pagefold else where.name, where, data, files, empty)
         here.total_physical -= others(where, data, files).physical
     columns = [here]
-    candidates = compare.rivals(run, IMAGE_BYTES)
+    candidates = compare.rivals(run, IMAGE_BYTES, where)
     zfs = compare.zfs(run, IMAGE_BYTES)
     if isinstance(zfs, str):
         print(f"  - zfs-fuse is left out: {zfs}")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .. import ui
 from ..ledger import Run
+from ..pool import Pool
 from ..postgres import Postgres
 from ..storage import LoopFs, Place, Usage, ZfsFuse
 
@@ -72,9 +73,11 @@ def measure(title: str, where: Place, root: Path, files: dict[str, list[Path]], 
     return column
 
 
-def rivals(run: Run, image_bytes: int) -> list[tuple[str, Place]]:
-    """The file systems to compare with, one at a time on the disc."""
+def rivals(run: Run, image_bytes: int, here: Place) -> list[tuple[str, Place]]:
+    """The file systems to compare with, one at a time on the disc: first Pagefold with models of pages, unless it is `here`."""
+    page = [] if here.name == "pagefold-page" else [("pagefold-page", Pool(run, image_bytes, compression="page"))]
     return [
+        *page,
         ("ext4", LoopFs(run, "ext4", image_bytes)),
         ("btrfs-lzo", LoopFs(run, "btrfs", image_bytes, "lzo")),
         ("btrfs-zlib", LoopFs(run, "btrfs", image_bytes, "zlib:3")),
@@ -93,6 +96,7 @@ def copy_and_measure(title: str, where: Place, source: Path, files: dict[str, li
                 shutil.copyfileobj(reader, writer, 1 << 20)
                 done += writer.tell()
             step.progress(done / total)
+        where.settle()
         return measure(title, where, root, files, where.empty_bytes)
 
 

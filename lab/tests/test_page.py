@@ -3,6 +3,9 @@ remount and every check of the database find its pages as they were."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from lab import load, proc, verify
 from lab.crash import crash_loses_nothing
 from lab.demo import HASH_FUNCTIONS
 from lab.demo import __file__ as demo_file
+from lab.paths import pagefold
 from lab.pool import Pool
 from lab.postgres import USER, Postgres
 
@@ -168,18 +172,62 @@ RELATIONS = ["events", "events_pkey", "events_at", "price_paid", "price_paid_pke
 
 def test_models_are_worth_it(server, pages, run):
     """The files of large relations as they came to be, what was written before the first model among them, against the same
-    files by zstd."""
+    files by zstd; then, after they have been folded under load, once more."""
     files = [path for relation in RELATIONS for path in server.relation_files(DATABASE, relation)]
     server.stop()
     with Pool(run, POOL_BYTES, compression="zstd") as other:
         copies = [copy(path, other.mountpoint) for path in files]
         zstd, page = other.usage(copies), pages.usage(files)
+        server.start()
+        with_load = load.pgbench_load(server, DATABASE)
+        try:
+            folded = json.loads(pages.pagefold("fold", "--json", *files, timeout_s=300))["folded"]
+            with_load.require_running()
+        finally:
+            with_load.stop()
+        again = pages.usage(files)
         for path, twin in zip(files, copies, strict=True):
             print(f"{path.name:>8}: zstd {other.usage([twin]).ratio:6.2f}, page {pages.usage([path]).ratio:6.2f}")
-    print(f"ratio: zstd {zstd.ratio:.2f}, page {page.ratio:.2f}")
-    assert zstd.logical == page.logical
+    print(f"ratio: zstd {zstd.ratio:.2f}, page {page.ratio:.2f}, folded {again.ratio:.2f}; {folded}")
+    assert zstd.logical == page.logical == again.logical
     assert page.ratio > 1.25 * zstd.ratio
+    assert again.ratio > 1.8 * zstd.ratio
+    assert folded["after_bytes"] * 2 < folded["before_bytes"]
+    verify.pgbench_balances(server, DATABASE)
+
+
+def test_pages_that_were_folded_are_as_they_were(server, pages):
+    expected = answers(server)
+    server.stop()
+    pages.crash()
+    pages.recover()
     server.start()
+    assert answers(server) == expected
+    verify.postgres_healthy(server, DATABASE)
+    verify.no_torn_pages(server.log)
+
+
+def test_crash_while_pages_are_folded(server, pages, run):
+    record = run.dir / "acknowledged-folding"
+    first = 1 + int(server.sql("SELECT coalesce(max(id), 0) FROM acknowledged", database=DATABASE))
+    server.sql("CREATE TABLE more AS SELECT * FROM lineitem; CREATE INDEX ON more (partkey, shipdate); CHECKPOINT", database=DATABASE)
+    expected = answers(server)
+    folding = None
+
+    def start():
+        nonlocal folding
+        client = load.acknowledged_postgres(server, DATABASE, record, first)
+        argv = [pagefold(), "fold", "--rate", "40M", pages.pool]
+        folding = subprocess.Popen(argv, env={**os.environ, **pages.environment}, stderr=subprocess.PIPE, text=True)
+        return load.pgbench_load(server, DATABASE), client
+
+    crash_under_load(pages, server, start, 2.0)
+    said = folding.communicate(timeout=60)[1]
+    assert folding.returncode != 0 and "lost the server" in said, f"folding ended before the crash: {said}"
+    verify.acknowledged_postgres(server, DATABASE, record)
+    assert answers(server) == expected
+    verify.postgres_healthy(server, DATABASE)
+    verify.no_torn_pages(server.log)
 
 
 def copy(path: Path, target: Path) -> Path:

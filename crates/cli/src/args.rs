@@ -428,6 +428,11 @@ pub struct Analyze {
     /// Write a page with plots to this file.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// How to print.
+    #[command(flatten)]
+    pub output: Output,
+}
+
 /// See [`Verb::Fold`].
 #[derive(Args, Debug)]
 pub struct Fold {

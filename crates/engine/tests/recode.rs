@@ -77,7 +77,7 @@ fn recode(pool: &Pool, ranges: &[PageRange]) -> RecodeReport {
     let mut all = RecodeReport::default();
     let mut at = Some((0, 0));
     while let Some(from) = at {
-        let report = pool.recode(ranges, from).unwrap();
+        let report = pool.recode(ranges, from, 400).unwrap();
         all.pages += report.pages;
         all.recoded += report.recoded;
         all.before_bytes += report.before_bytes;
@@ -177,7 +177,7 @@ fn a_crash_undoes_it_or_not_and_what_was_shared_meanwhile_is_accounted_for() {
         let device = Arc::new(device.crash(&mut |_| 0));
         let pool = open(&device, calls);
         device.cut_after(calls);
-        let failed = pool.recode(&[whole(5)], (0, 0)).is_err();
+        let failed = pool.recode(&[whole(5)], (0, 0), 16 << 10).is_err();
         let _ = pool.dataset().apply(&[Change::Share {
             from_object: 5,
             from_page: 0,
@@ -218,6 +218,24 @@ fn the_property_decides_and_nothing_becomes_longer() {
         pool.set_compression(compression.parse().unwrap());
         assert_eq!(recode(&pool, &[whole(5)]).recoded, 0);
     }
+    assert_holds(&pool, 5, &pages);
+    assert_sound(&pool);
+}
+
+#[test]
+fn objects_whose_model_came_late_are_known_until_they_are_coded_again() {
+    let (_, pool, pages) = before_the_model();
+    assert_eq!(pool.late(), [(5, 0)]);
+    write(&pool, 5, 0, &pages[..10]);
+    assert_eq!(pool.late(), [(5, 10)]);
+    let mut at = 0;
+    for step in 1..=4 {
+        let next = pool.recode_late(5, at, 200).unwrap();
+        assert_eq!(next.is_none(), step == 4, "700 pages");
+        at = next.unwrap_or(at);
+    }
+    assert_eq!(pool.late(), []);
+    assert_eq!(modelled(&pool, 5), PAGES as usize);
     assert_holds(&pool, 5, &pages);
     assert_sound(&pool);
 }

@@ -7,7 +7,7 @@ use pagefold_engine::Error;
 use pagefold_engine::dataset::{Change, Commit};
 use pagefold_engine::device::{Device, Fault, SimDevice};
 use pagefold_engine::pool::{
-    CreateOptions, Flight, Guid, LearnOptions, OpenOptions, PageRange, Pool, create_on,
+    CALL_PAGES, CreateOptions, Flight, Guid, LearnOptions, OpenOptions, PageRange, Pool, create_on,
 };
 use pagefold_engine::record::Compression;
 use pagefold_engine::segment::Devices;
@@ -393,7 +393,7 @@ impl<'a> Sim<'a> {
         let mut recoded = 0;
         let recode = |pool: &Pool| {
             pool.set_compression(again);
-            let report = pool.recode(&ranges, (0, 0));
+            let report = pool.recode(&ranges, (0, 0), CALL_PAGES);
             pool.set_compression(now);
             match report {
                 Ok(report) => recoded = report.recoded,

@@ -156,6 +156,7 @@ const TABLES_ON: &[System] = &[
     System::Btrfs("zstd"),
     System::Pagefold("lz4"),
     System::Pagefold("zstd"),
+    System::Pagefold("page"),
 ];
 
 /// Volumes of [`TABLES_ON`] and of those beside, each with a copy of PostgreSQL's `cluster` in `pg`.

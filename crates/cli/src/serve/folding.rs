@@ -1,6 +1,6 @@
 //! Answers about how files are stored, and coding them again.
 
-use pagefold_engine::pool::{PageKind, PageRange, Survey};
+use pagefold_engine::pool::{CALL_PAGES, PageKind, PageRange, Survey};
 use pagefold_fs::Ino;
 
 use super::server::Server;
@@ -26,7 +26,7 @@ impl Server {
             PageRange { object, from: 0, to: if object == 0 { 0 } else { u64::MAX } }
         };
         let ranges: Vec<PageRange> = inodes.iter().map(range).collect();
-        match self.pool.recode(&ranges, from) {
+        match self.pool.recode(&ranges, from, CALL_PAGES) {
             Ok(report) => Reply::Folded {
                 folded: Folded {
                     pages: report.pages,

@@ -32,6 +32,7 @@ pub fn list(args: &Pools) -> Result<()> {
         ("CAP", Align::Right),
         ("LOGICAL", Align::Right),
         ("RATIO", Align::Right),
+        ("MODELS", Align::Right),
         ("STATE", Align::Left),
         ("MOUNTPOINT", Align::Left),
     ]);
@@ -42,6 +43,7 @@ pub fn list(args: &Pools) -> Result<()> {
             let state = pool.state.clone();
             table.row(vec![
                 name,
+                unknown(),
                 unknown(),
                 unknown(),
                 unknown(),
@@ -61,6 +63,7 @@ pub fn list(args: &Pools) -> Result<()> {
             show.percent(pool.used_bytes, pool.capacity_bytes),
             show.size(pool.logical_bytes),
             show.ratio(pool.logical_bytes, pool.used_bytes),
+            pool.models.to_string(),
             pool.state.clone(),
             mountpoint(pool),
         ]);

@@ -1,8 +1,9 @@
 //! The pool's background work: commits at least every second, checkpoints, folding.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{LearnOptions, Pool};
 use crate::dataset::Commit;
@@ -14,6 +15,12 @@ const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(200);
 /// Learning takes one part in so many of a core's time at most.
 const LEARNING_SHARE: u32 = 4;
+/// An object whose model came late is coded again once nothing was written to it for so long.
+const QUIET: Duration = Duration::from_secs(3);
+/// Pages that are coded again at a time.
+const LATE_PAGES: usize = 2048;
+/// Coding again takes one part in so many of the time; it runs on several cores.
+const RECODING_SHARE: u32 = 8;
 /// Folding in the background keeps this share of the chunks free, in parts of a hundred.
 const FREE_PERCENT: u64 = 15;
 
@@ -89,9 +96,10 @@ impl Pool {
         }
     }
 
-    /// Learns models, and rests in between, so that learning takes a share of one core's time.
+    /// Learns models, codes again what was stored before them, and rests in between, so that it takes a share of one core's time.
     fn learning_loop(&self) {
         let mut rest = MAINTENANCE_INTERVAL;
+        let mut late = Late::default();
         loop {
             // In short steps, so that it ends soon after it is told to.
             std::thread::sleep(rest.min(MAINTENANCE_INTERVAL));
@@ -102,11 +110,21 @@ impl Pool {
             if !rest.is_zero() {
                 continue;
             }
-            let begun = std::time::Instant::now();
-            if let Err(error) = self.learn(&LearnOptions::default()) {
-                tracing::error!(%error, "learning a model in the background failed");
-            }
-            rest = (begun.elapsed() * (LEARNING_SHARE - 1)).max(MAINTENANCE_INTERVAL);
+            let begun = Instant::now();
+            let share = match self.learn(&LearnOptions::default()) {
+                Ok(Some(_)) => LEARNING_SHARE,
+                Ok(None) => {
+                    if let Err(error) = late.step(self, begun) {
+                        tracing::error!(%error, "coding pages again in the background failed");
+                    }
+                    RECODING_SHARE
+                }
+                Err(error) => {
+                    tracing::error!(%error, "learning a model in the background failed");
+                    LEARNING_SHARE
+                }
+            };
+            rest = (begun.elapsed() * (share - 1)).max(MAINTENANCE_INTERVAL);
         }
     }
 
@@ -144,6 +162,46 @@ impl Pool {
         let outside = total.saturating_sub(self.chunks.free() * CHUNK_BYTES);
         let dead = outside.saturating_sub(self.shared.segments.used_bytes());
         dead > total / 50
+    }
+}
+
+/// Objects whose model came after some of their pages, until they have been quiet for a while and are coded again.
+#[derive(Default)]
+struct Late {
+    /// Pages written to each when that number last changed, and when that was seen.
+    seen: BTreeMap<u64, (u64, Instant)>,
+    /// What is being coded again, and from which page on.
+    at: Option<(u64, u64)>,
+}
+
+impl Late {
+    /// Some pages of one object, if any is quiet.
+    fn step(&mut self, pool: &Pool, now: Instant) -> Result<()> {
+        let (object, from) = match self.at {
+            Some(at) => at,
+            None => match self.quiet(pool, now) {
+                Some(object) => (object, 0),
+                None => return Ok(()),
+            },
+        };
+        self.at = None;
+        self.at = pool.recode_late(object, from, LATE_PAGES)?.map(|next| (object, next));
+        Ok(())
+    }
+
+    fn quiet(&mut self, pool: &Pool, now: Instant) -> Option<u64> {
+        let late = pool.late();
+        self.seen.retain(|object, _| late.iter().any(|(of, _)| of == object));
+        let mut found = None;
+        for (object, written) in late {
+            let (before, since) = *self.seen.entry(object).or_insert((written, now));
+            if before != written {
+                self.seen.insert(object, (written, now));
+            } else if now.duration_since(since) >= QUIET {
+                found = found.or(Some(object));
+            }
+        }
+        found
     }
 }
 

@@ -40,7 +40,7 @@ pub use group::Flight;
 pub use label::{Guid, Label};
 pub use models::{LearnOptions, Learned};
 pub use open::{CACHE_BYTES_DEFAULT, OpenOptions, ReplayReport};
-pub use recode::{PageRange, RecodeReport};
+pub use recode::{CALL_PAGES, PageRange, RecodeReport};
 pub use scan::{Found, FoundState, scan};
 pub use status::{DeviceStatus, Status, Totals};
 pub use survey::{PageKind, Survey};

@@ -4,7 +4,7 @@
 //! no lock while it reads and learns, and one call learns at most one model, so that whoever calls it decides how much time
 //! goes there. What it does follows from the state of the pool alone.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -87,6 +87,8 @@ impl Watched {
 #[derive(Default)]
 pub(super) struct Watch {
     objects: BTreeMap<u64, Watched>,
+    /// Objects whose model came after some of their pages.
+    pub(super) late: BTreeSet<u64>,
 }
 
 impl Watch {
@@ -101,6 +103,11 @@ impl Watch {
         } else {
             watched.others += 1;
         }
+    }
+
+    /// Pages of an object that were written since its model was adopted.
+    pub(super) fn written(&self, object: u64) -> u64 {
+        self.objects.get(&object).map_or(0, Watched::pages)
     }
 
     /// Forgets the half that has been written least: most of it is small, or deleted.
@@ -182,7 +189,10 @@ impl Pool {
         let deleted = self.dataset.usage(object).is_ok_and(|usage| usage.pages == 0);
         let mut watch = self.watch.lock();
         match &learned {
-            Ok(Some(_)) => drop(watch.objects.remove(&object)),
+            Ok(Some(_)) => {
+                watch.objects.remove(&object);
+                watch.late.insert(object);
+            }
             _ if deleted => drop(watch.objects.remove(&object)),
             Ok(None) | Err(_) => {
                 if let Some(watched) = watch.objects.get_mut(&object) {

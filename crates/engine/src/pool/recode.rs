@@ -21,8 +21,8 @@ use crate::record::{Compression, decode, model_of};
 use crate::segment::{Move, Segment};
 use crate::{Addr, Error, Ptr, Result, segment};
 
-/// Pages that one call looks at.
-const CALL_PAGES: usize = 16 << 10;
+/// Pages that one call of a person's `fold` looks at.
+pub const CALL_PAGES: usize = 16 << 10;
 /// Pages that are coded again between two checkpoints.
 const PASS_PAGES: usize = 8 << 10;
 /// Records of an object that are coded by way of trial.
@@ -101,17 +101,41 @@ impl Recoded {
 }
 
 impl Pool {
+    /// Objects whose model was learned after some of their pages had been stored, each with the number of pages written since.
+    pub fn late(&self) -> Vec<(u64, u64)> {
+        let watch = self.watch.lock();
+        watch.late.iter().map(|object| (*object, watch.written(*object))).collect()
+    }
+
+    /// Codes up to `pages_max` pages of such an object again, from page `from` on. `None`: all of them were looked at.
+    ///
+    /// # Errors
+    /// As [`Pool::recode`].
+    pub fn recode_late(&self, object: u64, from: u64, pages_max: usize) -> Result<Option<u64>> {
+        let range = PageRange { object, from: 0, to: u64::MAX };
+        let wanted = self.shared.compression.read().model_level().is_some();
+        let next = if wanted {
+            self.recode(&[range], (0, from), pages_max).map(|report| report.next)
+        } else {
+            Ok(None)
+        };
+        if !matches!(next, Ok(Some(_))) {
+            self.watch.lock().late.remove(&object);
+        }
+        Ok(next?.map(|(_, page)| page))
+    }
+
     /// Codes pages again that are stored, as far as that makes them shorter; from `from` on (position among `ranges`, and page),
-    /// as far as one call goes. Everything that was accepted before is written first. Pages of the last few MiB of the log may be
+    /// up to `pages_max` pages. Everything that was accepted before is written first. Pages of the last few MiB of the log may be
     /// left as they are.
     ///
     /// # Errors
     /// Of reading and writing; [`Error::NoSpace`] where there is not a free chunk to write to.
-    pub fn recode(&self, ranges: &[PageRange], from: (usize, u64)) -> Result<RecodeReport> {
+    pub fn recode(&self, ranges: &[PageRange], from: (usize, u64), pages_max: usize) -> Result<RecodeReport> {
         self.shared.check_writable()?;
         self.commit(false)?;
         let mut report = RecodeReport::default();
-        let targets = self.targets(ranges, from, &mut report)?;
+        let targets = self.targets(ranges, from, pages_max, &mut report)?;
         report.pages = targets.len() as u64;
         report.logical_bytes = targets.iter().map(|target| u64::from(target.record_size)).sum();
         let mut plan = self.plan(&targets)?;
@@ -136,6 +160,7 @@ impl Pool {
         &self,
         ranges: &[PageRange],
         from: (usize, u64),
+        pages_max: usize,
         report: &mut RecodeReport,
     ) -> Result<Vec<Target>> {
         let mut targets = Vec::new();
@@ -144,12 +169,13 @@ impl Pool {
             let end = range.to.min(self.dataset.end_page(range.object)?);
             let mut page = range.from.max(if at == from.0 { from.1 } else { 0 });
             while page < end && record_size > 0 {
-                if targets.len() >= CALL_PAGES {
+                let left = pages_max.saturating_sub(targets.len());
+                if left == 0 {
                     report.next = Some((at, page));
                     return Ok(targets);
                 }
-                let mut ptrs =
-                    vec![None; LOOKUP_PAGES.min(usize::try_from(end - page).unwrap_or(LOOKUP_PAGES))];
+                let here = usize::try_from(end - page).unwrap_or(LOOKUP_PAGES);
+                let mut ptrs = vec![None; LOOKUP_PAGES.min(left).min(here)];
                 self.dataset.tree.pages(range.object, page, &mut ptrs)?;
                 let found = (page..).zip(&ptrs).filter_map(|(page, ptr)| Some((page, (*ptr)?)));
                 targets.extend(found.map(|(page, ptr)| Target {
