@@ -239,3 +239,18 @@ fn objects_whose_model_came_late_are_known_until_they_are_coded_again() {
     assert_holds(&pool, 5, &pages);
     assert_sound(&pool);
 }
+
+#[test]
+fn what_is_coded_again_gets_a_model_first() {
+    let (device, pool) = new_pool("page-1");
+    let pages = heap(2);
+    write(&pool, 5, 0, &pages);
+    drop(pool);
+    // Who wrote these pages is forgotten: nobody learns from them by himself.
+    let pool = open(&device, 1);
+    assert_eq!(pool.learn(&LEARN).unwrap(), None);
+    let report = recode(&pool, &[whole(5)]);
+    assert_eq!((report.recoded, modelled(&pool, 5)), (PAGES, PAGES as usize));
+    assert_holds(&pool, 5, &pages);
+    assert_sound(&pool);
+}

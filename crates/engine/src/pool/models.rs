@@ -216,10 +216,26 @@ impl Pool {
         due.max_by_key(|(object, watched)| (watched.pages(), u64::MAX - **object)).map(|(object, _)| *object)
     }
 
+    /// Learns a model of an object that has none, if it is large enough and looks as if it would gain.
+    pub(super) fn learn_if_none(&self, object: u64) -> Result<Option<ModelId>> {
+        let level = self.shared.compression.read().model_level();
+        let Some(level) = level.filter(|_| self.shared.models.current(object).is_none()) else {
+            return Ok(None);
+        };
+        let adopted = self.learn_from(object, level, &LearnOptions::default())?;
+        if adopted.is_some() {
+            self.watch.lock().objects.remove(&object);
+        }
+        Ok(adopted)
+    }
+
     fn learn_from(&self, object: u64, level: u8, options: &LearnOptions) -> Result<Option<ModelId>> {
         let object_pages = self.dataset.usage(object)?.pages;
+        if object_pages < options.pages_min {
+            return Ok(None);
+        }
         let sampled = self.sample(object, options.sample_pages)?;
-        if object_pages < options.pages_min || sampled.is_empty() {
+        if sampled.is_empty() {
             return Ok(None);
         }
         let current = self.shared.models.current(object);

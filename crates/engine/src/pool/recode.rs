@@ -138,7 +138,7 @@ impl Pool {
         let targets = self.targets(ranges, from, pages_max, &mut report)?;
         report.pages = targets.len() as u64;
         report.logical_bytes = targets.iter().map(|target| u64::from(target.record_size)).sum();
-        let mut plan = self.plan(&targets)?;
+        let mut plan = self.plan(ranges, &targets)?;
         self.before_window(&plan)?;
         let mut state = self.maintenance.lock();
         while let Some(first) = plan.targets.keys().next().copied() {
@@ -193,12 +193,16 @@ impl Pool {
         Ok(targets)
     }
 
-    /// Leaves away the objects that do not gain.
-    fn plan(&self, targets: &[Target]) -> Result<Plan> {
+    /// Leaves away the objects that do not gain. Those that could have a model get it.
+    fn plan(&self, ranges: &[PageRange], targets: &[Target]) -> Result<Plan> {
         let compression = *self.shared.compression.read();
         let mut plan = Plan { compression, models: Current::new(), targets: BTreeMap::new() };
         for of_object in targets.chunk_by(|a, b| a.object == b.object) {
             let Some(first) = of_object.first() else { continue };
+            let begins = |range: &PageRange| range.object == first.object && first.page <= range.from;
+            if ranges.iter().any(begins) {
+                self.learn_if_none(first.object)?;
+            }
             if compression.model_level().is_some()
                 && let Some(current) = self.current_model(first.object)
             {
