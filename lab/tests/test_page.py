@@ -208,23 +208,19 @@ def test_pages_that_were_folded_are_as_they_were(server, pages):
 
 
 def test_crash_while_pages_are_folded(server, pages, run):
-    record = run.dir / "acknowledged-folding"
-    first = 1 + int(server.sql("SELECT coalesce(max(id), 0) FROM acknowledged", database=DATABASE))
     server.sql("CREATE TABLE more AS SELECT * FROM lineitem; CREATE INDEX ON more (partkey, shipdate); CHECKPOINT", database=DATABASE)
     expected = answers(server)
     folding = None
 
-    def start():
+    def start() -> load.Load:
         nonlocal folding
-        client = load.acknowledged_postgres(server, DATABASE, record, first)
         argv = [pagefold(), "fold", "--rate", "40M", pages.pool]
         folding = subprocess.Popen(argv, env={**os.environ, **pages.environment}, stderr=subprocess.PIPE, text=True)
-        return load.pgbench_load(server, DATABASE), client
+        return load.pgbench_load(server, DATABASE)
 
-    crash_under_load(pages, server, start, 2.0)
+    crash_loses_nothing(pages, server, DATABASE, run.dir / "acknowledged-folding", start, 2.0)
     said = folding.communicate(timeout=60)[1]
     assert folding.returncode != 0 and "lost the server" in said, f"folding ended before the crash: {said}"
-    verify.acknowledged_postgres(server, DATABASE, record)
     assert answers(server) == expected
     verify.postgres_healthy(server, DATABASE)
     verify.no_torn_pages(server.log)
