@@ -380,3 +380,22 @@ fn what_a_pool_holds_does_not_depend_on_the_cache() {
     };
     assert_eq!(capacity(64 << 20), capacity(4 << 30));
 }
+
+#[test]
+fn changed_tree_nodes_keep_within_their_share_of_memory() {
+    // In a pool of this size checkpoints are due at 2 MiB; nothing but commits makes them here.
+    let (_device, pool) = fresh(144 * MIB);
+    let mut most = 0;
+    let mut page = vec![0; PAGE as usize];
+    for n in 0..250_000_u64 {
+        let scattered = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        page[..8].copy_from_slice(&scattered.to_le_bytes());
+        write(&pool, 5, scattered >> 37, &page);
+        if n % 500 == 0 {
+            pool.sync().unwrap();
+            most = most.max(pool.status().unstored_tree_bytes);
+        }
+    }
+    assert!((2 * MIB..5 * MIB).contains(&most), "changed nodes took {most} bytes at most");
+    assert_clean(&pool);
+}

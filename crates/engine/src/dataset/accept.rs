@@ -185,7 +185,8 @@ impl LiveDataset {
         redo_bytes: u64,
         beyond: u64,
     ) -> Result<parking_lot::RwLockReadGuard<'_, ()>> {
-        if self.shared.dirty_bytes.load(Ordering::Relaxed) >= self.shared.bounds.dirty_hard_bytes {
+        if self.shared.dirty_bytes.load(Ordering::Relaxed) >= self.shared.dirty_limit.load(Ordering::Relaxed)
+        {
             self.shared.committer()?.commit(false)?;
         }
         let mut committed = false;

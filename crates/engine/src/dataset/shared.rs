@@ -44,7 +44,7 @@ pub struct Bounds {
     pub capacity_bytes: u64,
     /// Accepted page bytes at which the background committer is woken.
     pub dirty_soft_bytes: u64,
-    /// Accepted page bytes at which writers commit themselves.
+    /// Accepted page bytes at which writers commit themselves in any case.
     pub dirty_hard_bytes: u64,
 }
 
@@ -103,6 +103,9 @@ pub struct Shared {
     pub claimed_bytes: AtomicU64,
     /// Bytes of accepted pages in memory.
     pub dirty_bytes: AtomicU64,
+    /// At so many writers commit themselves: at most [`Bounds::dirty_hard_bytes`], less where each page changes a tree node
+    /// of its own.
+    pub dirty_limit: AtomicU64,
     /// Upper bound of the redo operations of accepted changes, in bytes.
     pub redo_bytes: AtomicU64,
     /// Number of accepted changes; read under the gate's write side it names a cut.
@@ -141,6 +144,7 @@ impl Shared {
             bounds,
             claimed_bytes: AtomicU64::default(),
             dirty_bytes: AtomicU64::default(),
+            dirty_limit: bounds.dirty_hard_bytes.into(),
             redo_bytes: AtomicU64::default(),
             accepted: AtomicU64::default(),
             in_flight: Mutex::default(),
@@ -240,7 +244,7 @@ impl Shared {
         let claimed = self.claimed_bytes.load(Ordering::Relaxed);
         let taken =
             self.segments.used_bytes().saturating_add(claimed).saturating_add(2 * ATOMIC_WRITE_MAX as u64);
-        dirty < self.bounds.dirty_hard_bytes / 2
+        dirty < self.dirty_limit.load(Ordering::Relaxed) / 2
             && redo < REDO_BYTES_MAX / 2
             && taken < self.bounds.capacity_bytes
             && !self.gate.is_locked_exclusive()

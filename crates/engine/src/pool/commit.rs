@@ -14,6 +14,8 @@ use crate::record::{Compression, Encoded, Encoder, ModelId, model_of};
 use crate::txg::{Rec, RecordKind};
 use crate::{Ptr, Result};
 
+/// Bytes of pages from which on a commit tells how the tree grows.
+const GROWTH_PAGES_MIN: u64 = 1 << 20;
 /// Fewer pages than this are encoded by the committing thread alone.
 const PARALLEL_PAGES: usize = 16;
 
@@ -33,10 +35,12 @@ impl Pool {
         accepted: u64,
         alone: bool,
     ) -> Result<()> {
+        let before = self.dataset.tree.dirty_bytes();
         let written = pending.map_or(Ok(false), |pending| self.write(log, pending, alone));
         match &written {
             Ok(durable) => {
                 if let Some(pending) = pending {
+                    self.note_growth(pending, before);
                     self.dataset.land(pending);
                 }
                 self.committed.fetch_max(accepted, Ordering::AcqRel);
@@ -50,6 +54,21 @@ impl Pool {
         *self.shared.in_flight.lock() = false;
         self.shared.landed.notify_all();
         written.map(drop)
+    }
+
+    /// Sees how much memory the tree took for the pages of a commit, and lets so many wait for the next as it can take.
+    fn note_growth(&self, pending: &Pending, tree_bytes_before: u64) {
+        let page_bytes: u64 = pending.pages.values().map(|page| page.len() as u64).sum();
+        let tree_bytes = self.dataset.tree.dirty_bytes().saturating_sub(tree_bytes_before);
+        // Values grow the tree when they are accepted, so that the commit of a few pages tells nothing.
+        if page_bytes < GROWTH_PAGES_MIN {
+            return;
+        }
+        let now = tree_bytes * 1024 / page_bytes;
+        let before = self.tree_growth.load(Ordering::Relaxed);
+        let growth = now.max(before - before / 8);
+        self.tree_growth.store(growth, Ordering::Relaxed);
+        self.shared.dirty_limit.store(self.sizing.dirty_limit(growth), Ordering::Relaxed);
     }
 
     /// Returns whether all of the log is on stable storage already.

@@ -313,9 +313,26 @@ impl Pool {
         Ok(())
     }
 
-    /// Sees to it that a commit finds free chunks: checkpoints, and folds if that is not enough.
+    /// Sees to it that changed tree nodes keep within their share of memory: waits for the checkpoint that is under way, or
+    /// makes one.
+    fn make_tree_room(&self) -> Result<()> {
+        let tree = &self.dataset.tree;
+        if tree.unstored_bytes() < self.sizing.unstored_tree_max() {
+            return Ok(());
+        }
+        let mut state = self.maintenance.lock();
+        if tree.dirty_bytes() >= self.sizing.dirty_tree_bytes {
+            self.checkpoint_locked(&mut state, false)?;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that a commit finds memory for tree nodes, and free chunks: checkpoints, and folds if that is not enough.
     pub(super) fn make_room(&self) -> Result<()> {
         use std::sync::atomic::Ordering;
+        if !self.shared.read_only.load(Ordering::Relaxed) {
+            self.make_tree_room()?;
+        }
         let wanted = self.sizing.commit_chunks(self.shared.dirty_bytes.load(Ordering::Relaxed));
         if self.chunks.free() >= wanted || self.shared.read_only.load(Ordering::Relaxed) {
             return Ok(());

@@ -95,6 +95,8 @@ pub struct Pool {
     passed: Condvar,
     /// Signalled when somebody waits for a committing thread.
     work: Condvar,
+    /// Memory of changed tree nodes that commits have made of each KiB of pages lately, in bytes.
+    tree_growth: AtomicU64,
     /// Accepted changes that are in the log, and that are durable.
     committed: AtomicU64,
     durable: AtomicU64,
@@ -151,7 +153,7 @@ impl Pool {
         let elsewhere = self.nodes.stats().used_bytes
             + self.shared.segments.directories_bytes()
             + self.shared.models.memory_bytes()
-            + self.dataset.tree.dirty_bytes()
+            + self.dataset.tree.unstored_bytes()
             + self.shared.dirty_bytes.load(Ordering::Relaxed);
         self.shared.cache.set_elsewhere(elsewhere);
     }

@@ -174,7 +174,7 @@ fn read_placed(devices: &Devices, addr: Addr, place: &Located, what: &str) -> Re
 
 /// What tree nodes, segment directories and models may take of the cache budget at most, in sixteenths. Records have what is left, see
 /// [`Pool::settle_caches`].
-const CACHE_SHARES: (u64, u64, u64) = (6, 2, 2);
+const CACHE_SHARES: (u64, u64, u64) = (4, 2, 2);
 
 impl Opening {
     fn load(
@@ -306,6 +306,7 @@ impl Opening {
             watch: Mutex::default(),
             passed: Condvar::new(),
             work: Condvar::new(),
+            tree_growth: 0.into(),
             committed: 0.into(),
             durable: 0.into(),
             signal: Mutex::new(Signal::default()),

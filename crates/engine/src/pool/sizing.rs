@@ -8,6 +8,10 @@ const INTERNAL_CHUNKS: u64 = 6;
 /// Parts of a hundred of the usable chunks that live records may take: folding needs dead space to gain from.
 const FILL_PERCENT: u64 = 95;
 
+/// So many bytes of accepted pages may always wait for a commit.
+const DIRTY_LIMIT_MIN: u64 = 512 << 10;
+/// Most memory that accepted pages may take.
+const DIRTY_BYTES_MAX: u64 = 64 << 20;
 /// Most memory that dirty tree nodes may take before a checkpoint is due, whatever the cache budget is.
 const DIRTY_TREE_BYTES_MAX: u64 = 128 << 20;
 
@@ -17,7 +21,8 @@ pub(super) struct Sizing {
     pub(super) bounds: Bounds,
     /// Chunks that only checkpoints and folding may use.
     pub(super) reserve_chunks: u64,
-    /// Dirty tree nodes in memory at which a checkpoint is due.
+    /// Dirty tree nodes in memory at which a checkpoint is due. Commits wait for it when those and the frozen ones
+    /// take half as much again.
     pub(super) dirty_tree_bytes: u64,
     /// Log since the last checkpoint at which the next is due.
     pub(super) window_bytes: u64,
@@ -27,7 +32,7 @@ impl Sizing {
     /// Sizes of a pool of `total_chunks` whose caches may take `cache_bytes`.
     pub(super) fn new(total_chunks: u64, cache_bytes: u64, log_bytes: Option<u64>) -> Self {
         let total_bytes = total_chunks * CHUNK_BYTES;
-        let dirty_hard_bytes = (total_bytes / 16).clamp(4 << 20, 64 << 20);
+        let dirty_hard_bytes = (total_bytes / 16).clamp(4 << 20, DIRTY_BYTES_MAX);
         // What the pool keeps back follows from its size alone, so that its capacity is the same for every server.
         let dirty_tree_max = (total_bytes / 64).clamp(2 << 20, DIRTY_TREE_BYTES_MAX);
         // Nodes are several times as large in memory as stored; a quarter of the cache budget may be dirty.
@@ -47,6 +52,18 @@ impl Sizing {
             dirty_tree_bytes,
             window_bytes: window,
         }
+    }
+
+    /// Memory that changed and frozen tree nodes may take before commits wait for a checkpoint.
+    pub(super) fn unstored_tree_max(&self) -> u64 {
+        self.dirty_tree_bytes + self.dirty_tree_bytes / 2
+    }
+
+    /// How many bytes of accepted pages may wait for a commit, where it makes so many bytes of changed tree nodes of each
+    /// KiB of pages: it may add a quarter of what is due for a checkpoint.
+    pub(super) fn dirty_limit(&self, tree_growth: u64) -> u64 {
+        let by_tree = (self.dirty_tree_bytes / 4).saturating_mul(1024) / tree_growth.max(1);
+        by_tree.clamp(DIRTY_LIMIT_MIN, self.bounds.dirty_hard_bytes)
     }
 
     /// Free chunks that a commit of `dirty_bytes` wants to see.

@@ -91,6 +91,8 @@ pub struct Status {
     pub stored_bytes: u64,
     /// Accepted and not yet in the log.
     pub dirty_bytes: u64,
+    /// Memory of tree nodes that are not stored yet.
+    pub unstored_tree_bytes: u64,
     /// Log since the last checkpoint.
     pub log_bytes: u64,
     /// Checkpoints since the pool was opened.
@@ -167,6 +169,7 @@ impl Pool {
             logical_bytes,
             stored_bytes,
             dirty_bytes: self.shared.dirty_bytes.load(Ordering::Relaxed),
+            unstored_tree_bytes: self.dataset.tree.unstored_bytes(),
             log_bytes,
             checkpoint: self.shared.counters.checkpoints.load(Ordering::Relaxed),
             txg,

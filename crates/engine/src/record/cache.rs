@@ -177,7 +177,7 @@ impl RecordCache {
         self.settle();
     }
 
-    /// Says how many bytes of the budget others use as of now. At least half of it stays with the records.
+    /// Says how many bytes of the budget others use as of now. At least an eighth of it stays with the records.
     pub fn set_elsewhere(&self, bytes: u64) {
         self.elsewhere_bytes.store(bytes, Relaxed);
         self.settle();
@@ -189,7 +189,7 @@ impl RecordCache {
         self.fresh_bytes.store(0, Relaxed);
         let budget = self.budget_bytes.load(Relaxed);
         let step = (budget / STEPS).max(1);
-        let elsewhere = self.elsewhere_bytes.load(Relaxed).next_multiple_of(step).min(budget / 2);
+        let elsewhere = self.elsewhere_bytes.load(Relaxed).next_multiple_of(step).min(budget - budget / 8);
         let may_hold = budget - elsewhere;
         if *settled != may_hold {
             *settled = may_hold;

@@ -35,6 +35,7 @@ impl Tree {
         writer.outstanding = Some(Arc::clone(&identity));
         let root = self.live.read().root.clone();
         let footprint_bytes = self.dirty_bytes.swap(0, Ordering::Relaxed);
+        self.frozen_bytes.store(footprint_bytes, Ordering::Relaxed);
         Ok(Frozen { root, cache: Arc::clone(&self.cache), identity, footprint_bytes })
     }
 
@@ -58,6 +59,7 @@ impl Tree {
             free_superseded(&root, freed);
         }
         writer.outstanding = None;
+        self.frozen_bytes.store(0, Ordering::Relaxed);
         Ok(())
     }
 }

@@ -104,6 +104,8 @@ pub struct Tree {
     cache: Arc<NodeCache>,
     shape: Shape,
     dirty_bytes: AtomicU64,
+    /// Those of the [`Frozen`] that still has to be retired.
+    frozen_bytes: AtomicU64,
 }
 
 /// What readers see.
@@ -128,6 +130,7 @@ impl Tree {
             cache,
             shape: Shape::STORED,
             dirty_bytes: AtomicU64::new(0),
+            frozen_bytes: AtomicU64::new(0),
         }
     }
 
@@ -140,5 +143,10 @@ impl Tree {
     /// what the next checkpoint writes. Frozen nodes are counted by [`Frozen::footprint_bytes`].
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Memory that changed and frozen nodes take, in bytes: what the [`NodeCache`] does not count.
+    pub fn unstored_bytes(&self) -> u64 {
+        self.dirty_bytes() + self.frozen_bytes.load(Ordering::Relaxed)
     }
 }
