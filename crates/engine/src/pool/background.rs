@@ -14,9 +14,11 @@ const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 /// How often it is looked whether a checkpoint or folding is due.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(200);
 /// Learning takes one part in so many of a core's time at most.
-const LEARNING_SHARE: u32 = 4;
-/// An object whose model came late is coded again once nothing was written to it for so long.
+const LEARNING_SHARE: u32 = 8;
+/// An object whose model came late is coded again once nothing was written to it, and the pool was idle, for so long.
 const QUIET: Duration = Duration::from_secs(3);
+/// A pool is idle while applications read and write less than this per second, in bytes.
+const IDLE_BYTES_PER_S: u64 = 2 << 20;
 /// Pages that are coded again at a time.
 const LATE_PAGES: usize = 2048;
 /// Coding again takes one part in so many of the time; it runs on several cores.
@@ -172,11 +174,18 @@ struct Late {
     seen: BTreeMap<u64, (u64, Instant)>,
     /// What is being coded again, and from which page on.
     at: Option<(u64, u64)>,
+    /// Bytes that applications had read and written, and when that was looked at.
+    traffic: Option<(u64, Instant)>,
+    /// Since when the pool has been idle.
+    idle_since: Option<Instant>,
 }
 
 impl Late {
     /// Some pages of one object, if any is quiet.
     fn step(&mut self, pool: &Pool, now: Instant) -> Result<()> {
+        if !self.is_idle(pool, now) {
+            return Ok(());
+        }
         let (object, from) = match self.at {
             Some(at) => at,
             None => match self.quiet(pool, now) {
@@ -187,6 +196,19 @@ impl Late {
         self.at = None;
         self.at = pool.recode_late(object, from, LATE_PAGES)?.map(|next| (object, next));
         Ok(())
+    }
+
+    /// Whether the pool has been idle for a while.
+    fn is_idle(&mut self, pool: &Pool, now: Instant) -> bool {
+        let totals = pool.totals();
+        let bytes = totals.accepted_bytes + totals.read_bytes;
+        let (before, then) = self.traffic.replace((bytes, now)).unwrap_or((bytes, now));
+        let bound = IDLE_BYTES_PER_S as f64 * now.duration_since(then).as_secs_f64();
+        if bytes.saturating_sub(before) as f64 > bound {
+            self.idle_since = None;
+            return false;
+        }
+        now.duration_since(*self.idle_since.get_or_insert(now)) >= QUIET
     }
 
     fn quiet(&mut self, pool: &Pool, now: Instant) -> Option<u64> {
