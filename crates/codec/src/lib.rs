@@ -14,14 +14,19 @@
 //! 3. A decoder never panics, never reads or writes beyond its buffers and never allocates by unverified sizes, whatever
 //!    model and record hold.
 //!
-//! Layers, each of which uses only those below: `model`, `scratch`, `postgres`, `columns`, `text`, `entropy`, `wire`.
+//! Layers, each of which uses only those below: `model`, `scratch`, `postgres` and `innodb`, `columns`, `patterns`, `stale`, `text`,
+//! `entropy`, `wire`.
 
 mod columns;
 mod entropy;
+mod innodb;
 pub mod limits;
 mod model;
+mod patterns;
 mod postgres;
+mod sampling;
 mod scratch;
+mod stale;
 pub mod testing;
 #[cfg(test)]
 mod tests;

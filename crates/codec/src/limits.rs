@@ -2,8 +2,10 @@
 
 /// Smallest page that is coded: PostgreSQL's smallest block.
 pub const PAGE_MIN: usize = 1 << 10;
-/// Largest page that is coded: PostgreSQL's largest block. Places within a page fit 16 bits.
-pub const PAGE_MAX: usize = 32 << 10;
+/// Largest page that is coded: InnoDB's largest. Places within a page fit 16 bits.
+pub const PAGE_MAX: usize = 64 << 10;
+/// Largest page of PostgreSQL.
+pub(crate) const POSTGRES_PAGE_MAX: usize = 32 << 10;
 /// Longest stored model: what a relation of some MiB can pay for, and what a reader has to take on trust of its length.
 pub const MODEL_MAX: usize = 512 << 10;
 /// Most bytes of a model's tables, vocabularies and dictionary before they are compressed.

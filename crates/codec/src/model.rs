@@ -6,9 +6,10 @@ use crate::Corrupt;
 use crate::columns::Buffers;
 use crate::columns::plan::Plans;
 use crate::entropy::{Counter, Decoder, Encoder, Sink, Stream};
+use crate::innodb::page::Ends;
+use crate::innodb::{self, InnodbModel};
 use crate::limits::{MODEL_MAX, MODEL_PLAIN_MAX, PAGE_MAX, PAGE_MIN, STREAMS_MAX, TABLES_MAX};
 use crate::postgres::btree::{self, BtreeModel};
-use crate::postgres::checksum::checksum;
 use crate::postgres::heap::{self, HeapModel};
 use crate::postgres::page::CHECKSUM_AT;
 use crate::scratch::Scratch;
@@ -27,6 +28,8 @@ pub enum Kind {
     PostgresHeap,
     /// PostgreSQL's B-tree indexes.
     PostgresBtree,
+    /// InnoDB's tables and indexes: B-tree pages of a tablespace.
+    Innodb,
 }
 
 /// How to learn.
@@ -52,6 +55,7 @@ pub struct Model {
 enum Parts {
     Heap(HeapModel),
     Btree(BtreeModel),
+    Innodb(InnodbModel),
 }
 
 /// Flags of a record: its first byte.
@@ -72,6 +76,8 @@ pub fn recognise(scratch: &mut Scratch, page: &[u8]) -> Option<Kind> {
         Some(Kind::PostgresHeap)
     } else if sized && scratch.btree.parse(page) {
         Some(Kind::PostgresBtree)
+    } else if sized && scratch.innodb.parse(page) {
+        Some(Kind::Innodb)
     } else {
         None
     }
@@ -104,7 +110,7 @@ impl Model {
 
     /// Counts what coding `pages` takes, and makes tables and a dictionary of it.
     fn train(parts: Parts, pages: &[&[u8]], page_bytes: usize, level: i32) -> Option<Self> {
-        let mut counter = Counter::new(parts.plans().end);
+        let mut counter = Counter::new(parts.end());
         let mut scratch = Scratch::new();
         let mut texts = vec![];
         for page in pages {
@@ -151,6 +157,7 @@ impl Model {
         match self.parts {
             Parts::Heap(_) => Kind::PostgresHeap,
             Parts::Btree(_) => Kind::PostgresBtree,
+            Parts::Innodb(_) => Kind::Innodb,
         }
     }
 
@@ -164,7 +171,8 @@ impl Model {
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let streams: usize = self.streams.iter().map(Stream::memory_bytes).sum();
-        streams + self.parts.plans().memory_bytes() + self.dictionary.memory_bytes()
+        let plans: usize = self.parts.plans().map(Plans::memory_bytes).sum();
+        streams + plans + self.dictionary.memory_bytes()
     }
 
     /// Appends the record of `page` to `out`, and says `true`; or says `false`, and leaves `out` as it was, if the page is not
@@ -206,6 +214,7 @@ impl Model {
         let stale = match self.parts {
             Parts::Heap(_) => &scratch.heap.stale,
             Parts::Btree(_) => &scratch.btree.stale,
+            Parts::Innodb(_) => &scratch.innodb.stale,
         };
         if text.len() >= MAX_TEXT || stale.bytes.len() >= MAX_TEXT {
             return false;
@@ -241,7 +250,7 @@ impl Model {
             scratch.page.clear();
             scratch.page.extend_from_slice(page);
             stale.fill(&mut scratch.page, true);
-            if scratch.contexts.compress_after(&stale.bytes, live(&mut scratch.page), 1, out) {
+            if scratch.contexts.compress_after(&stale.bytes, self.live(&mut scratch.page), 1, out) {
                 mode |= flags::STALE_FRAME;
             }
         }
@@ -273,7 +282,7 @@ impl Model {
         let plain_bytes = if has_plain { reader.at_most(record.len())? } else { 0 };
         let text_bytes = if has_text { reader.at_most(MAX_TEXT - 1)? } else { 0 };
         let code = reader.take(code_bytes)?;
-        let Scratch { buffers, heap, btree, contexts, .. } = scratch;
+        let Scratch { buffers, heap, btree, innodb, contexts, .. } = scratch;
         buffers.plain.clear();
         buffers.plain.extend_from_slice(reader.take(plain_bytes)?);
         buffers.text.clear();
@@ -291,17 +300,18 @@ impl Model {
         }
         page.fill(0);
         let decoder = Decoder::new(code)?;
-        // The block whose checksum is still to be computed.
-        let mut checksum_of = None;
-        let (header, stale) = match &self.parts {
+        let stale = match &self.parts {
             Parts::Heap(model) => {
-                let shape = heap::read::get(model, &self.streams, decoder, heap, buffers, page)?;
-                checksum_of = (shape.checksum == 1).then_some(heap.block);
-                (&heap.header, &mut heap.stale)
+                heap::read::get(model, &self.streams, decoder, heap, buffers, page)?;
+                &mut heap.stale
             }
             Parts::Btree(model) => {
                 btree::read::get(model, &self.streams, decoder, btree, buffers, page)?;
-                (&btree.header, &mut btree.stale)
+                &mut btree.stale
+            }
+            Parts::Innodb(model) => {
+                innodb::read::get(model, &self.streams, decoder, innodb, buffers, page)?;
+                &mut innodb.stale
             }
         };
         if buffers.text_taken != buffers.text.len() || buffers.plain_taken != buffers.plain.len() {
@@ -313,20 +323,21 @@ impl Model {
             if mode & flags::STALE_FRAME != 0 {
                 let len = stale.len();
                 stale.bytes.resize(len, 0);
-                contexts.decompress_after(stored, live(page), &mut stale.bytes)?;
+                contexts.decompress_after(stored, self.live(page), &mut stale.bytes)?;
             } else if stored.len() == stale.len() {
                 stale.bytes.extend_from_slice(stored);
             } else {
                 return Err(Corrupt("stale bytes are of another length"));
             }
             stale.fill(page, false);
-            header.write(page);
         } else if stale.len() != 0 {
             return Err(Corrupt("stale bytes are missing"));
         }
-        if let Some(block) = checksum_of {
-            let sum = checksum(page, block);
-            page[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&sum.to_le_bytes());
+        // Checksums come last.
+        match self.parts {
+            Parts::Heap(_) => heap.write_checksum(page),
+            Parts::Btree(_) => btree.header.write(page),
+            Parts::Innodb(_) => innodb.shape.ends.write(page, &innodb.ends),
         }
         Ok(())
     }
@@ -334,33 +345,51 @@ impl Model {
     /// One line per column: what it is and how it is coded. For people.
     #[must_use]
     pub fn describe(&self) -> String {
-        self.parts.plans().describe()
+        self.parts.plans().map(Plans::describe).collect::<Vec<_>>().join("\n")
     }
-}
 
-/// The bytes that stale ones are compressed after: a page without its checksum.
-fn live(page: &mut [u8]) -> &[u8] {
-    page[CHECKSUM_AT..CHECKSUM_AT + 2].fill(0);
-    page
+    /// The bytes that stale ones are compressed after: a page without its checksum.
+    fn live<'p>(&self, page: &'p mut [u8]) -> &'p [u8] {
+        match self.parts {
+            Parts::Heap(_) | Parts::Btree(_) => page[CHECKSUM_AT..CHECKSUM_AT + 2].fill(0),
+            Parts::Innodb(_) => Ends::clear(page),
+        }
+        page
+    }
 }
 
 impl Parts {
     /// Learns what most of `pages` are.
     fn learn(pages: &[&[u8]], level: i32) -> Option<Self> {
         let (mut heap, mut btree) = (heap::Parts::default(), btree::Parts::default());
+        let mut innodb = innodb::Parts::default();
         let heaps = pages.iter().filter(|page| heap.parse(page)).count();
         let btrees = pages.iter().filter(|page| btree.parse(page)).count();
-        if heaps >= btrees {
+        let innodbs = pages.iter().filter(|page| innodb.parse(page)).count();
+        if innodbs > heaps.max(btrees) {
+            innodb::learn::learn(pages, level).map(Self::Innodb)
+        } else if heaps >= btrees {
             heap::learn::learn(pages, level).map(Self::Heap)
         } else {
             btree::learn::learn(pages, level).map(Self::Btree)
         }
     }
 
-    fn plans(&self) -> &Plans {
+    fn plans(&self) -> impl Iterator<Item = &Plans> {
+        let (one, many) = match self {
+            Self::Heap(model) => (Some(&model.plans), &[][..]),
+            Self::Btree(model) => (Some(&model.plans), &[][..]),
+            Self::Innodb(model) => (None, &model.branches[..]),
+        };
+        one.into_iter().chain(many.iter().map(|branch| &branch.plans))
+    }
+
+    /// Streams of all.
+    fn end(&self) -> usize {
         match self {
-            Self::Heap(model) => &model.plans,
-            Self::Btree(model) => &model.plans,
+            Self::Heap(model) => model.plans.end,
+            Self::Btree(model) => model.plans.end,
+            Self::Innodb(model) => model.end(),
         }
     }
 
@@ -382,6 +411,11 @@ impl Parts {
                 }
                 btree::write::put(model, btree, page, buffers, sink);
                 Some(btree::write::carried(btree))
+            }
+            Self::Innodb(model) => {
+                let Scratch { buffers, innodb, .. } = scratch;
+                let taken = innodb.parse(page) && innodb::write::put(model, innodb, page, buffers, sink);
+                taken.then(|| innodb::write::carried(innodb))
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::columns::Buffers;
 use crate::entropy::rans::Ops;
+use crate::innodb;
 use crate::postgres::{btree, heap};
 use crate::text::Contexts;
 
@@ -11,6 +12,7 @@ pub struct Scratch {
     pub(crate) buffers: Buffers,
     pub(crate) heap: heap::Parts,
     pub(crate) btree: btree::Parts,
+    pub(crate) innodb: innodb::Parts,
     pub(crate) ops: Ops,
     pub(crate) contexts: Contexts,
     /// A page's code.

@@ -1,5 +1,7 @@
-//! Pages as PostgreSQL makes them, from a seed: for tests of this crate and of those above it. Written without the code under
+//! Pages as PostgreSQL and ([`innodb`]) InnoDB make them, from a seed: for tests of this crate and of those above it. Written without the code under
 //! test.
+
+pub mod innodb;
 
 use crate::postgres::checksum::checksum;
 

@@ -85,3 +85,15 @@ pub(crate) fn le16(bytes: &[u8], at: usize) -> u16 {
 pub(crate) fn le32(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..).and_then(|rest| rest.first_chunk().copied()).map_or(0, u32::from_le_bytes)
 }
+
+pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk().copied()).map_or(0, u16::from_be_bytes)
+}
+
+pub(crate) fn be32(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk().copied()).map_or(0, u32::from_be_bytes)
+}
+
+pub(crate) fn be64(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk().copied()).map_or(0, u64::from_be_bytes)
+}

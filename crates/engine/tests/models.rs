@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use pagefold_codec::testing::innodb::{Table, index_page};
 use pagefold_codec::testing::{Keys, Random, Schema, btree_page, heap_page};
 use pagefold_engine::dataset::{Attempt, Change};
 use pagefold_engine::device::{Device, SimDevice};
@@ -49,8 +50,8 @@ impl Bench {
 
     fn write(&self, object: u64, pages: &[Vec<u8>]) {
         for (at, page) in (0_u64..).zip(pages) {
-            let change =
-                Change::Write { object, record_size: PAGE as u32, offset: at * PAGE as u64, data: page };
+            let (record_size, offset) = (page.len() as u32, at * page.len() as u64);
+            let change = Change::Write { object, record_size, offset, data: page };
             self.pool.dataset().apply(&[change]).unwrap();
         }
         self.pool.sync().unwrap();
@@ -61,9 +62,10 @@ impl Bench {
     }
 
     fn assert_holds(&self, object: u64, pages: &[Vec<u8>]) {
-        let mut found = vec![0; PAGE];
         for (at, page) in (0_u64..).zip(pages) {
-            self.pool.dataset().read(object, PAGE as u32, at * PAGE as u64, &mut found).unwrap();
+            let mut found = vec![0; page.len()];
+            let (record_size, offset) = (page.len() as u32, at * page.len() as u64);
+            self.pool.dataset().read(object, record_size, offset, &mut found).unwrap();
             assert!(found == *page, "page {at} of object {object} differs");
         }
     }
@@ -120,6 +122,28 @@ fn pages_are_coded_by_the_model_learned_from_their_object() {
     bench.assert_holds(5, &second);
     bench.assert_holds(6, &index);
     assert_eq!(bench.assert_sound(), 2);
+}
+
+#[test]
+fn pages_of_innodb_are_coded_by_models() {
+    let mut bench = Bench::new();
+    let mut random = Random::new(8);
+    let mut pages: Vec<Vec<u8>> = vec![];
+    for aged in [false, true] {
+        let table = Table::simple(aged);
+        pages.extend((0..PAGES / 2).map(|number| index_page(&mut random, &table, number)));
+    }
+    bench.write(5, &pages);
+    let before = bench.pool.dataset().usage(5).unwrap().stored_bytes;
+    assert_eq!(bench.learn(), Some(Learned { object: 5, adopted: Some(1) }));
+    bench.write(5, &pages);
+    // Some of the aged ones are noise where nothing is in use.
+    assert!(bench.models_of(5, PAGES)[&1] > PAGES * 3 / 4);
+    let after = bench.pool.dataset().usage(5).unwrap().stored_bytes;
+    assert!(after < before, "{after} of {before} bytes");
+    bench = bench.crash();
+    bench.assert_holds(5, &pages);
+    assert_eq!(bench.assert_sound(), 1);
 }
 
 #[test]

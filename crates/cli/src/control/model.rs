@@ -178,7 +178,7 @@ pub struct CodecShare {
 /// Pages of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KindShare {
-    /// `postgres-heap`, `postgres-btree`, `postgres-other`, `other`.
+    /// `postgres-heap`, `postgres-btree`, `postgres-other`, `innodb`, `other`.
     pub kind: String,
     /// Pages of the sample.
     pub pages: u64,

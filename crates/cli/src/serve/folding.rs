@@ -68,6 +68,7 @@ fn kind_name(kind: PageKind) -> &'static str {
         PageKind::PostgresHeap => "postgres-heap",
         PageKind::PostgresBtree => "postgres-btree",
         PageKind::PostgresOther => "postgres-other",
+        PageKind::Innodb => "innodb",
         PageKind::Other => "other",
     }
 }

@@ -203,7 +203,7 @@ pub(crate) fn write_contents_of<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usi
     let plan = &plans.plans[c];
     let context = Context { base: plan.base, ctx: plan.ctx };
     match &plan.coding {
-        Coding::Int(ints) => ints.put(w, sink, c, w.plans.width_of(c), context),
+        Coding::Int(ints) => ints.put(w, sink, c, plan.column, context),
         Coding::Table(values) if !plan.column.is_varlena() => {
             bytes::put_table(w, sink, c, values, context, false);
         }
@@ -234,11 +234,11 @@ pub(crate) fn read_contents_of(r: &mut Read<'_, '_>, c: usize) -> Result<(), Cor
     let plans = r.plans;
     let plan = &plans.plans[c];
     let context = Context { base: plan.base, ctx: plan.ctx };
-    if plan.column.is_varlena() {
+    if plan.column.is_varlena() && !plan.column.is_innodb() {
         r.grid.write_words(c, r.rows, r.page);
     }
     match &plan.coding {
-        Coding::Int(ints) => ints.get(r, c, r.plans.width_of(c), context),
+        Coding::Int(ints) => ints.get(r, c, plan.column, context),
         Coding::Table(values) if !plan.column.is_varlena() => bytes::get_table(r, c, values, context),
         Coding::Table(values) => bytes::copy_table(r, c, values),
         Coding::Words(_) => bytes::copy_early(r, c),
@@ -327,7 +327,8 @@ pub(crate) fn read_lengths(
     buffers: &mut Buffers,
     page: &mut [u8],
 ) -> Result<(), Corrupt> {
-    let max = page.len();
+    // Places have 16 bits.
+    let max = page.len().min(usize::from(u16::MAX));
     read_pass(plans, streams, decoder, grid, buffers, page, |r, c| {
         if plans.columns[c].is_varlena() { read_lengths_of(r, c) } else { Ok(()) }
     })?;

@@ -168,6 +168,14 @@ impl Grid {
         self.walk(columns, page, t, span) == Some(span.end)
     }
 
+    /// Notes where a value lies.
+    pub(crate) fn put(&mut self, c: usize, t: usize, (pos, len): (usize, usize), form: Form) {
+        let cell = c * self.rows + t;
+        self.pos[cell] = pos as u16;
+        self.len[cell] = len as u16;
+        self.form[cell] = form;
+    }
+
     /// As [`Grid::parse`], for rows that are padded with zeros to a multiple of 8.
     pub(crate) fn parse_padded(&mut self, columns: &[Column], page: &[u8], t: usize, span: Span) -> bool {
         let end = self.walk(columns, page, t, span);
@@ -209,14 +217,18 @@ impl Grid {
         for (c, column) in columns.iter().enumerate() {
             let cells = c * rows..(c + 1) * rows;
             let (pos, len) = (&mut self.pos[cells.clone()], &mut self.len[cells.clone()]);
-            let mask = u32::from(column.align) - 1;
+            let mask = u32::from(column.align).max(1) - 1;
             let width = u32::from(column.width);
             let everywhere = self.everywhere >> c & 1 == 1;
             if column.is_varlena() {
                 let cells = pos.iter_mut().zip(&*len).zip(&self.form[cells]).zip(at.iter_mut());
                 for ((((pos, &len), form), at), present) in cells.zip(&self.present) {
                     if everywhere || present >> c & 1 == 1 {
-                        let begin = if form.word_bytes() == 1 { *at + 1 } else { ((*at + mask) & !mask) + 4 };
+                        let begin = match form.word_bytes() {
+                            _ if column.is_innodb() => *at,
+                            1 => *at + 1,
+                            _ => ((*at + mask) & !mask) + 4,
+                        };
                         *pos = begin as u16;
                         *at = begin + u32::from(len);
                     }

@@ -1,8 +1,8 @@
-//! Columns of integers (and of all that has 1, 2, 4 or 8 bytes).
+//! Columns of integers (and of all that has 1, 2, 4 or 8 bytes; in InnoDB, of all that has up to 8).
 
-use super::Grid;
 use super::code::{ALL_COMMON, CODED, Context, Read, Write, take_into};
 use super::plan::{Ctx, Plans};
+use super::{Column, Grid};
 use crate::Corrupt;
 use crate::entropy::number::{self, unzigzag, zigzag};
 use crate::entropy::{Decoder, Sink, Stream};
@@ -55,10 +55,13 @@ fn mask(width: usize) -> u64 {
     u64::MAX >> (64 - 8 * width as u32)
 }
 
-/// The `width` bytes at `at`.
+/// The value of `column` at `at`.
 #[inline(always)]
-pub(crate) fn load(page: &[u8], at: usize, width: usize) -> u64 {
-    match width {
+pub(crate) fn load(page: &[u8], at: usize, column: Column) -> u64 {
+    if column.is_innodb() {
+        return load_innodb(page, at, usize::from(column.width));
+    }
+    match column.width {
         1 => page.get(at).map_or(0, |&byte| u64::from(byte)),
         2 => page
             .get(at..at + 2)
@@ -72,14 +75,44 @@ pub(crate) fn load(page: &[u8], at: usize, width: usize) -> u64 {
     }
 }
 
+/// The high byte comes first, and its highest bit is set for numbers that are not negative.
 #[inline(always)]
-fn store(page: &mut [u8], at: usize, width: usize, value: u64) {
+fn load_innodb(page: &[u8], at: usize, width: usize) -> u64 {
+    let value = match page.get(at..at + 8).and_then(|b| b.first_chunk().copied()) {
+        Some(bytes) => u64::from_be_bytes(bytes) >> (64 - 8 * width as u32),
+        None => page.iter().skip(at).take(width).fold(0, |value, &byte| value << 8 | u64::from(byte)),
+    };
+    value ^ 1 << (8 * width as u32 - 1)
+}
+
+#[inline(always)]
+fn store(page: &mut [u8], at: usize, column: Column, value: u64) {
+    if column.is_innodb() {
+        return store_innodb(page, at, usize::from(column.width), value);
+    }
     let bytes = value.to_le_bytes();
-    match width {
+    match column.width {
         1 => page[at] = bytes[0],
         2 => page[at..at + 2].copy_from_slice(&bytes[..2]),
         4 => page[at..at + 4].copy_from_slice(&bytes[..4]),
         _ => page[at..at + 8].copy_from_slice(&bytes),
+    }
+}
+
+#[inline(always)]
+fn store_innodb(page: &mut [u8], at: usize, width: usize, value: u64) {
+    let bytes = (value ^ 1 << (8 * width as u32 - 1)).to_be_bytes();
+    let to = &mut page[at..at + width];
+    // Lengths that the compiler knows are moved by an instruction or two.
+    match width {
+        1 => to.copy_from_slice(&bytes[7..]),
+        2 => to.copy_from_slice(&bytes[6..]),
+        3 => to.copy_from_slice(&bytes[5..]),
+        4 => to.copy_from_slice(&bytes[4..]),
+        5 => to.copy_from_slice(&bytes[3..]),
+        6 => to.copy_from_slice(&bytes[2..]),
+        7 => to.copy_from_slice(&bytes[1..]),
+        _ => to.copy_from_slice(&bytes),
     }
 }
 
@@ -173,12 +206,13 @@ impl IntCoding {
         &self,
         page: &[u8],
         grid: &Grid,
-        column: (usize, usize),
+        c: usize,
         rows: &[u16],
         plans: &Plans,
         residuals: &mut Vec<u64>,
     ) -> bool {
-        let (c, width) = column;
+        let column = plans.columns[c];
+        let width = usize::from(column.width);
         residuals.clear();
         let mut previous = self.base;
         let beyond = match self.planes {
@@ -186,12 +220,12 @@ impl IntCoding {
             _ => 0,
         };
         for &t in rows {
-            let value = load(page, usize::from(grid.pos[grid.cell(c, t)]), width);
+            let value = load(page, usize::from(grid.pos[grid.cell(c, t)]), column);
             let reference = match self.against {
                 Against::Constant => self.base,
                 Against::Previous => previous,
                 Against::Column(other) => {
-                    reference_of(page, grid, usize::from(other), t, plans.width_of(usize::from(other)))
+                    reference_of(page, grid, usize::from(other), t, plans.columns[usize::from(other)])
                 }
             };
             let Some(residual) = self.residual(value, reference, width) else { return false };
@@ -210,17 +244,18 @@ impl IntCoding {
         w: &mut Write<'_>,
         sink: &mut S,
         c: usize,
-        width: usize,
+        column: Column,
         context: Context,
     ) {
+        let width = usize::from(column.width);
         let mut residuals = std::mem::take(w.residuals);
-        let known = self.residuals(w.page, w.grid, (c, width), w.rows, w.plans, &mut residuals);
+        let known = self.residuals(w.page, w.grid, c, w.rows, w.plans, &mut residuals);
         let base = context.base;
         if !known {
             sink.put(base, 0, PLAIN);
             for &t in w.rows {
                 let cell = w.grid.cell(c, t);
-                sink.long_bits(load(w.page, usize::from(w.grid.pos[cell]), width), 8 * width as u32);
+                sink.long_bits(load(w.page, usize::from(w.grid.pos[cell]), column), 8 * width as u32);
                 w.grid.sym[cell] = 0;
             }
         } else if residuals[self.apart(&residuals)..].iter().all(|&residual| residual == self.common) {
@@ -292,16 +327,17 @@ impl IntCoding {
         &self,
         r: &mut Read<'_, '_>,
         c: usize,
-        width: usize,
+        column: Column,
         context: Context,
     ) -> Result<(), Corrupt> {
+        let width = usize::from(column.width);
         let state = r.decoder.get(r.streams[context.base].view(0));
         match state {
             PLAIN => {
                 for &t in r.rows {
                     let cell = r.grid.cell(c, t);
                     let value = r.decoder.long_bits(8 * width as u32);
-                    store(r.page, usize::from(r.grid.pos[cell]), width, value);
+                    store(r.page, usize::from(r.grid.pos[cell]), column, value);
                     r.grid.sym[cell] = 0;
                 }
                 return Ok(());
@@ -326,7 +362,7 @@ impl IntCoding {
                     store(
                         r.page,
                         usize::from(positions[usize::from(t)]),
-                        width,
+                        column,
                         self.value(residual, self.base, width),
                     );
                 }
@@ -335,18 +371,18 @@ impl IntCoding {
                 let mut previous = self.base;
                 for (&t, &residual) in r.rows.iter().zip(r.residuals.iter()) {
                     previous = self.value(residual, previous, width);
-                    store(r.page, usize::from(positions[usize::from(t)]), width, previous);
+                    store(r.page, usize::from(positions[usize::from(t)]), column, previous);
                 }
             }
             Against::Column(other) => {
                 let other = usize::from(other);
-                let other_width = r.plans.width_of(other);
+                let other_column = r.plans.columns[other];
                 for (&t, &residual) in r.rows.iter().zip(r.residuals.iter()) {
-                    let reference = reference_of(r.page, r.grid, other, t, other_width);
+                    let reference = reference_of(r.page, r.grid, other, t, other_column);
                     store(
                         r.page,
                         usize::from(positions[usize::from(t)]),
-                        width,
+                        column,
                         self.value(residual, reference, width),
                     );
                 }
@@ -433,10 +469,10 @@ fn get_bytes(decoder: &mut Decoder<'_>, streams: &[Stream], coded: u8, ctx: u8) 
 
 /// What column `other` holds in row `t`; 0 where the row does not have it.
 #[inline(always)]
-fn reference_of(page: &[u8], grid: &Grid, other: usize, t: u16, width: usize) -> u64 {
+fn reference_of(page: &[u8], grid: &Grid, other: usize, t: u16, column: Column) -> u64 {
     if grid.present[usize::from(t)] >> other & 1 == 0 {
         return 0;
     }
     let at = usize::from(grid.pos[grid.cell(other, t)]);
-    sign_extend(load(page, at, width), width) as u64
+    sign_extend(load(page, at, column), usize::from(column.width)) as u64
 }

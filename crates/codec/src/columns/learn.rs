@@ -103,7 +103,7 @@ impl Trial<'_, '_> {
     fn best(&mut self, c: usize) -> ColumnPlan {
         let column = self.plans.columns[c];
         let mut best = None;
-        if matches!(column.width, 1 | 2 | 4 | 8) {
+        if column.is_int() {
             self.try_ints(c, &mut best);
         }
         self.try_bytes(c, &mut best);
@@ -162,7 +162,7 @@ impl Trial<'_, '_> {
         if longest > 8 {
             codings.extend([Coding::Front { plain: true }, Coding::Front { plain: false }]);
         }
-        if count > 0 && column.is_varlena() && numerics == count {
+        if count > 0 && column.is_varlena() && !column.is_innodb() && numerics == count {
             codings.push(Coding::Numeric);
         }
         if longest > 1 && runs * 10 >= count * 9 {
@@ -208,19 +208,18 @@ impl Trial<'_, '_> {
 
     fn try_ints(&mut self, c: usize, best: &mut Option<(f64, ColumnPlan)>) {
         let column = self.plans.columns[c];
-        let width = usize::from(column.width);
         let mut tried: Vec<(f64, ColumnPlan)> = vec![];
         let mut against = vec![Against::Constant, Against::Previous];
         for other in 0..c {
-            let numbers = matches!(self.plans.columns[other].width, 1 | 2 | 4 | 8);
+            let numbers = self.plans.columns[other].is_int();
             if numbers && self.plans.columns[other].width >= column.width.min(2) {
                 against.push(Against::Column(other as u8));
             }
         }
         for against in against {
-            let base = self.smallest(c, width);
+            let base = self.smallest(c);
             let mut coding = IntCoding { against, planes: Planes::Number, base, step: 1, common: 0 };
-            let Some((largest, step, common)) = self.residuals(c, width, &coding) else { continue };
+            let Some((largest, step, common)) = self.residuals(c, &coding) else { continue };
             if step > 1 {
                 coding.step = step;
                 coding.common = most_common(common, step, against);
@@ -245,19 +244,20 @@ impl Trial<'_, '_> {
     }
 
     /// The smallest value of column `c`, as a signed number.
-    fn smallest(&self, c: usize, width: usize) -> u64 {
-        let shift = 64 - 8 * width as u32;
+    fn smallest(&self, c: usize) -> u64 {
+        let column = self.plans.columns[c];
+        let shift = 64 - 8 * u32::from(column.width);
         let signed =
-            self.contents(c).iter().map(|content| (load(content, 0, width) << shift) as i64 >> shift).min();
+            self.contents(c).iter().map(|content| (load(content, 0, column) << shift) as i64 >> shift).min();
         signed.unwrap_or(0) as u64 & (u64::MAX >> shift)
     }
 
     /// Largest residual, greatest common divisor of all, and the most frequent one, of a coding with step 1.
-    fn residuals(&self, c: usize, width: usize, coding: &IntCoding) -> Option<(u64, u64, u64)> {
+    fn residuals(&self, c: usize, coding: &IntCoding) -> Option<(u64, u64, u64)> {
         let (mut rows, mut residuals, mut all) = (vec![], vec![], vec![]);
         for Sampled { page, grid } in self.pages.iter() {
             grid.rows_of(c, &mut rows);
-            if !coding.residuals(page, grid, (c, width), &rows, &self.plans, &mut residuals) {
+            if !coding.residuals(page, grid, c, &rows, &self.plans, &mut residuals) {
                 return None;
             }
             all.append(&mut residuals);

@@ -1,7 +1,7 @@
 //! Rows as columns: where values lie in tuples, and how each column is coded.
 //!
 //! A [`Layout`] says what a tuple consists of: values of fixed width and values with a length word ("varlena"), each
-//! with its alignment, as PostgreSQL's `heap_fill_tuple` writes them. [`infer`] finds it from tuples alone. It is a means
+//! with its alignment, as PostgreSQL's `heap_fill_tuple` writes them, or as InnoDB has them. [`infer`] finds it from tuples alone. It is a means
 //! of modelling, never of trust: a tuple that it does not describe to the last byte is odd, and kept as it is.
 //!
 //! A page's rows are coded in two passes. The first has all that lengths depend on: so a decoder knows where
@@ -35,9 +35,14 @@ pub(crate) const MAX_WIDTH: usize = 64;
 pub(crate) struct Column {
     /// Bytes of each value; 0 for values with a length word.
     pub(crate) width: u16,
-    /// 1, 2, 4 or 8. Values with a length word are aligned where the word has four bytes.
+    /// 1, 2, 4 or 8. Values with a length word are aligned where the word has four bytes. [`INNODB`] for columns as InnoDB has
+    /// them.
     pub(crate) align: u16,
 }
+
+/// In the place of an alignment: not aligned; integers with the high byte first and their sign bit flipped; lengths lie apart
+/// from values.
+const INNODB: u16 = 0;
 
 impl Column {
     pub(crate) const fn fixed(width: u16, align: u16) -> Self {
@@ -46,6 +51,20 @@ impl Column {
 
     pub(crate) const fn varlena(align: u16) -> Self {
         Self { width: 0, align }
+    }
+
+    /// A column of InnoDB; `width` is 0 if it varies.
+    pub(crate) const fn innodb(width: u16) -> Self {
+        Self { width, align: INNODB }
+    }
+
+    pub(crate) fn is_innodb(self) -> bool {
+        self.align == INNODB
+    }
+
+    /// Whether values can be integers.
+    pub(crate) fn is_int(self) -> bool {
+        if self.is_innodb() { (1..=8).contains(&self.width) } else { matches!(self.width, 1 | 2 | 4 | 8) }
     }
 
     pub(crate) fn is_varlena(self) -> bool {
@@ -60,7 +79,7 @@ impl Column {
     pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, Corrupt> {
         let width = reader.at_most(MAX_WIDTH)? as u16;
         let align = u16::from(reader.byte()?);
-        if !matches!(align, 1 | 2 | 4 | 8) {
+        if !matches!(align, INNODB | 1 | 2 | 4 | 8) {
             return Err(Corrupt("an alignment"));
         }
         Ok(Self { width, align })

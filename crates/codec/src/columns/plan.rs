@@ -27,7 +27,7 @@ pub(crate) enum Ctx {
 /// How values become symbols.
 #[derive(Clone, Debug)]
 pub(crate) enum Coding {
-    /// As integers, of columns of 1, 2, 4 or 8 bytes.
+    /// As integers, of columns of 1, 2, 4 or 8 bytes, and of up to 8 in InnoDB.
     Int(IntCoding),
     /// By their place in a table of frequent values.
     Table(Values),
@@ -146,7 +146,7 @@ impl ColumnPlan {
         };
         let common_len = reader.at_most(usize::from(u16::MAX))? as u16;
         let coding = match id {
-            0 if matches!(column.width, 1 | 2 | 4 | 8) => Coding::Int(IntCoding::read(reader, c)?),
+            0 if column.is_int() => Coding::Int(IntCoding::read(reader, c)?),
             1 => Coding::Table(Values::read(reader, column.width)?),
             2 if column.is_varlena() => Coding::Words(Vocabulary::read(reader)?),
             3 => Coding::Run,
@@ -156,7 +156,7 @@ impl ColumnPlan {
                 Coding::Positions { prefix, streams }
             }
             5 => Coding::Order1,
-            6 if column.is_varlena() => Coding::Numeric,
+            6 if column.is_varlena() && !column.is_innodb() => Coding::Numeric,
             7 => Coding::Text,
             8 => Coding::Plain,
             9 => Coding::Repeat,
@@ -233,7 +233,7 @@ impl Plans {
             }
             if let Coding::Int(ints) = &plan.coding
                 && let Some(other) = ints.reference()
-                && !matches!(plans[other].column.width, 1 | 2 | 4 | 8)
+                && !plans[other].column.is_int()
             {
                 return Err(Corrupt("a difference to what is no integer"));
             }

@@ -5,7 +5,10 @@ use zstd::zstd_safe;
 use super::{Model, Parts};
 use crate::Corrupt;
 use crate::entropy::Stream;
-use crate::limits::{DICTIONARY, MODEL_MAX, MODEL_PLAIN_MAX, PAGE_MAX, PAGE_MIN, STREAMS_MAX, TABLES_MAX};
+use crate::innodb::InnodbModel;
+use crate::limits::{
+    DICTIONARY, MODEL_MAX, MODEL_PLAIN_MAX, PAGE_MAX, PAGE_MIN, POSTGRES_PAGE_MAX, STREAMS_MAX, TABLES_MAX,
+};
 use crate::postgres::btree::BtreeModel;
 use crate::postgres::heap::HeapModel;
 use crate::text::Dictionary;
@@ -38,6 +41,10 @@ impl Model {
             }
             Parts::Btree(model) => {
                 plain.push(1);
+                model.write_model(&mut plain);
+            }
+            Parts::Innodb(model) => {
+                plain.push(2);
                 model.write_model(&mut plain);
             }
         }
@@ -78,10 +85,14 @@ impl Model {
         let parts = match reader.byte()? {
             0 => Parts::Heap(HeapModel::read_model(&mut reader)?),
             1 => Parts::Btree(BtreeModel::read_model(&mut reader)?),
+            2 => Parts::Innodb(InnodbModel::read_model(&mut reader)?),
             _ => return Err(Corrupt("a model's kind")),
         };
+        if page_bytes > POSTGRES_PAGE_MAX && !matches!(parts, Parts::Innodb(_)) {
+            return Err(Corrupt("a page that is too large for PostgreSQL"));
+        }
         let count = reader.at_most(STREAMS_MAX)?;
-        if count != parts.plans().end {
+        if count != parts.end() {
             return Err(Corrupt("a model's streams"));
         }
         let mut tables = TABLES_MAX;

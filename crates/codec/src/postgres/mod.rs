@@ -3,6 +3,4 @@
 pub(crate) mod btree;
 pub(crate) mod checksum;
 pub(crate) mod heap;
-mod learn;
 pub(crate) mod page;
-pub(crate) mod patterns;

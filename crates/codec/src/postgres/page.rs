@@ -3,6 +3,7 @@
 use crate::Corrupt;
 use crate::entropy::number::{unzigzag, zigzag};
 use crate::entropy::{Decoder, Sink, Stream, number};
+use crate::stale::Stale;
 use crate::wire::{le16, le32};
 
 /// Bytes of the header.
@@ -241,16 +242,8 @@ impl Order {
     }
 }
 
-/// Bytes that belong to nothing: the hole between line pointers and items, and what lies behind items.
-#[derive(Debug, Default)]
-pub(crate) struct Stale {
-    /// From and to of each region, the hole first.
-    regions: Vec<(usize, usize)>,
-    pub(crate) bytes: Vec<u8>,
-}
-
 impl Stale {
-    /// Notes the regions. Hole and others are left out where the flag says that they are zero.
+    /// Notes the regions, the hole first. Hole and others are left out where the flag says that they are zero.
     pub(crate) fn regions(
         &mut self,
         header: &Header,
@@ -259,23 +252,19 @@ impl Stale {
         hole: bool,
         behind: bool,
     ) {
-        self.regions.clear();
-        if hole && header.lower() < header.upper {
-            self.regions.push((header.lower(), header.upper));
+        self.clear();
+        if hole {
+            self.note(header.lower(), header.upper);
         }
         if behind {
             let mut end = header.special;
             for &n in &order.lines {
                 let line = lines[usize::from(n)];
-                if line.off + line.len < end {
-                    self.regions.push((line.off + line.len, end));
-                }
+                self.note(line.off + line.len, end);
                 end = line.off;
             }
             // Items may begin above `upper`.
-            if header.upper < end {
-                self.regions.push((header.upper, end));
-            }
+            self.note(header.upper, end);
         }
     }
 
@@ -291,34 +280,5 @@ impl Stale {
         let hole = self.is_zero(page);
         self.regions(header, lines, order, false, true);
         (hole, self.is_zero(page))
-    }
-
-    /// Whether all bytes of the regions are zero.
-    fn is_zero(&self, page: &[u8]) -> bool {
-        self.regions.iter().all(|&(from, to)| page[from..to].iter().fold(0, |all, byte| all | byte) == 0)
-    }
-
-    pub(crate) fn collect(&mut self, page: &[u8]) {
-        self.bytes.clear();
-        for &(from, to) in &self.regions {
-            self.bytes.extend_from_slice(&page[from..to]);
-        }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.regions.iter().map(|(from, to)| to - from).sum()
-    }
-
-    /// Writes the collected bytes back, or with `zero` zeros.
-    pub(crate) fn fill(&self, page: &mut [u8], zero: bool) {
-        let mut taken = 0;
-        for &(from, to) in &self.regions {
-            if zero {
-                page[from..to].fill(0);
-            } else {
-                page[from..to].copy_from_slice(&self.bytes[taken..taken + to - from]);
-                taken += to - from;
-            }
-        }
     }
 }

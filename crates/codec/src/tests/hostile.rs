@@ -3,10 +3,16 @@
 use proptest::prelude::*;
 
 use super::{cases, model_of};
+use crate::testing::innodb::{Table, index_page};
 use crate::testing::{Keys, Random, Schema, btree_page, heap_page};
 use crate::{Model, Scratch};
 
-fn pages(random: &mut Random, btree: bool) -> Vec<Vec<u8>> {
+fn pages(random: &mut Random, kind: u8) -> Vec<Vec<u8>> {
+    if kind == 2 {
+        let table = Table::random(random);
+        return (0..8).map(|number| index_page(random, &table, number)).collect();
+    }
+    let btree = kind == 1;
     let schema = Schema::random(random);
     let keys = [Keys::Ints, Keys::Pairs, Keys::Words][random.below(3)];
     let aged = random.once_in(2);
@@ -35,9 +41,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
-    fn damaged_records_do_no_harm(seed in any::<u64>(), btree in any::<bool>()) {
+    fn damaged_records_do_no_harm(seed in any::<u64>(), kind in 0..3u8) {
         let mut random = Random::new(seed);
-        let pages = pages(&mut random, btree);
+        let pages = pages(&mut random, kind);
         let model = model_of(&pages);
         let mut scratch = Scratch::new();
         for page in &pages {
@@ -61,9 +67,9 @@ proptest! {
     }
 
     #[test]
-    fn damaged_models_do_no_harm(seed in any::<u64>(), btree in any::<bool>()) {
+    fn damaged_models_do_no_harm(seed in any::<u64>(), kind in 0..3u8) {
         let mut random = Random::new(seed);
-        let pages = pages(&mut random, btree);
+        let pages = pages(&mut random, kind);
         let model = model_of(&pages);
         let mut scratch = Scratch::new();
         let mut record = vec![];

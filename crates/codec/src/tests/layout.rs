@@ -2,7 +2,9 @@
 
 use crate::columns::Column;
 use crate::columns::infer::{Sample, infer};
+use crate::innodb;
 use crate::postgres::checksum::checksum;
+use crate::testing::innodb::{Table, index_page};
 use crate::testing::{Random, align};
 
 fn varlena(content: &[u8]) -> Vec<u8> {
@@ -80,4 +82,48 @@ fn the_checksum_is_that_of_postgresql() {
     put(8160, "d40200000000000001000000000000000100010000081800010000000000");
     assert_eq!(checksum(&page, 0), 0xCE21);
     assert_ne!(checksum(&page, 1), 0xCE21);
+}
+
+/// The fields of a table's leaf pages, in a few words: width, bit of the null bitmap, lengths of two bytes.
+fn fields_of(table: &Table) -> Vec<(u16, Option<u8>, bool)> {
+    let mut random = Random::new(23);
+    let mut parts = innodb::Parts::default();
+    let mut pages: Vec<Vec<u8>> = (0..60).map(|number| index_page(&mut random, table, number)).collect();
+    pages.retain(|page| parts.parse(page) && parts.header.level == 0);
+    let pages: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
+    let layout = innodb::infer::infer(&pages);
+    for page in &pages {
+        assert!(parts.parse(page) && parts.parse_columns(page, &layout));
+        let odd = parts.records.iter().filter(|record| record.odd).count();
+        assert!(
+            odd * 20 <= parts.records.len(),
+            "{odd} of {} records are not described",
+            parts.records.len()
+        );
+    }
+    layout.fields.iter().map(|field| (field.width, field.null, field.long)).collect()
+}
+
+#[test]
+fn columns_of_an_index_of_innodb_are_found() {
+    for aged in [false, true] {
+        let fields = fields_of(&Table::simple(aged));
+        let widths: u16 = fields.iter().map(|(width, ..)| width).sum();
+        assert_eq!(widths, 4 + 6 + 7 + 4 + 24, "{fields:?}");
+        assert_eq!(fields.iter().filter(|(width, ..)| *width == 0).count(), 1, "{fields:?}");
+    }
+}
+
+#[test]
+fn what_may_be_null_is_found() {
+    for aged in [false, true] {
+        let fields = fields_of(&Table::nullable(aged));
+        let mut varying: Vec<_> = fields.iter().filter(|(width, ..)| *width == 0).collect();
+        // The first two have the same values: which of them is null cannot be told.
+        varying[..2].sort();
+        assert_eq!(varying, [&(0, None, false), &(0, Some(0), false), &(0, Some(2), true)], "{fields:?}");
+        let own =
+            |bit| fields.iter().filter(|(_, null, _)| *null == bit).map(|(width, ..)| width).sum::<u16>();
+        assert_eq!((own(None), own(Some(1))), (17, 3), "{fields:?}");
+    }
 }

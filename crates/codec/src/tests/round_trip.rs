@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::{cases, model_of};
+use crate::testing::innodb::{Table, index_page};
 use crate::testing::{Keys, Random, Schema, btree_page, heap_page};
 use crate::{Kind, Model, Options, Scratch, learn, recognise};
 
@@ -55,6 +56,18 @@ proptest! {
         prop_assert_eq!(round_trip(&model, &mut Scratch::new(), &pages), pages.len());
     }
 
+    #[test]
+    fn innodb_pages_come_back(seed in any::<u64>()) {
+        let mut random = Random::new(seed);
+        let table = Table::random(&mut random);
+        let pages: Vec<Vec<u8>> = (3..27).map(|number| index_page(&mut random, &table, number)).collect();
+        prop_assert!(pages.iter().all(|page| recognise(&mut Scratch::new(), page) == Some(Kind::Innodb)));
+        let model = model_of(&pages[..18]);
+        prop_assert_eq!(model.kind(), Kind::Innodb);
+        // An index whose inner pages were not among the sampled ones has no branch for them.
+        prop_assert!(round_trip(&model, &mut Scratch::new(), &pages) >= 18);
+    }
+
     /// A relation was rewritten with other columns, and its model is still in use.
     #[test]
     fn pages_of_another_relation_come_back(seed in any::<u64>()) {
@@ -65,6 +78,36 @@ proptest! {
         let others: Vec<Vec<u8>> = (0..8).map(|block| heap_page(&mut random, &other, 70_000 + block)).collect();
         let model = model_of(&pages);
         prop_assert_eq!(round_trip(&model, &mut Scratch::new(), &others), others.len());
+    }
+
+    /// The tablespace was rebuilt with other columns under the same index.
+    #[test]
+    fn innodb_pages_of_another_table_come_back(seed in any::<u64>()) {
+        let mut random = Random::new(seed);
+        let (mut one, mut other) = (Table::random(&mut random), Table::random(&mut random));
+        (one.page_bytes, other.page_bytes) = (16_384, 16_384);
+        let pages: Vec<Vec<u8>> = (0..12).map(|number| index_page(&mut random, &one, number)).collect();
+        let others: Vec<Vec<u8>> =
+            (0..8).map(|number| index_page(&mut random, &other, 70_000 + number)).collect();
+        round_trip(&model_of(&pages), &mut Scratch::new(), &others);
+    }
+
+    #[test]
+    fn damaged_innodb_pages_come_back_or_are_refused(seed in any::<u64>()) {
+        let mut random = Random::new(seed);
+        let table = Table::random(&mut random);
+        let mut pages: Vec<Vec<u8>> = (0..12).map(|number| index_page(&mut random, &table, number)).collect();
+        let model = model_of(&pages);
+        for page in &mut pages {
+            for _ in 0..1 + random.below(6) {
+                // Mostly where structure is.
+                let from = [0, 38, 94, 0, page.len() - 200][random.below(5)];
+                let at = (from + random.below(200)).min(page.len() - 1);
+                let at = if random.once_in(3) { random.below(page.len()) } else { at };
+                page[at] = random.next() as u8;
+            }
+        }
+        round_trip(&model, &mut Scratch::new(), &pages);
     }
 
     /// Nothing is assumed of a page that its bytes do not say.

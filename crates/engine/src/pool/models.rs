@@ -15,7 +15,7 @@ use super::commit::Stored;
 use crate::dataset::pending::PageBuf;
 use crate::dataset::redo::{REDO_FIXED_BYTES, Redo};
 use crate::dataset::{Dataset, ModelEntry, count};
-use crate::record::{Compression, Encoder, ModelId, Models, codec_of, encode_metadata, looks_like_postgres};
+use crate::record::{Compression, Encoder, ModelId, Models, codec_of, encode_metadata, looks_like_database};
 use crate::txg::{Rec, RecordKind};
 use crate::{Key, Result};
 
@@ -169,7 +169,7 @@ impl Pool {
         let mut watch = self.watch.lock();
         for (((object, _), page), stored) in pages.iter().zip(stored) {
             let Some((record, model)) = stored else { continue };
-            if model.is_some() || looks_like_postgres(page) {
+            if model.is_some() || looks_like_database(page) {
                 watch.note(*object, model.is_some(), record.len());
             }
         }
@@ -297,7 +297,7 @@ impl Pool {
             let Some(offset) = page.checked_mul(record_size.into()) else { break };
             let mut bytes = vec![0; record_size as usize];
             self.dataset.read(object, record_size, offset, &mut bytes)?;
-            if looks_like_postgres(&bytes) {
+            if looks_like_database(&bytes) {
                 sampled.push(bytes);
             }
         }

@@ -19,6 +19,8 @@ pub enum PageKind {
     PostgresBtree,
     /// Another page of PostgreSQL, by its header.
     PostgresOther,
+    /// A page of an index of InnoDB.
+    Innodb,
     /// Anything else.
     Other,
 }
@@ -74,6 +76,7 @@ impl Pool {
         let kind = match found {
             Some(Kind::PostgresHeap) => PageKind::PostgresHeap,
             Some(Kind::PostgresBtree) => PageKind::PostgresBtree,
+            Some(Kind::Innodb) => PageKind::Innodb,
             None if looks_like_postgres(&page) => PageKind::PostgresOther,
             None => PageKind::Other,
         };

@@ -23,6 +23,8 @@ pub enum Codec {
     PostgresHeap = 16,
     /// B-tree page of PostgreSQL, by a model.
     PostgresBtree = 17,
+    /// Index page of InnoDB, by a model.
+    Innodb = 18,
 }
 
 /// Why a codec gave nothing.
@@ -48,6 +50,7 @@ impl Codec {
             4 => Some(Self::Deflate),
             16 => Some(Self::PostgresHeap),
             17 => Some(Self::PostgresBtree),
+            18 => Some(Self::Innodb),
             _ => None,
         }
     }
@@ -60,13 +63,13 @@ impl Codec {
 
     /// Whether its records name a model. The methods below are for the others.
     pub(super) const fn has_model(self) -> bool {
-        matches!(self, Self::PostgresHeap | Self::PostgresBtree)
+        matches!(self, Self::PostgresHeap | Self::PostgresBtree | Self::Innodb)
     }
 
     /// The most that [`Codec::compress`] makes of `len_bytes`.
     pub(super) fn bound(self, len_bytes: usize) -> usize {
         match self {
-            Self::Raw | Self::PostgresHeap | Self::PostgresBtree => len_bytes,
+            Self::Raw | Self::PostgresHeap | Self::PostgresBtree | Self::Innodb => len_bytes,
             // LZ4_COMPRESSBOUND.
             Self::Lz4 => len_bytes + len_bytes / 255 + 16,
             Self::Zstd => zstd_safe::compress_bound(len_bytes),
@@ -92,7 +95,7 @@ impl Codec {
                 };
                 encoder.compress(level, src, dst)
             }),
-            Self::PostgresHeap | Self::PostgresBtree => Err(NEEDS_MODEL),
+            Self::PostgresHeap | Self::PostgresBtree | Self::Innodb => Err(NEEDS_MODEL),
             Self::Deflate => DEFLATE_ENCODER.with_borrow_mut(|slot| {
                 let compressor = match slot {
                     Some((l, compressor)) if *l == level => compressor,
@@ -127,7 +130,7 @@ impl Codec {
                 };
                 decoder.decompress(out, payload).map_err(zstd_safe::get_error_name)
             }),
-            Self::PostgresHeap | Self::PostgresBtree => Err(NEEDS_MODEL),
+            Self::PostgresHeap | Self::PostgresBtree | Self::Innodb => Err(NEEDS_MODEL),
             Self::Deflate => DEFLATE_DECODER.with_borrow_mut(|decoder| {
                 decoder.deflate_decompress(payload, out).map_err(|_| "not a DEFLATE stream of its length")
             }),

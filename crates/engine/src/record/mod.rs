@@ -23,7 +23,8 @@
 //! | 5..=15    | reserved | further codecs that need nothing but the record                                 |
 //! | 16        | postgresheap  | model id, and what the model made of a heap page of PostgreSQL             |
 //! | 17        | postgresbtree | likewise, of a B-tree page                                                 |
-//! | 18..=127  | reserved | further codecs that know a page format                                          |
+//! | 18        | innodb   | likewise, of a page of an index of InnoDB                                       |
+//! | 19..=127  | reserved | further codecs that know a page format                                          |
 //! | 128..=191 | reserved | deltas                                                                          |
 //! | 192..=255 | reserved |                                                                                 |
 //!
@@ -49,7 +50,7 @@ pub use compression::Compression;
 pub use encode::{Encoded, Encoder, decode, logical_len};
 pub use metadata::{decode_metadata, encode_metadata};
 pub use models::{ModelId, Models, NoModels, codec_of, model_of};
-pub use recognise::{Format, looks_like_postgres, recognise, recordsize_hint};
+pub use recognise::{Format, looks_like_database, looks_like_postgres, recognise, recordsize_hint};
 
 use crate::types::Addr;
 use crate::{Error, Result};

@@ -55,6 +55,7 @@ pub fn codec_of(model: &Model) -> Codec {
     match model.kind() {
         pagefold_codec::Kind::PostgresHeap => Codec::PostgresHeap,
         pagefold_codec::Kind::PostgresBtree => Codec::PostgresBtree,
+        pagefold_codec::Kind::Innodb => Codec::Innodb,
     }
 }
 

@@ -64,6 +64,13 @@ pub fn looks_like_postgres(page: &[u8]) -> bool {
     Page { offset: 0, data: page }.postgres().is_some_and(|bytes| bytes as usize == page.len())
 }
 
+/// Whether `page` begins as pages do that a model may describe, and is as long as they are: pages of PostgreSQL, and those of
+/// InnoDB's indexes.
+#[must_use]
+pub fn looks_like_database(page: &[u8]) -> bool {
+    looks_like_postgres(page) || Page { offset: 0, data: page }.innodb_index()
+}
+
 /// InnoDB writes its log in blocks of 512 bytes up to 4 KiB, at any block's offset.
 const INNODB_LOG_BYTES: u32 = 4096;
 /// Usual block of PostgreSQL's log.
@@ -161,6 +168,14 @@ impl Page<'_> {
         let size = self.offset / u64::from(number);
         let exact = size * u64::from(number) == self.offset && size.is_power_of_two();
         (known && exact && (4096..=65536).contains(&size)).then_some(size as u32)
+    }
+
+    /// Pages of indexes: type 17855; the page header's count of records in its heap has the mark of the compact format.
+    fn innodb_index(self) -> bool {
+        const INDEX: u16 = 17855;
+        const COMPACT: u16 = 1 << 15;
+        let sized = self.data.len().is_power_of_two() && (4096..=65536).contains(&self.data.len());
+        sized && self.be16(24) == Some(INDEX) && self.be16(42).is_some_and(|heap| heap & COMPACT != 0)
     }
 
     /// The redo log: format 4, then the creator at byte 16.

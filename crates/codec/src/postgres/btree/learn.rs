@@ -8,9 +8,9 @@ use crate::columns::Column;
 use crate::columns::infer::{self, infer_with_cost};
 use crate::columns::learn::choose;
 use crate::columns::plan::Plans;
-use crate::postgres::learn::{median, sample};
+use crate::patterns::{MAX_PATTERNS, Patterns, most_frequent};
 use crate::postgres::page::LSN_LOW_BITS;
-use crate::postgres::patterns::{MAX_PATTERNS, Patterns, most_frequent};
+use crate::sampling::{median, sample};
 
 /// Keys that a layout is inferred from.
 const INFER_KEYS: usize = 80;

@@ -11,11 +11,12 @@ pub(crate) mod write;
 
 use item::{Item, Kind};
 
-use super::page::{Header, Line, Order, Stale, State};
-use super::patterns::Patterns;
+use super::page::{Header, Line, Order, State};
 use crate::Corrupt;
 use crate::columns::plan::Plans;
 use crate::columns::{Grid, Span};
+use crate::patterns::Patterns;
+use crate::stale::Stale;
 use crate::wire::{Reader, le16, le32, put_varint};
 
 /// Bytes of the special space.

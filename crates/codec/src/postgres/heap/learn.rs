@@ -7,9 +7,9 @@ use crate::columns::Column;
 use crate::columns::infer::{self, infer};
 use crate::columns::learn::choose;
 use crate::columns::plan::Plans;
-use crate::postgres::learn::{median, sample};
+use crate::patterns::{MAX_PATTERNS, Patterns, most_frequent};
 use crate::postgres::page::{LSN_LOW_BITS, State};
-use crate::postgres::patterns::{MAX_PATTERNS, Patterns, most_frequent};
+use crate::sampling::{median, sample};
 
 /// Tuples that a layout is inferred from.
 const INFER_TUPLES: usize = 80;

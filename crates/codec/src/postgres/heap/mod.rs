@@ -16,11 +16,13 @@ pub(crate) mod write;
 use pattern::Pattern;
 use tuple::Tuple;
 
-use super::page::{Header, Line, Order, Stale, State};
-use super::patterns::Patterns;
+use super::checksum::checksum;
+use super::page::{CHECKSUM_AT, Header, Line, Order, State};
 use crate::Corrupt;
 use crate::columns::plan::Plans;
 use crate::columns::{Grid, Span};
+use crate::patterns::Patterns;
+use crate::stale::Stale;
 use crate::wire::{Reader, put_varint};
 
 /// Most null bitmaps with a symbol of their own.
@@ -146,6 +148,8 @@ pub(crate) struct Visit {
 pub(crate) struct Parts {
     pub(crate) header: Header,
     pub(crate) block: u32,
+    /// The checksum is to be computed, not that of the header.
+    pub(crate) sum: bool,
     pub(crate) lines: Vec<Line>,
     /// By line; meaningless for lines without storage.
     pub(crate) tuples: Vec<Tuple>,
@@ -191,6 +195,12 @@ impl Parts {
         self.relate();
         self.visit();
         true
+    }
+
+    /// Writes the checksum of `page`, of which all else is in place.
+    pub(crate) fn write_checksum(&self, page: &mut [u8]) {
+        let sum = if self.sum { checksum(page, self.block) } else { self.header.checksum };
+        page[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&sum.to_le_bytes());
     }
 
     /// The page's block number, as most tuples have it in their ctid.

@@ -22,7 +22,7 @@ pub(crate) fn get(
     parts: &mut Parts,
     buffers: &mut Buffers,
     page: &mut [u8],
-) -> Result<Shape, Corrupt> {
+) -> Result<(), Corrupt> {
     let d = &mut decoder;
     let shape = Shape::from_symbol(d.get(streams[streams::SHAPE].view(0)));
     get_head(model, streams, d, parts, shape, page.len())?;
@@ -44,9 +44,10 @@ pub(crate) fn get(
     parts.block |= u32::from(block);
     write_tuples(parts, buffers, page)?;
     // A right checksum is computed when stale bytes are in place.
+    parts.sum = shape.checksum == 1;
     parts.header.write(page);
     parts.stale.regions(&parts.header, &parts.lines, &parts.order, !shape.hole_zero, !shape.behind_zero);
-    Ok(shape)
+    Ok(())
 }
 
 fn get_head(

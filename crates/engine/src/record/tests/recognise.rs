@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use crate::limits::{RECORDSIZE_MAX, RECORDSIZE_MIN};
-use crate::record::recordsize_hint;
+use crate::record::{looks_like_database, recordsize_hint};
 
 /// First bytes of files made by PostgreSQL 15, MariaDB 10.11, SQLite 3.40 and RRDtool 1.7, padded with zeros.
 fn fixture(hex: &str, len_bytes: usize) -> Vec<u8> {
@@ -46,6 +46,20 @@ fn files_of_databases_are_recognised() {
     ] {
         let data = fixture(hex, len_bytes);
         assert_eq!(recordsize_hint(offset, &data, Some("file")), Some(expected), "{hex} at {offset}");
+    }
+}
+
+#[test]
+fn pages_that_models_may_describe_are_told_from_others() {
+    for (hex, len_bytes) in
+        [(PG_HEAP, 8192), (PG_INDEX, 8192), (IBD_INDEX_PAGE_3, 16384), (IBD_INDEX_PAGE_3, 4096)]
+    {
+        assert!(looks_like_database(&fixture(hex, len_bytes)), "{hex}");
+    }
+    for (hex, len_bytes) in
+        [(PG_HEAP, 4096), (IBDATA, 16384), (IBD_INDEX_PAGE_3, 40), (SQLITE, 8192), ("", 8192)]
+    {
+        assert!(!looks_like_database(&fixture(hex, len_bytes)), "{hex}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What learning from heaps and from indexes shares.
+//! What learning from pages of all kinds shares.
 
 use crate::columns::Grid;
 use crate::columns::learn::Sampled;

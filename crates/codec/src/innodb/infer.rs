@@ -1,0 +1,379 @@
+//! The layout of an index's records, found from its pages.
+//!
+//! InnoDB says nowhere in a page how many columns there are. What is known: where records' headers are, that records lie in
+//! the order of their numbers in the heap, and that the first one begins where the heap does. So of two neighbours, the
+//! values of the first and the lengths, null bitmap and header of the second fill what lies between their origins. Guesses of
+//! how many bytes of bitmap and how many lengths there are either explain most neighbours exactly, or next to none.
+//!
+//! Then, what bits of the bitmap take away: a value of varying length, or bytes of fixed width. Last, [`super::split`] finds
+//! where values end, which no number tells.
+
+use std::collections::HashMap;
+
+use super::layout::{Field, Layout, MAX_BITMAP, bitmap, length};
+use super::page::{HEAP, RECORD};
+use super::split::{Nullable, Row, split};
+use super::{INSTANT_INFO, Parts};
+use crate::columns::MAX_COLUMNS;
+
+/// Pages and neighbours that are looked at.
+const PAGES: usize = 48;
+const NEIGHBOURS: usize = 16;
+/// Most lengths of a record.
+const MAX_LENGTHS: usize = 64;
+/// Guesses of which columns have two bytes of length, per number of columns.
+const MAX_TRIES: usize = 32;
+/// A guess has to explain at least this share of neighbours.
+const MIN_SHARE: f64 = 0.4;
+/// Wider records of more columns are not taken apart: it would take too long.
+const MAX_STATES: usize = 60_000;
+/// Neighbours in which lengths of two bytes are looked for.
+const LONG_NEIGHBOURS: usize = 128;
+/// Rows by which columns are told apart.
+const ROWS: usize = 240;
+
+/// Two records of which the second begins where the first ends, or behind.
+#[derive(Clone, Copy)]
+struct Pair<'a> {
+    page: &'a [u8],
+    one: usize,
+    /// Origin of the second.
+    other: usize,
+}
+
+/// What clearing a value from a record takes away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Null {
+    /// The length number so and so, and its value.
+    Length(usize),
+    /// So many bytes of fixed width.
+    Bytes(usize),
+}
+
+/// A guess.
+#[derive(Clone, Debug, Default)]
+struct Guess {
+    bitmap_bytes: usize,
+    /// For each length, whether those above 127 have two bytes.
+    long: Vec<bool>,
+    /// The bitmap of records that have all that is ever there.
+    base: u64,
+    /// Bytes of fixed width.
+    fixed: usize,
+    nulls: Vec<(u8, Null)>,
+    /// Neighbours that it explains.
+    explained: usize,
+}
+
+/// The layout of the records of `pages`, which [`Parts::parse`] accepts; without columns if none can be found.
+pub(crate) fn infer(pages: &[&[u8]]) -> Layout {
+    let mut parts = Parts::default();
+    let (mut pairs, mut firsts) = (vec![], vec![]);
+    let step = pages.len().div_ceil(PAGES).max(1);
+    for page in pages.iter().step_by(step).filter(|page| page.len() > HEAP) {
+        if !parts.parse(page) {
+            continue;
+        }
+        let origins: Vec<usize> =
+            parts.by_heap.iter().map(|&n| parts.records[usize::from(n)].origin).collect();
+        firsts.extend(origins.first().map(|&origin| (*page, origin)));
+        let every = (origins.len() / NEIGHBOURS).max(1);
+        let neighbours = origins.windows(2).step_by(every);
+        pairs.extend(neighbours.map(|pair| Pair { page, one: pair[0], other: pair[1] }));
+    }
+    if pairs.len() < 4 {
+        return Layout::default();
+    }
+    let mut best: Option<Guess> = None;
+    for bitmap_bytes in 0..=MAX_BITMAP {
+        if let Some(guess) = guess(&pairs, &firsts, bitmap_bytes)
+            && best.as_ref().is_none_or(|best| guess.explained >= best.explained)
+        {
+            best = Some(guess);
+        }
+    }
+    let enough = |guess: &Guess| {
+        let explains = guess.explained as f64 >= MIN_SHARE * pairs.len() as f64;
+        explains && (guess.long.len() + 1) * guess.fixed <= MAX_STATES
+    };
+    best.filter(enough).map(|guess| columns(&guess, pages, &mut parts)).unwrap_or_default()
+}
+
+/// The best guess with so many bytes of bitmap.
+fn guess(pairs: &[Pair<'_>], firsts: &[(&[u8], usize)], bitmap_bytes: usize) -> Option<Guess> {
+    let base = base_bitmap(pairs, bitmap_bytes);
+    let is_base = |page: &[u8], origin: usize| bitmap(page, origin, bitmap_bytes) == base;
+    let own: Vec<Pair<'_>> = pairs.iter().copied().filter(|pair| is_base(pair.page, pair.one)).collect();
+    let first: Vec<_> = firsts.iter().copied().filter(|&(page, origin)| is_base(page, origin)).collect();
+    let longest =
+        first.iter().map(|(_, origin)| origin.saturating_sub(HEAP + RECORD + bitmap_bytes)).max()?;
+    let mut best: Option<Guess> = None;
+    for lengths in 0..=longest.min(MAX_LENGTHS) {
+        let mut tries = vec![];
+        find_long(&own, bitmap_bytes, lengths, &mut vec![], &mut tries);
+        for long in tries {
+            let mut guess = Guess { bitmap_bytes, long, base, ..Guess::default() };
+            let exact = |&&(page, origin): &&(&[u8], usize)| {
+                guess.before(page, origin, &[]).map(|(start, _)| start) == Some(HEAP)
+            };
+            if first.iter().filter(exact).count() * 4 < first.len() * 3 {
+                continue;
+            }
+            guess.explain(pairs, &own);
+            if best.as_ref().is_none_or(|best| guess.explained > best.explained) {
+                best = Some(guess);
+            }
+        }
+    }
+    best
+}
+
+/// Of the bitmaps that at least one record in thirty has, the one with the fewest bits.
+fn base_bitmap(pairs: &[Pair<'_>], bitmap_bytes: usize) -> u64 {
+    let mut counts: HashMap<u64, usize> = HashMap::new();
+    for pair in pairs {
+        *counts.entry(bitmap(pair.page, pair.one, bitmap_bytes)).or_default() += 1;
+    }
+    let frequent = counts.into_iter().filter(|(_, count)| count * 30 >= pairs.len());
+    frequent.map(|(bits, _)| bits).min_by_key(|bits| (bits.count_ones(), *bits)).unwrap_or(0)
+}
+
+/// Which columns may have lengths of two bytes: all choices where a first byte says so in some record.
+fn find_long(
+    pairs: &[Pair<'_>],
+    bitmap_bytes: usize,
+    lengths: usize,
+    long: &mut Vec<bool>,
+    found: &mut Vec<Vec<bool>>,
+) {
+    if found.len() >= MAX_TRIES {
+        return;
+    }
+    if long.len() == lengths {
+        found.push(long.clone());
+        return;
+    }
+    let guess = Guess { bitmap_bytes, long: long.clone(), ..Guess::default() };
+    let step = pairs.len().div_ceil(LONG_NEIGHBOURS).max(1);
+    let doubtful = pairs.iter().step_by(step).any(|pair| {
+        let before = guess.before(pair.page, pair.one, &[]);
+        before.is_some_and(|(start, _)| start > 0 && pair.page[start - 1] >= 0x80)
+    });
+    for choice in if doubtful { &[true, false][..] } else { &[false] } {
+        long.push(*choice);
+        find_long(pairs, bitmap_bytes, lengths, long, found);
+        long.pop();
+    }
+}
+
+impl Guess {
+    /// Where the record at `origin` begins, and the sum of its lengths. Lengths in `missing` are not there.
+    fn before(&self, page: &[u8], origin: usize, missing: &[usize]) -> Option<(usize, usize)> {
+        let mut at = origin.checked_sub(RECORD + self.bitmap_bytes)?;
+        let mut sum = 0;
+        for (n, &long) in self.long.iter().enumerate() {
+            if !missing.contains(&n) {
+                let (next, len, _) = length(page, at, long)?;
+                at = next;
+                sum += len;
+            }
+        }
+        Some((at, sum))
+    }
+
+    /// What the null bits of `bits` take away, and those of them that are not known to; `None` if they are less than the base's.
+    fn missing(&self, bits: u64) -> Option<(Vec<usize>, usize, Vec<u8>)> {
+        let more = bits ^ self.base;
+        if self.base & more != 0 {
+            return None;
+        }
+        let (mut lengths, mut bytes, mut unknown) = (vec![], 0, vec![]);
+        for bit in (0..64).filter(|bit| more >> bit & 1 == 1) {
+            match self.nulls.iter().find(|(known, _)| *known == bit) {
+                Some((_, Null::Length(n))) => lengths.push(*n),
+                Some((_, Null::Bytes(width))) => bytes += width,
+                None => unknown.push(bit),
+            }
+        }
+        Some((lengths, bytes, unknown))
+    }
+
+    /// Bytes between the first record's values of varying length and the beginning of the second, if that one is understood. The
+    /// first lacks the lengths of `missing`, and so does the second if it has the same bitmap.
+    fn rest(&self, pair: &Pair<'_>, missing: &[usize]) -> Option<usize> {
+        let bits = bitmap(pair.page, pair.other, self.bitmap_bytes);
+        let end = if bits == bitmap(pair.page, pair.one, self.bitmap_bytes) {
+            self.before(pair.page, pair.other, missing)?.0
+        } else {
+            let (lengths, _, unknown) = self.missing(bits)?;
+            if !unknown.is_empty() {
+                return None;
+            }
+            self.before(pair.page, pair.other, &lengths)?.0
+        };
+        let (_, sum) = self.before(pair.page, pair.one, missing)?;
+        end.checked_sub(pair.one + sum)
+    }
+
+    /// Finds how many bytes are of fixed width, and what the bits of the bitmap mean, and counts what is explained by that.
+    fn explain(&mut self, pairs: &[Pair<'_>], own: &[Pair<'_>]) {
+        let Some((fixed, count)) = most_frequent(own.iter().filter_map(|pair| self.rest(pair, &[]))) else {
+            return;
+        };
+        self.fixed = fixed;
+        self.explained = count;
+        let mut groups: HashMap<u64, Vec<Pair<'_>>> = HashMap::new();
+        for pair in pairs {
+            groups.entry(bitmap(pair.page, pair.one, self.bitmap_bytes)).or_default().push(*pair);
+        }
+        groups.remove(&self.base);
+        let mut groups: Vec<(u64, Vec<Pair<'_>>)> = groups.into_iter().collect();
+        // Those that are understood with one more bit come before those that need several.
+        groups
+            .sort_by_key(|(bits, group)| ((bits ^ self.base).count_ones(), usize::MAX - group.len(), *bits));
+        for (bits, group) in &groups {
+            self.explain_group(*bits, group, own);
+        }
+    }
+
+    fn explain_group(&mut self, bits: u64, group: &[Pair<'_>], own: &[Pair<'_>]) {
+        let Some((known, bytes, unknown)) = self.missing(bits) else { return };
+        let Some(expected) = self.fixed.checked_sub(bytes) else { return };
+        let mut best: Option<(usize, f64, Option<usize>, usize)> = None;
+        let free = (0..self.long.len()).filter(|n| !known.contains(n));
+        let lengths = free.map(Some).filter(|_| !unknown.is_empty());
+        for length in std::iter::once(None).chain(lengths) {
+            let missing: Vec<usize> = known.iter().copied().chain(length).collect();
+            let rests = group.iter().filter_map(|pair| self.rest(pair, &missing));
+            let Some((rest, count)) = most_frequent(rests) else { continue };
+            let left = unknown.len() - usize::from(length.is_some());
+            let fits = if left == 0 { rest == expected } else { rest < expected };
+            if !fits || 2 * count < group.len() {
+                continue;
+            }
+            let likely = length.map_or(0.0, |_| self.likelihood(group, own, &missing));
+            if best.is_none_or(|(most, than, ..)| (count, likely) > (most, than)) {
+                best = Some((count, likely, length, expected - rest));
+            }
+        }
+        let Some((count, _, length, mut bytes)) = best else { return };
+        self.explained += count;
+        let mut unknown = unknown.into_iter();
+        if let Some(n) = length {
+            self.nulls.extend(unknown.next().map(|bit| (bit, Null::Length(n))));
+        }
+        // Values that are only ever missing together count as one.
+        for bit in unknown {
+            self.nulls.push((bit, Null::Bytes(bytes)));
+            bytes = 0;
+        }
+    }
+
+    /// How well the lengths of `group` fit to those of `own`, if those of `missing` are not there: mean bits, negative.
+    fn likelihood(&self, group: &[Pair<'_>], own: &[Pair<'_>], missing: &[usize]) -> f64 {
+        let mut counts: HashMap<(usize, usize), f64> = HashMap::new();
+        let each = |pair: &Pair<'_>, missing: &[usize], mut each: Box<dyn FnMut(usize, usize) + '_>| {
+            let mut at = pair.one - RECORD - self.bitmap_bytes;
+            for (n, &long) in self.long.iter().enumerate().filter(|(n, _)| !missing.contains(n)) {
+                let Some((next, len, _)) = length(pair.page, at, long) else { return };
+                at = next;
+                each(n, len);
+            }
+        };
+        for pair in own {
+            each(pair, &[], Box::new(|n, len| *counts.entry((n, len)).or_default() += 1.0));
+        }
+        let mut sum = 0.0;
+        for pair in group {
+            each(
+                pair,
+                missing,
+                Box::new(|n, len| sum += (counts.get(&(n, len)).unwrap_or(&0.0) + 0.1).log2()),
+            );
+        }
+        sum
+    }
+}
+
+/// The most frequent value, and how often it came.
+fn most_frequent(values: impl Iterator<Item = usize>) -> Option<(usize, usize)> {
+    let mut counts: HashMap<usize, usize> = HashMap::new();
+    for value in values {
+        *counts.entry(value).or_default() += 1;
+    }
+    counts.into_iter().max_by_key(|&(value, count)| (count, value))
+}
+
+/// Splits what `guess` says into columns.
+fn columns(guess: &Guess, pages: &[&[u8]], parts: &mut Parts) -> Layout {
+    let (mut rows, mut partial) = (vec![], vec![]);
+    let step = pages.len().div_ceil(PAGES).max(1);
+    let per_page = ROWS.div_ceil(pages.len().min(PAGES)).max(4);
+    for page in pages.iter().copied().step_by(step) {
+        if !parts.parse(page) {
+            continue;
+        }
+        let from = rows.len();
+        let listed = &parts.records[..parts.header.records];
+        let skip = listed.len().saturating_sub(per_page) / 2;
+        for record in listed.iter().skip(skip).filter(|record| record.info & INSTANT_INFO == 0) {
+            let bits = bitmap(page, record.origin, guess.bitmap_bytes);
+            let Some((missing, _, unknown)) = guess.missing(bits) else { continue };
+            let lengths = guess.lengths(page, record.origin, &missing);
+            let Some(lengths) = lengths.filter(|_| unknown.is_empty()) else { continue };
+            let end = record.origin + lengths.iter().sum::<usize>() + guess.fixed;
+            if bits != guess.base {
+                partial.push((bits, Row::new(page, record.origin, lengths, false)));
+            } else if end <= parts.header.heap_top {
+                rows.push(Row::new(page, record.origin, lengths, rows.len() == from));
+            }
+            if rows.len() - from >= per_page {
+                break;
+            }
+        }
+    }
+    let mut nullable: Vec<Nullable> = vec![];
+    for (bit, null) in &guess.nulls {
+        if let Null::Bytes(width) = *null
+            && width > 0
+        {
+            nullable.push(Nullable { bit: *bit, width, at: 0 });
+        }
+    }
+    let columns = split(&rows, guess.fixed, &mut nullable, &partial, guess.base);
+    let mut lengths = 0..;
+    let mut known = 0u64;
+    let mut fields = vec![];
+    for (width, bit) in columns {
+        let mut field = Field { width, null: bit, long: false };
+        if width == 0 {
+            let n = lengths.next().unwrap_or(0);
+            field.long = guess.long.get(n).copied().unwrap_or(false);
+            field.null = guess.nulls.iter().find(|(_, null)| *null == Null::Length(n)).map(|(bit, _)| *bit);
+        }
+        known |= field.null.map_or(0, |bit| 1 << bit);
+        fields.push(field);
+    }
+    if fields.len() > MAX_COLUMNS {
+        return Layout::default();
+    }
+    Layout { fields, bitmap_bytes: guess.bitmap_bytes, usual: guess.base & !known }
+}
+
+impl Guess {
+    /// All lengths of a record, 0 for missing ones.
+    fn lengths(&self, page: &[u8], origin: usize, missing: &[usize]) -> Option<Vec<usize>> {
+        let mut at = origin.checked_sub(RECORD + self.bitmap_bytes)?;
+        let mut all = Vec::with_capacity(self.long.len());
+        for (n, &long) in self.long.iter().enumerate() {
+            if missing.contains(&n) {
+                all.push(0);
+                continue;
+            }
+            let (next, len, _) = length(page, at, long)?;
+            at = next;
+            all.push(len);
+        }
+        Some(all)
+    }
+}
