@@ -2,7 +2,8 @@
 
 use std::sync::OnceLock;
 
-use pagefold_codec::{Model, Options, Scratch, learn};
+use pagefold_codec::testing::innodb::{Table, index_page};
+use pagefold_codec::{Kind, Model, Options, Scratch, learn, recognise};
 use pagefold_sim::random::Random;
 
 const PAGE_BYTES: usize = 8192;
@@ -95,4 +96,78 @@ pub(super) fn page(bytes: &[u8]) -> bool {
     let Some(model) = learned() else { return false };
     let mut page = vec![0; model.page_bytes()];
     model.decode(&mut Scratch::new(), bytes, &mut page).is_ok()
+}
+
+/// Aged pages of an index of InnoDB.
+fn innodb_pages() -> &'static [Vec<u8>] {
+    static PAGES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
+    PAGES.get_or_init(|| {
+        let mut random = pagefold_codec::testing::Random::new(3);
+        let mut table = Table::simple(true);
+        table.page_bytes = 4096;
+        (0..200).map(|number| index_page(&mut random, &table, number)).collect()
+    })
+}
+
+fn innodb_learned() -> Option<&'static Model> {
+    static MODEL: OnceLock<Option<Model>> = OnceLock::new();
+    let learn = || {
+        let pages: Vec<&[u8]> = innodb_pages().iter().map(Vec::as_slice).collect();
+        learn(&pages, Options { level: 1, relation_pages: 100_000 })
+    };
+    MODEL.get_or_init(learn).as_ref()
+}
+
+pub(super) fn innodb_model_seeds() -> Vec<Vec<u8>> {
+    innodb_learned().map(Model::to_bytes).into_iter().collect()
+}
+
+/// A model that can be read is used both ways.
+pub(super) fn innodb_model(bytes: &[u8]) -> bool {
+    let Ok(model) = Model::from_bytes(bytes) else { return false };
+    let mut scratch = Scratch::new();
+    let mut page = vec![0; model.page_bytes()];
+    for record in innodb_record_seeds().iter().take(2) {
+        let _accepted = model.decode(&mut scratch, record, &mut page);
+    }
+    let mut record = Vec::new();
+    let _coded = model.encode(&mut scratch, &innodb_pages()[0], &mut record);
+    true
+}
+
+pub(super) fn innodb_record_seeds() -> Vec<Vec<u8>> {
+    static RECORDS: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
+    let coded = || {
+        let mut records = Vec::new();
+        let Some(model) = innodb_learned() else { return records };
+        for page in innodb_pages().iter().take(16) {
+            let mut record = Vec::new();
+            if model.encode(&mut Scratch::new(), page, &mut record) {
+                records.push(record);
+            }
+        }
+        records
+    };
+    RECORDS.get_or_init(coded).clone()
+}
+
+pub(super) fn innodb_record(bytes: &[u8]) -> bool {
+    let Some(model) = innodb_learned() else { return false };
+    let mut page = vec![0; model.page_bytes()];
+    model.decode(&mut Scratch::new(), bytes, &mut page).is_ok()
+}
+
+pub(super) fn innodb_page_seeds() -> Vec<Vec<u8>> {
+    innodb_pages().iter().take(16).cloned().collect()
+}
+
+/// Pages are not trusted either: a write may hold anything.
+pub(super) fn innodb_page(bytes: &[u8]) -> bool {
+    let Some(model) = innodb_learned() else { return false };
+    let mut page = bytes.to_vec();
+    page.resize(model.page_bytes(), 0);
+    let mut scratch = Scratch::new();
+    let known = recognise(&mut scratch, &page) == Some(Kind::Innodb);
+    let mut record = Vec::new();
+    model.encode(&mut scratch, &page, &mut record) && known
 }

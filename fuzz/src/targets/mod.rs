@@ -30,4 +30,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "control", run: control::message, seeds: control::seeds },
     Target { name: "model", run: codec::model, seeds: codec::model_seeds },
     Target { name: "page", run: codec::page, seeds: codec::page_seeds },
+    Target { name: "innodb-model", run: codec::innodb_model, seeds: codec::innodb_model_seeds },
+    Target { name: "innodb-record", run: codec::innodb_record, seeds: codec::innodb_record_seeds },
+    Target { name: "innodb-page", run: codec::innodb_page, seeds: codec::innodb_page_seeds },
 ];
