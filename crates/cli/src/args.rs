@@ -76,7 +76,8 @@ Examples:
   pagefold import                            what is on this machine's devices?
   pagefold import -d /srv/pools              what is in the files of this directory?
   pagefold import -d /srv/pools tank         remember tank, so that `mount tank` finds it
-  pagefold import -a                         all that are found")]
+  pagefold import -a                         all that are found
+  pagefold import --accept-loss tank         give up what lies behind damage to its log")]
     Import(Import),
     /// Close a pool cleanly and forget it.
     #[command(after_long_help = "A mounted pool is unmounted first.
@@ -260,6 +261,9 @@ pub struct Import {
     /// Import all that are found.
     #[arg(short, long, conflicts_with = "pool")]
     pub all: bool,
+    /// Where the pool's log is damaged, go back to before the damage: what was acknowledged since is lost for good.
+    #[arg(long, requires = "pool")]
+    pub accept_loss: bool,
     /// How to print.
     #[command(flatten)]
     pub output: Output,

@@ -22,6 +22,8 @@ pub enum IoUring {
 pub struct MountOptions {
     /// No changes.
     pub read_only: bool,
+    /// Read what is readable of a damaged pool, as it was before damage to its log. Implies `read_only`.
+    pub rescue: bool,
     /// Users other than the one who mounts may use it; `None`: as befits who mounts.
     pub allow_other: Option<bool>,
     /// Mount over a directory that has entries.
@@ -46,6 +48,7 @@ impl Default for MountOptions {
     fn default() -> Self {
         Self {
             read_only: false,
+            rescue: false,
             allow_other: None,
             nonempty: false,
             cache_bytes: None,
@@ -67,6 +70,7 @@ const THREADS_MAX: usize = 256;
 /// Our options with their meaning, for help.
 const OWN: &[(&str, &str)] = &[
     ("ro, rw", "no changes; or as usual"),
+    ("rescue", "read-only, as the pool was before damage to its log"),
     ("allow_other", "other users may use it (default for root; users need user_allow_other in fuse.conf)"),
     ("noallow_other", "only who mounts may use it"),
     ("nonempty", "mount over a directory that is not empty"),
@@ -129,7 +133,8 @@ pub fn parse<S: AsRef<str>>(words: &[S]) -> Result<MountOptions> {
 fn flag(options: &mut MountOptions, word: &str) -> Result<()> {
     match word {
         "ro" => options.read_only = true,
-        "rw" => options.read_only = false,
+        "rw" => options.read_only = options.rescue,
+        "rescue" => (options.read_only, options.rescue) = (true, true),
         "allow_other" => options.allow_other = Some(true),
         "noallow_other" => options.allow_other = Some(false),
         "nonempty" => options.nonempty = true,
@@ -186,7 +191,8 @@ fn valued(options: &mut MountOptions, name: &str, value: &str) -> Result<()> {
 }
 
 fn unknown_option(word: &str) -> Failure {
-    let own = ["ro", "rw", "allow_other", "noallow_other", "nonempty", "cache", "threads", "io_uring"];
+    let own =
+        ["ro", "rw", "rescue", "allow_other", "noallow_other", "nonempty", "cache", "threads", "io_uring"];
     let usual = ["suid", "dev", "noexec", "noatime"];
     let all: Vec<&str> = own.iter().chain(OVERRIDES).chain(&usual).copied().collect();
     let near = suggest::nearest(word, all.iter().copied()).map(|n| format!("; did you mean {n}?"));
@@ -225,6 +231,8 @@ mod tests {
         assert_eq!(split("nosuid,,nodev").unwrap(), MountOptions::default());
         let options = split("suid,dev,noexec").unwrap();
         assert!(options.suid && options.dev && !options.exec);
+        let options = split("rescue,rw").unwrap();
+        assert!(options.rescue && options.read_only, "nothing is written to a damaged pool by mistake");
     }
 
     #[test]

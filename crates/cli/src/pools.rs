@@ -257,6 +257,22 @@ pub fn close_cleanly(known: &Known) -> Result<()> {
     pool.export().map_err(|error| failed(format!("cannot close pool {}", known.name), &error))
 }
 
+/// Opens a pool whose log is damaged as it was before the damage, and closes it: it can be mounted again, and what had been
+/// acknowledged since is lost. A pool whose log is whole loses nothing.
+pub fn give_up_damaged_log(known: &Known) -> Result<()> {
+    let options = OpenOptions { cache_bytes: CACHE_BYTES_BRIEF, accept_loss: true, ..OpenOptions::default() };
+    let pool = open_known(known, &options)?;
+    match pool.replayed().lost {
+        Some(lost) => {
+            let device =
+                known.devices.get(usize::from(lost.device)).map(|path| shown(path)).unwrap_or_default();
+            println!("pool {}: the log from byte {} of {device} on was given up", known.name, lost.offset);
+        }
+        None => println!("pool {}: its log is whole, nothing was given up", known.name),
+    }
+    pool.export().map_err(|error| failed(format!("cannot close pool {}", known.name), &error))
+}
+
 /// Figures of a pool that is not mounted.
 pub fn figures_offline(known: &Known) -> Result<PoolFigures> {
     let pool = open_briefly(known, true)?;

@@ -104,7 +104,8 @@ fn label_and_superblock() {
         assert_example("label", &read(&device, at, 4096));
     }
     let root = Located { device: 0, offset: 1_310_872, len_bytes: 77, checksum: 0x1234_5678 };
-    let block = Superblock { generation: 34, pool: GUID, root, addr: Addr::new(9, 5), exported: true };
+    let addr = Addr::new(9, 5);
+    let block = Superblock { generation: 34, pool: GUID, root, addr, exported: true, flushed: 1001 };
     block.write(all[0].as_ref(), &label).unwrap();
     let slot = label::RING_START + 34 % label::RING_SLOTS * 4096;
     for at in [slot, 255 * MIB + slot] {
@@ -212,7 +213,7 @@ fn batch() {
     put.encode(&mut ops);
     writer.append(0, &[record], ops.len(), |_| ops, true).unwrap();
     let whole = read(&device, MIB + 8192, 4096);
-    let (bytes, padding) = whole.split_at(104);
+    let (bytes, padding) = whole.split_at(120);
     assert!(padding.iter().all(|byte| *byte == 0));
     assert_example("batch", bytes);
 
@@ -220,8 +221,8 @@ fn batch() {
     let verified = Verified::new(&batch).unwrap();
     assert_eq!(verified.header().chain.get(), chain);
     let (entry, kind) = verified.entries(8192).next().unwrap();
-    assert_eq!((entry.slot, entry.start, entry.len_bytes, kind), (300, 8192 + 97, 7, 0));
-    assert_eq!(seal(Addr::new(9, 300), &batch[97..]), entry.checksum);
+    assert_eq!((entry.slot, entry.start, entry.len_bytes, kind), (300, 8192 + 113, 7, 0));
+    assert_eq!(seal(Addr::new(9, 300), &batch[113..]), entry.checksum);
     for_each(verified.ops(), &mut |redo| {
         assert_eq!(redo, put);
         Ok(())
@@ -238,11 +239,13 @@ fn batch_header_is_where_the_table_says() {
         magic,
         first_slot,
         checksum,
+        frame,
         chain,
         txg,
         pool,
         segment,
         checkpoint,
+        flushed,
         records,
         ops_bytes,
         len_bytes,

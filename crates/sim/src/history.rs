@@ -74,6 +74,8 @@ pub enum Step {
     Learn,
     /// Codes again what is stored.
     Recode,
+    /// Nothing happens for a second or two.
+    Rest,
     /// Exports and opens again.
     Export,
     /// Reads and compares.
@@ -173,16 +175,24 @@ impl History {
         let len = if theme == Theme::Full { random.within(100, 400) } else { random.within(10, 150) };
         // Of a sequence of its own, so that the other histories are what they were before there were models.
         let modelled = Random::new(!seed).percent(40);
-        let mut writer = Writer { random, theme, modelled, devices: count, span: 0, acts: 0 };
+        let rest = Random::new(seed ^ 0x0E57);
+        let mut writer = Writer { random, rest, theme, modelled, devices: count, span: 0, acts: 0 };
         writer.span = 1 << writer.random.within(2, 8);
         writer.acts = writer.random.within(1, 8);
-        let steps = (0..len).map(|_| writer.step()).collect();
+        let mut steps: Vec<Step> = (0..len).map(|_| writer.step()).collect();
+        let mut flips = 0;
+        if theme == Theme::Flips && writer.rest.percent(60) {
+            // What a single flip must not do is more than what many must not.
+            steps.retain(|step| !matches!(step, Step::Flip { .. }) || std::mem::replace(&mut flips, 1) == 0);
+        }
         Self { theme, devices, cache_bytes, modelled, seed, steps }
     }
 }
 
 struct Writer {
     random: Random,
+    /// Of a sequence of its own, likewise.
+    rest: Random,
     theme: Theme,
     modelled: bool,
     devices: u64,
@@ -197,6 +207,9 @@ impl Writer {
         // A large pool takes long to compare: fewer crashes, more changes.
         if self.theme == Theme::Full && self.random.percent(85) {
             return if self.random.percent(94) { Step::Apply(self.change()) } else { Step::Maintain };
+        }
+        if self.rest.percent(3) {
+            return Step::Rest;
         }
         if self.modelled && self.random.percent(8) {
             return Step::Learn;

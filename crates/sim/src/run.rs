@@ -45,6 +45,8 @@ pub struct Stats {
     pub failed: u64,
     /// Damaged pools that could not be opened.
     pub unopenable: u64,
+    /// Damaged pools that were opened by accepting the loss of what lay behind the damage.
+    pub given_up: u64,
     /// Damaged pools whose log ended before what had been acknowledged.
     pub shortened: u64,
 }
@@ -60,6 +62,7 @@ impl Stats {
         self.opens += other.opens;
         self.failed += other.failed;
         self.unopenable += other.unopenable;
+        self.given_up += other.given_up;
         self.shortened += other.shortened;
     }
 }
@@ -99,7 +102,15 @@ struct Sim<'a> {
     /// Nothing was accepted since the last commit.
     settled: bool,
     next_id: u64,
-    flipped: bool,
+    /// Bits that have flipped so far.
+    flips: u32,
+    /// Changes up to this one must survive a single flipped bit, or an error must tell: something durable says that they
+    /// were durable.
+    attested: u64,
+    /// Number of the next batch, and of the last durable change, when something was last known to be durable.
+    durable_then: (u64, u64),
+    /// The loss of what lies behind damage to the log was accepted.
+    gave_up: bool,
     /// A fault was injected since the power came.
     faulted: bool,
     random: Random,
@@ -133,11 +144,16 @@ fn run_steps(history: &History, at: &mut usize) -> Outcome<Stats> {
 }
 
 fn options(history: &History, salt: u64) -> OpenOptions {
-    OpenOptions { read_only: false, cache_bytes: history.cache_bytes, log_bytes: Some(16 << 20), salt }
+    OpenOptions {
+        cache_bytes: history.cache_bytes,
+        log_bytes: Some(16 << 20),
+        salt,
+        ..OpenOptions::default()
+    }
 }
 
-fn open(history: &History, devices: Devices, salt: u64) -> pagefold_engine::Result<Arc<Pool>> {
-    let pool = Pool::open_on(devices, &options(history, salt))?;
+fn open(history: &History, devices: Devices, options: &OpenOptions) -> pagefold_engine::Result<Arc<Pool>> {
+    let pool = Pool::open_on(devices, options)?;
     pool.set_compression(compression(history, false));
     Ok(pool)
 }
@@ -186,14 +202,18 @@ impl<'a> Sim<'a> {
             durable: 0,
             settled: true,
             next_id: 1,
-            flipped: false,
+            flips: 0,
+            attested: 0,
+            durable_then: (0, 0),
+            gave_up: false,
             faulted: false,
             random: Random::new(history.seed ^ 0x5EED),
             stats: Stats::default(),
         };
         let create = CreateOptions { force: false, created: 0, guid: Guid(*b"simulated pool 1") };
         create_on("sim", &sim.handles(), &create).map_err(|error| format!("create: {error}"))?;
-        sim.pool = Some(open(history, sim.handles(), 0).map_err(|e| format!("first open: {e}"))?);
+        sim.pool =
+            Some(open(history, sim.handles(), &options(history, 0)).map_err(|e| format!("first open: {e}"))?);
         Ok(sim)
     }
 
@@ -210,7 +230,7 @@ impl<'a> Sim<'a> {
     }
 
     fn terms(&self) -> Terms {
-        Terms { settled: self.settled, may_fail: self.faulted || self.flipped }
+        Terms { settled: self.settled, may_fail: self.faulted || self.flips > 0 }
     }
 
     fn step(&mut self, step: &Step) -> Outcome {
@@ -220,8 +240,9 @@ impl<'a> Sim<'a> {
             Step::Begin { waiters } => self.begin(*waiters),
             Step::End { newest } => self.end(*newest),
             Step::Commit => self.call(|pool| pool.commit(false), false),
-            Step::Checkpoint => self.call(|pool| pool.checkpoint(false), true),
-            Step::Fold => self.call(|pool| pool.fold().map(|_| ()), true),
+            Step::Checkpoint => self.attesting(|pool| pool.checkpoint(false)),
+            Step::Fold => self.attesting(|pool| pool.fold().map(|_| ())),
+            Step::Rest => self.rest(),
             Step::Maintain => {
                 // It commits only where a checkpoint is due.
                 let before = (self.committed, self.settled);
@@ -264,8 +285,12 @@ impl<'a> Sim<'a> {
             }
             Step::Flip { device, offset, bit } => {
                 if let Some(device) = self.devices.get(*device as usize) {
-                    device.flip_bit(*offset, *bit);
-                    self.flipped = true;
+                    // Three of four where something is, and half of these where headers are.
+                    let written =
+                        (offset / 4 % 4 != 0).then(|| device.written_place(offset / 4096)).flatten();
+                    let within = (offset % 4096) >> (offset % 2 * 5);
+                    device.flip_bit(written.map_or(*offset, |block| block + within), *bit);
+                    self.flips += 1;
                 }
                 Ok(())
             }
@@ -331,7 +356,7 @@ impl<'a> Sim<'a> {
         if self.is_off() {
             return self.power_cycle(&[]);
         }
-        if !self.faulted && !self.flipped {
+        if !self.faulted && self.flips == 0 {
             return Err(format!("a call fails for no reason: {error}"));
         }
         self.stats.failed += 1;
@@ -346,7 +371,13 @@ impl<'a> Sim<'a> {
             return Err(format!("the pool failed ({error}) and acknowledges"));
         }
         drop(pool);
-        // What a failed flush lost shows after a power cut only, and no later flush brings it back.
+        // What a failed flush lost shows after a power cut only, and no later flush brings it back. Either the power goes, or
+        // the pool is opened again and has to see to it.
+        if self.random.percent(30) {
+            self.begun.clear();
+            self.pool = None;
+            return self.reopen();
+        }
         self.power_cycle(&[])
     }
 
@@ -358,6 +389,7 @@ impl<'a> Sim<'a> {
                 self.settled = true;
                 if durable {
                     self.durable = self.log.len();
+                    self.now_durable();
                     self.forget();
                 }
                 Ok(())
@@ -367,6 +399,43 @@ impl<'a> Sim<'a> {
                 self.failed(&error)
             }
         }
+    }
+
+    /// The last change that is durable.
+    fn durable_id(&self) -> u64 {
+        self.durable.checked_sub(1).and_then(|last| self.log.get(last)).map_or(self.base.id, |(id, _)| *id)
+    }
+
+    /// What was durable before is told by what has become durable now, if that is a batch.
+    fn now_durable(&mut self) {
+        let Some(pool) = &self.pool else { return };
+        let txg = pool.status().txg;
+        let (txg_then, id_then) = self.durable_then;
+        if txg > txg_then {
+            self.attested = self.attested.max(id_then);
+        }
+        self.durable_then = (txg, self.durable_id());
+    }
+
+    /// A call after which a superblock tells what is durable.
+    fn attesting(&mut self, call: impl FnOnce(&Pool) -> pagefold_engine::Result<()>) -> Outcome {
+        let opens = self.stats.opens;
+        let last = self.log.last().map_or(self.base.id, |(id, _)| *id);
+        self.call(call, true)?;
+        if self.stats.opens == opens {
+            self.attested = self.attested.max(last);
+        }
+        Ok(())
+    }
+
+    fn rest(&mut self) -> Outcome {
+        // What nobody waits for is committed first.
+        let opens = self.stats.opens;
+        self.call(Pool::sync, true)?;
+        if self.stats.opens == opens && self.pool.is_some() {
+            self.attesting(Pool::attest)?;
+        }
+        Ok(())
     }
 
     fn learn(&mut self) -> Outcome {
@@ -445,6 +514,7 @@ impl<'a> Sim<'a> {
             Ok(()) => {
                 let durable = self.log.iter().take_while(|(of, _)| *of <= id).count();
                 self.durable = self.durable.max(durable);
+                self.now_durable();
                 self.forget();
                 Ok(())
             }
@@ -534,7 +604,13 @@ impl<'a> Sim<'a> {
             device.reopen();
         }
         let salt = self.stats.opens;
-        let opened = open(self.history, self.handles(), salt);
+        let mut opened = open(self.history, self.handles(), &options(self.history, salt));
+        if opened.is_err() && self.flips > 0 && !self.is_off() {
+            let accepting = OpenOptions { accept_loss: true, ..options(self.history, salt) };
+            opened = open(self.history, self.handles(), &accepting);
+            self.gave_up |= opened.is_ok();
+            self.stats.given_up += u64::from(opened.is_ok());
+        }
         match opened {
             // A fault struck the opening itself; the next try meets none. What a failed flush lost shows after a power cut only.
             Err(_) if self.faulted && self.history.theme == Theme::Faults => {
@@ -543,7 +619,7 @@ impl<'a> Sim<'a> {
             }
             Ok(pool) => self.pool = Some(pool),
             Err(_) if self.is_off() => return self.power_cycle(&[]),
-            Err(_) if self.flipped => {
+            Err(_) if self.flips > 0 => {
                 self.stats.unopenable += 1;
                 return Ok(());
             }
@@ -579,10 +655,17 @@ impl<'a> Sim<'a> {
         };
         let least = self.committed.max(self.durable);
         if count < least {
-            if !self.flipped {
+            if self.flips == 0 {
                 return Err(format!(
                     "{count} changes of {} survive, and {least} were acknowledged",
                     self.log.len()
+                ));
+            }
+            if self.flips == 1 && !self.gave_up && id < self.attested {
+                return Err(format!(
+                    "one bit has flipped, and changes {} to {} are lost without a word",
+                    id + 1,
+                    self.attested
                 ));
             }
             self.stats.shortened += 1;
@@ -593,9 +676,13 @@ impl<'a> Sim<'a> {
             now.apply(*id, acts);
         }
         self.now = now;
-        self.durable = self.durable.min(count);
+        // Opening flushes what it found.
+        self.durable = count;
         self.committed = count;
         self.settled = true;
+        self.attested = self.attested.min(id);
+        self.durable_then = (self.pool()?.status().txg, id);
+        self.forget();
         self.check()?;
         self.repeat(&lost)
     }
@@ -603,7 +690,7 @@ impl<'a> Sim<'a> {
     /// Databases make what a crash took from them again, byte for byte.
     fn repeat(&mut self, lost: &[(u64, Vec<Act>)]) -> Outcome {
         let Some((id, acts)) = lost.first() else { return Ok(()) };
-        if self.pool.is_none() || self.flipped || !self.random.percent(30) {
+        if self.pool.is_none() || self.flips > 0 || !self.random.percent(30) {
             return Ok(());
         }
         let next_id = std::mem::replace(&mut self.next_id, *id);

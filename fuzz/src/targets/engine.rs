@@ -137,9 +137,9 @@ fn header(records: &[(u32, u8)], ops: &[u8]) -> Vec<u8> {
     let len = fixed + records.iter().map(|(len, _)| *len as usize).sum::<usize>();
     let mut bytes = stored::MAGIC.to_vec();
     bytes.resize(stored::HEADER_BYTES, 0);
-    bytes[56..60].copy_from_slice(&(records.len() as u32).to_le_bytes());
-    bytes[60..64].copy_from_slice(&(ops.len() as u32).to_le_bytes());
-    bytes[64..68].copy_from_slice(&(len as u32).to_le_bytes());
+    bytes[72..76].copy_from_slice(&(records.len() as u32).to_le_bytes());
+    bytes[76..80].copy_from_slice(&(ops.len() as u32).to_le_bytes());
+    bytes[80..84].copy_from_slice(&(len as u32).to_le_bytes());
     for (len, kind) in records {
         bytes.extend(stored::entry_bytes(*len, *kind, 7));
     }
@@ -154,7 +154,7 @@ pub(super) fn batch_seeds() -> Vec<Vec<u8>> {
 }
 
 fn seal_batch(bytes: &mut [u8]) -> Option<usize> {
-    let len = u32::from_le_bytes(bytes.get(64..68)?.try_into().ok()?) as usize;
+    let len = u32::from_le_bytes(bytes.get(80..84)?.try_into().ok()?) as usize;
     let body = bytes.get_mut(..len).filter(|body| body.len() >= stored::HEADER_BYTES)?;
     stored::seal(body);
     Some(len)
@@ -198,17 +198,17 @@ pub(super) fn replay(bytes: &[u8]) -> bool {
     while log.len() >= stored::HEADER_BYTES {
         log[..4].copy_from_slice(&stored::MAGIC);
         log[4..8].copy_from_slice(&at.slots.to_le_bytes());
-        log[16..24].copy_from_slice(&at.chain.to_le_bytes());
-        log[24..32].copy_from_slice(&at.txg.to_le_bytes());
-        log[32..40].copy_from_slice(&POOL.low().to_le_bytes());
-        log[40..48].copy_from_slice(&at.segment.to_le_bytes());
-        log[68..72].copy_from_slice(&at.next.index.to_le_bytes());
-        log[72..74].copy_from_slice(&at.next.device.to_le_bytes());
+        log[24..32].copy_from_slice(&at.chain.to_le_bytes());
+        log[32..40].copy_from_slice(&at.txg.to_le_bytes());
+        log[40..48].copy_from_slice(&POOL.low().to_le_bytes());
+        log[48..56].copy_from_slice(&at.segment.to_le_bytes());
+        log[84..88].copy_from_slice(&at.next.index.to_le_bytes());
+        log[88..90].copy_from_slice(&at.next.device.to_le_bytes());
         let Some(len) = seal_batch(&mut log) else { break };
         let mut batch = log[..len].to_vec();
         log.drain(..len);
         at.chain = u64::from_le_bytes(batch[8..16].try_into().unwrap_or_default());
-        at.slots = at.slots.wrapping_add(u32::from_le_bytes(batch[56..60].try_into().unwrap_or_default()));
+        at.slots = at.slots.wrapping_add(u32::from_le_bytes(batch[72..76].try_into().unwrap_or_default()));
         at.txg = at.txg.wrapping_add(1);
         batch.resize(batch.len().next_multiple_of(BLOCK_BYTES), 0);
         device.extend(batch);
@@ -217,7 +217,14 @@ pub(super) fn replay(bytes: &[u8]) -> bool {
     let devices = vec![Arc::new(Bytes::new(place, device)) as Arc<dyn Device>];
     let chunks = Chunks::new(&[DEVICE_BYTES]);
     let mut batches = 0;
-    let ended = txg::replay(POOL.low(), &devices, &chunks, start, &mut |view| {
+    let source = txg::Source {
+        pool: POOL.low(),
+        devices: &devices,
+        chunks: &chunks,
+        flushed: start.txg,
+        accept_loss: bytes.len().is_multiple_of(2),
+    };
+    let ended = txg::replay(source, start, &mut |view| {
         batches += 1;
         assert!(view.segment < 1 << 40 && u64::from(view.end) <= CHUNK_BYTES + BLOCK_BYTES as u64);
         assert!(view.records.iter().all(|(entry, ..)| entry.slot < 1 << SLOT_BITS));

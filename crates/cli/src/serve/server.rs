@@ -58,7 +58,11 @@ impl Server {
     /// Opens the pool, replaying its log if need be, and mounts it.
     pub fn start(plan: &Plan, ring: Arc<Ring>) -> Result<Self> {
         let wants_read_only = plan.options.read_only || stored_read_only(plan)?;
-        let mut options = OpenOptions { read_only: wants_read_only, ..OpenOptions::default() };
+        let mut options = OpenOptions {
+            read_only: wants_read_only,
+            accept_loss: plan.options.rescue,
+            ..OpenOptions::default()
+        };
         if let Some(bytes) = plan.options.cache_bytes {
             options.cache_bytes = bytes;
         }
@@ -75,6 +79,21 @@ impl Server {
             bytes = replayed.bytes,
             "opened the pool"
         );
+        if replayed.damaged > 0 {
+            tracing::error!(
+                pool = plan.pool,
+                batches = replayed.damaged,
+                "the log has damaged records: reading them fails"
+            );
+        }
+        if let Some(lost) = replayed.lost {
+            tracing::error!(
+                pool = plan.pool,
+                device = lost.device,
+                offset = lost.offset,
+                "the log is damaged: what was acknowledged behind it is not shown"
+            );
+        }
         let policy = Arc::new(Policed::new(pool.dataset(), SyncMode::Standard));
         let record_size = Arc::new(AtomicU32::new(0));
         let fs_options = FsOptions {

@@ -11,8 +11,18 @@ use crate::{places, suggest, table};
 
 /// Shows, or remembers, what is found.
 pub fn run(args: &Import) -> Result<()> {
+    if let (Some(wanted), true, true) = (&args.pool, args.accept_loss, args.dir.is_empty())
+        && let Ok(known) = Registry::open()?.find(wanted)
+    {
+        return pools::give_up_damaged_log(&known);
+    }
     let found = pools::scan(&args.dir)?;
     match &args.pool {
+        Some(wanted) if args.accept_loss => {
+            let pool = one(&found, wanted)?;
+            remember(pool)?;
+            pools::give_up_damaged_log(&known(pool))
+        }
         Some(wanted) => remember(one(&found, wanted)?),
         None if args.all => {
             let whole: Vec<_> = found.iter().filter(|pool| pool.problem.is_none()).collect();
@@ -62,11 +72,11 @@ fn remember(pool: &Found) -> Result<()> {
     if let Some(problem) = &pool.problem {
         return Err(Failure::new(format!("pool {} cannot be imported: {problem}", pool.name)));
     }
-    Registry::open()?.add(Known {
-        name: pool.name.clone(),
-        guid: pool.guid.clone(),
-        devices: pool.devices.clone(),
-    })
+    Registry::open()?.add(known(pool))
+}
+
+fn known(pool: &Found) -> Known {
+    Known { name: pool.name.clone(), guid: pool.guid.clone(), devices: pool.devices.clone() }
 }
 
 fn show(args: &Import, found: &[Found]) -> Result<()> {

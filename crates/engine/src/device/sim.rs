@@ -9,7 +9,7 @@
 //! 4. Reads, writes and flushes fail where the test says so; bits flip where the test says so.
 //! 5. A cut armed with [`SimDevice::cut_after`] strikes inside a write or flush, of which it keeps any part.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -62,6 +62,8 @@ pub struct SimDevice {
 struct State {
     /// What reads see. Absent blocks are zeros.
     visible: BTreeMap<u64, Arc<Block>>,
+    /// Blocks that a write has begun at.
+    begun: BTreeSet<u64>,
     /// Sectors whose visible content is not durable.
     unflushed: BTreeMap<u64, Unflushed>,
     faults: Vec<Fault>,
@@ -98,7 +100,8 @@ impl SimDevice {
     #[must_use]
     pub fn crash(&self, choose: &mut dyn FnMut(usize) -> usize) -> Self {
         let mut state = self.state.lock();
-        let mut image = State { visible: state.visible.clone(), ..State::default() };
+        let mut image =
+            State { visible: state.visible.clone(), begun: state.begun.clone(), ..State::default() };
         for (&sector, unflushed) in &state.unflushed {
             let kept = unflushed.pick(choose);
             image.set_sector(sector, &kept);
@@ -161,6 +164,14 @@ impl SimDevice {
         }
     }
 
+    /// First byte of the `n`th place that a write has begun at, counted around; `None` before the first.
+    #[must_use]
+    pub fn written_place(&self, n: u64) -> Option<u64> {
+        let state = self.state.lock();
+        let at = n.checked_rem(state.begun.len() as u64)?;
+        state.begun.iter().nth(at as usize).map(|block| block * BLOCK_BYTES as u64)
+    }
+
     /// Sectors whose content a crash may take back.
     #[must_use]
     pub fn unflushed_sectors(&self) -> usize {
@@ -217,6 +228,7 @@ impl Device for SimDevice {
         let cut = state.cut_strikes();
         let fails = cut || state.strikes(SimOp::Write, offset, len_bytes);
         let first = offset / SECTOR_BYTES as u64;
+        state.begun.insert(offset / BLOCK_BYTES as u64);
         for (sector, bytes) in (first..).zip(buf.as_chunks::<SECTOR_BYTES>().0) {
             // What a failed write stored shows already; a write cut by power shows after the crash.
             if !fails || cut || state.random.below(2) == 1 {

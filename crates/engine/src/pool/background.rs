@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::{LearnOptions, Pool};
-use crate::dataset::Commit;
+use crate::dataset::{Commit, count};
 use crate::{Error, Result};
 
 /// What was accepted is durable after this long at the latest (contract W3).
@@ -60,6 +60,7 @@ impl Pool {
 
     fn commit_loop(&self) {
         let mut last_durable = std::time::Instant::now();
+        let mut last_txg = 0;
         loop {
             let nudged = {
                 let mut signal = self.signal.lock();
@@ -78,11 +79,42 @@ impl Pool {
             if due {
                 last_durable = std::time::Instant::now();
             }
-            if let Err(error) = self.commit(due) {
+            let done = self.commit(due).and_then(|()| {
+                if due {
+                    // Busy logs tell it by the way.
+                    let txg = self.log.lock().writer.position().txg;
+                    if std::mem::replace(&mut last_txg, txg) == txg {
+                        return self.attest();
+                    }
+                }
+                Ok(())
+            });
+            if let Err(error) = done {
                 tracing::error!(%error, "a commit in the background failed");
                 std::thread::sleep(COMMIT_INTERVAL);
             }
         }
+    }
+
+    /// Has the log tell that its last batches were flushed, if nothing tells so yet: damage to them would otherwise be taken
+    /// for the torn end that a crash leaves (T7). Called when nothing is written for a while.
+    ///
+    /// # Errors
+    /// Of devices; then the pool has failed.
+    pub fn attest(&self) -> Result<()> {
+        if self.shared.check_writable().is_err() || !self.log.lock().writer.wants_attest() {
+            return Ok(());
+        }
+        self.make_room()?;
+        let attested = self.flushes.flush().and_then(|()| {
+            let mut log = self.log.lock();
+            let Some(appended) = log.writer.attest()? else { return Ok(()) };
+            log.window_bytes += appended.written_bytes;
+            drop(log);
+            count(&self.shared.counters.framing_bytes, appended.framing_bytes);
+            if appended.durable { Ok(()) } else { self.flushes.flush() }
+        });
+        attested.inspect_err(|error| self.shared.fail(error))
     }
 
     fn maintenance_loop(&self) {

@@ -62,9 +62,17 @@ pub fn check(
     cache_bytes: u64,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(std::sync::Arc<Pool>, CheckReport)> {
-    let options = OpenOptions { read_only: true, cache_bytes, ..OpenOptions::default() };
+    let options = OpenOptions { read_only: true, cache_bytes, accept_loss: true, ..OpenOptions::default() };
     let pool = Pool::open(paths, &options)?;
-    let report = pool.check_open(progress);
+    let mut report = pool.check_open(progress);
+    if let Some(lost) = pool.replayed().lost {
+        let device = pool.paths().get(usize::from(lost.device)).map(|path| path.display().to_string());
+        report.error(format!(
+            "the log is damaged at byte {} of {}: what was acknowledged behind it is lost, and was not checked",
+            lost.offset,
+            device.unwrap_or_default()
+        ));
+    }
     Ok((pool, report))
 }
 

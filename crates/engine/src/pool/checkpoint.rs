@@ -149,9 +149,16 @@ impl Pool {
         let place = self.shared.segments.locate(&self.shared.devices, ptr.addr)?;
         let accepted = self.committed.load(Ordering::Acquire);
         self.flushes.flush()?;
-        let superblock =
-            Superblock { generation: number, pool: self.guid(), root: place, addr: ptr.addr, exported };
+        let superblock = Superblock {
+            generation: number,
+            pool: self.guid(),
+            root: place,
+            addr: ptr.addr,
+            exported,
+            flushed: self.flushes.flushed_txg(),
+        };
         write_superblock(&self.shared.devices, &self.labels, &superblock)?;
+        self.log.lock().writer.attested(superblock.flushed);
         self.durable.fetch_max(accepted, Ordering::AcqRel);
         Ok(())
     }

@@ -129,7 +129,8 @@ fn write_first_root(devices: &Devices, labels: &[Label], options: &CreateOptions
     let ptr =
         appended.ptrs.first().ok_or_else(|| Error::corrupt("root of a checkpoint", "it was not stored"))?;
     let place = segments.locate(devices, ptr.addr)?;
-    Ok(Superblock { generation: 1, pool: options.guid, root: place, addr: ptr.addr, exported: true })
+    let flushed = writer.flushes().flushed_txg();
+    Ok(Superblock { generation: 1, pool: options.guid, root: place, addr: ptr.addr, exported: true, flushed })
 }
 
 fn check_name(name: &str) -> Result<()> {

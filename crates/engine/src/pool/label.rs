@@ -262,6 +262,8 @@ pub struct Superblock {
     pub addr: Addr,
     /// Whether the pool was exported: nothing follows in the log.
     pub exported: bool,
+    /// All batches of the log with lower numbers were on stable storage when it was written (T7).
+    pub flushed: u64,
 }
 
 impl Superblock {
@@ -276,6 +278,7 @@ impl Superblock {
         out.extend_from_slice(&self.root.checksum.to_le_bytes());
         out.extend_from_slice(&self.root.device.to_le_bytes());
         out.push(u8::from(self.exported));
+        out.extend_from_slice(&self.flushed.to_le_bytes());
         sealed_block(&out)
     }
 
@@ -292,8 +295,9 @@ impl Superblock {
         let offset = reader.u64().ok()?;
         let addr = Addr::from_raw(reader.u64().ok()?)?;
         let (len_bytes, checksum, device) = (reader.u32().ok()?, reader.u32().ok()?, reader.u16().ok()?);
-        let exported = reader.u8().ok()? == 1;
-        Some(Self { generation, pool, root: Located { device, offset, len_bytes, checksum }, addr, exported })
+        let (exported, flushed) = (reader.u8().ok()? == 1, reader.u64().ok()?);
+        let root = Located { device, offset, len_bytes, checksum };
+        Some(Self { generation, pool, root, addr, exported, flushed })
     }
 
     /// Writes the superblock to both rings of a device.

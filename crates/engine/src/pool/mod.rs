@@ -49,6 +49,7 @@ use crate::dataset::{Dataset, LiveDataset, PrimaryCache, Shared};
 use crate::record::Compression;
 use crate::space::Chunks;
 use crate::tree::NodeCache;
+pub use crate::txg::LogDamage;
 use crate::txg::{Flushes, LogWriter, Position};
 use crate::{Key, Ptr, Result};
 use group::Turn;

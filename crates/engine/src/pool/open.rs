@@ -15,12 +15,14 @@ use super::store::Nodes;
 use super::{Log, Maintenance, Pool, ReplayReport as Report, Signal};
 use crate::dataset::redo::{Redo, for_each};
 use crate::dataset::{Commit, Dataset, LiveDataset, ModelEntry, ModelTable, PrimaryCache, Shared};
-use crate::device::{Device, FileDevice, OpenMode};
+use crate::device::{AlignedBuf, Device, FileDevice, OpenMode};
 use crate::record::{Compression, RecordCache, decode_metadata, model_of};
 use crate::segment::{Devices, DirEntryState, Directory, Located, Segment, Segments, read_span, seal};
 use crate::space::{Chunk, Chunks};
 use crate::tree::{NodeCache, NodeStore, Tree};
-use crate::txg::{BatchView, LogEnd, LogWriter, Position, RecordKind, replay, write_directory};
+use crate::txg::{
+    BatchView, LogDamage, LogEnd, LogWriter, Position, RecordKind, Source, replay, write_directory,
+};
 use crate::{Addr, Error, Key, Ptr, Result};
 
 /// How a pool is opened.
@@ -32,6 +34,9 @@ pub struct OpenOptions {
     pub cache_bytes: u64,
     /// Log at which a checkpoint is made, in bytes; `None` follows the pool's size.
     pub log_bytes: Option<u64>,
+    /// Where the log is damaged before its end, open the pool as it was before the damage, and lose what had been
+    /// acknowledged since. Without this that is an error.
+    pub accept_loss: bool,
     /// A number that no other opening of the pool was given; the default draws one at random (T5).
     pub salt: u64,
 }
@@ -41,7 +46,8 @@ pub const CACHE_BYTES_DEFAULT: u64 = 384 << 20;
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { read_only: false, cache_bytes: CACHE_BYTES_DEFAULT, log_bytes: None, salt: random_salt() }
+        let salt = random_salt();
+        Self { read_only: false, cache_bytes: CACHE_BYTES_DEFAULT, log_bytes: None, accept_loss: false, salt }
     }
 }
 
@@ -60,6 +66,22 @@ pub struct ReplayReport {
     pub batches: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Of these batches, those with records that are damaged.
+    pub damaged: u64,
+    /// Where the log is damaged; what had been acknowledged behind it is lost ([`OpenOptions::accept_loss`]).
+    pub lost: Option<LogDamage>,
+}
+
+/// By so much the numbers of batches leap where a part of the log was given up: beyond all that this part may hold, so that
+/// none of it tells of what comes now (T7).
+const TXG_LEAP: u64 = 1 << 32;
+
+/// A batch on its device.
+#[derive(Clone, Copy)]
+struct Placed {
+    chunk: Chunk,
+    start: u32,
+    end: u32,
 }
 
 /// A pool while it is being opened.
@@ -75,6 +97,8 @@ struct Opening {
     used_before: BTreeSet<Chunk>,
     /// Bytes in use of each segment that replay found batches in.
     used: HashMap<u64, (Chunk, u32)>,
+    /// The last batches, from the first on of which nothing tells that it was flushed.
+    unflushed: Vec<(u64, Placed)>,
 }
 
 impl Pool {
@@ -97,7 +121,7 @@ impl Pool {
         let superblock = newest_superblock(&labels, &devices)?;
         let mut opening = Opening::load(labels, devices, superblock, options)?;
         let mut ops = Vec::new();
-        let end = opening.scan(&mut ops)?;
+        let end = opening.scan(&mut ops, options.accept_loss)?;
         opening.finish(end, &ops, options)
     }
 }
@@ -223,15 +247,32 @@ impl Opening {
         }
         segments.set_open_directory(position.segment, directory);
         let used = HashMap::from([(position.segment, (position.chunk, position.used))]);
-        Ok(Self { labels, devices, superblock, root, table, chunks, segments, used_before, used })
+        Ok(Self {
+            labels,
+            devices,
+            superblock,
+            root,
+            table,
+            chunks,
+            segments,
+            used_before,
+            used,
+            unflushed: Vec::new(),
+        })
     }
 
     /// First pass: verifies the log, rebuilds the directories of its segments, and collects the operations.
-    fn scan(&mut self, ops: &mut Vec<Vec<u8>>) -> Result<LogEnd> {
-        let pool = self.labels.first().map_or(0, |label| label.pool.low());
+    fn scan(&mut self, ops: &mut Vec<Vec<u8>>, accept_loss: bool) -> Result<LogEnd> {
         let checkpoint = self.root.checkpoint;
-        let (segments, used) = (&self.segments, &mut self.used);
-        replay(pool, &self.devices, &self.chunks, self.root.position, &mut |batch: BatchView<'_>| {
+        let (segments, used, unflushed) = (&self.segments, &mut self.used, &mut self.unflushed);
+        let source = Source {
+            pool: self.labels.first().map_or(0, |label| label.pool.low()),
+            devices: &self.devices,
+            chunks: &self.chunks,
+            flushed: self.superblock.flushed,
+            accept_loss,
+        };
+        replay(source, self.root.position, &mut |batch: BatchView<'_>| {
             if segments.get(batch.segment).is_none() {
                 segments.insert(Segment::fresh(batch.segment, batch.chunk));
             }
@@ -243,11 +284,16 @@ impl Opening {
                 .map(|(entry, kind, bytes)| DirEntryState {
                     entry: *entry,
                     live: internal(*kind),
-                    model: model_of(bytes).filter(|_| *kind == RecordKind::Page),
+                    model: bytes.and_then(model_of).filter(|_| *kind == RecordKind::Page),
                 })
                 .collect();
             segments.append(batch.segment, &entries)?;
             used.insert(batch.segment, (batch.chunk, batch.end));
+            unflushed.retain(|(txg, _)| *txg >= batch.flushed);
+            if batch.txg >= batch.flushed {
+                let placed = Placed { chunk: batch.chunk, start: batch.start, end: batch.end };
+                unflushed.push((batch.txg, placed));
+            }
             if !batch.ops.is_empty() {
                 ops.push(batch.ops.to_vec());
             }
@@ -275,7 +321,15 @@ impl Opening {
         let dataset = Arc::new(LiveDataset::new(FIRST_DATASET, tree, Arc::clone(&shared))?);
         redo_all(&dataset, &shared, ops)?;
         dataset.load_models()?;
-        let position = self.settle_space(&end, options.read_only)?;
+        let mut position = self.settle_space(&end, options.read_only)?;
+        if let Some(lost) = end.lost {
+            tracing::error!(
+                device = lost.device,
+                offset = lost.offset,
+                "what was acknowledged behind damage to the log is given up"
+            );
+            position.txg = lost.flushed.max(end.position.txg).saturating_add(TXG_LEAP);
+        }
         shared.read_only.store(options.read_only, Ordering::Relaxed);
         let page_ptrs = self.table.iter().map(|page| (page.page, page.ptr)).collect();
         let writer = LogWriter::new(
@@ -311,12 +365,22 @@ impl Opening {
             durable: 0.into(),
             signal: Mutex::new(Signal::default()),
             wake: Condvar::new(),
-            replayed: Report { clean, batches: end.batches, bytes: end.replayed_bytes },
+            replayed: Report {
+                clean,
+                batches: end.batches,
+                bytes: end.replayed_bytes,
+                damaged: end.damaged,
+                lost: end.lost,
+            },
         });
         let committer: std::sync::Weak<Pool> = Arc::downgrade(&pool);
         let committer: std::sync::Weak<dyn Commit> = committer;
         shared.set_committer(committer);
         pool.apply_properties()?;
+        if end.lost.is_some() && !options.read_only {
+            // From its position on there is no damage any more.
+            pool.checkpoint(false)?;
+        }
         Ok(pool)
     }
 
@@ -348,12 +412,30 @@ impl Opening {
             let dir = write_directory(device.as_ref(), *chunk, *used, id, &directory)?;
             self.segments.close(id, dir)?;
         }
+        self.write_unflushed()?;
         for device in &self.devices {
             device.flush()?;
         }
         self.segments.insert(Segment::fresh(segment, next));
         let after = self.chunks.allocate()?;
         Ok(Position { segment, chunk: next, used: 0, slots: 0, next: after, ..end.position })
+    }
+}
+
+impl Opening {
+    /// Writes the log's last batches again. They can be read, but a flush of them may have failed: then a device may show
+    /// them until the power goes, and no later flush makes them durable.
+    fn write_unflushed(&self) -> Result<()> {
+        for (_, Placed { chunk, start, end }) in &self.unflushed {
+            let device = self.devices.get(usize::from(chunk.device));
+            let device = device
+                .ok_or_else(|| Error::corrupt("log", "it lies on a device that the pool does not have"))?;
+            let mut batch = AlignedBuf::zeroed(end.saturating_sub(*start) as usize);
+            let offset = chunk.offset() + u64::from(*start);
+            device.read(offset, &mut batch)?;
+            device.write(offset, &batch, false)?;
+        }
+        Ok(())
     }
 }
 

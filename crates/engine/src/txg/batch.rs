@@ -6,21 +6,27 @@
 //! |---|---|---|
 //! | 0 | magic `PFba` | 4 |
 //! | 4 | slot of the first record | 4 |
-//! | 8 | checksum: xxh3-64 of all bytes of the batch but this field, padding excluded | 8 |
-//! | 16 | chain: checksum of the batch before | 8 |
-//! | 24 | txg: number of the batch | 8 |
-//! | 32 | pool: low 8 bytes of the pool's GUID | 8 |
-//! | 40 | segment id | 8 |
-//! | 48 | checkpoint that internal records belong to | 8 |
-//! | 56 | number of records | 4 |
-//! | 60 | length of the operations | 4 |
-//! | 64 | length of the batch without padding | 4 |
-//! | 68 | next chunk: index | 4 |
-//! | 72 | next chunk: device | 2 |
-//! | 74 | salt: what the opening of the pool that wrote it was given (T5) | 6 |
-//! | 80 | directory: per record its length (24 bits) and kind (8 bits), and its checksum | 8 each |
+//! | 8 | checksum: xxh3-64 of all bytes of the batch but the two checksums, padding excluded | 8 |
+//! | 16 | frame: xxh3-64 of header, directory and operations, but itself | 8 |
+//! | 24 | chain: checksum of the batch before | 8 |
+//! | 32 | txg: number of the batch | 8 |
+//! | 40 | pool: low 8 bytes of the pool's GUID | 8 |
+//! | 48 | segment id | 8 |
+//! | 56 | checkpoint that internal records belong to | 8 |
+//! | 64 | flushed: all batches with lower numbers were on stable storage when this one was written | 8 |
+//! | 72 | number of records | 4 |
+//! | 76 | length of the operations | 4 |
+//! | 80 | length of the batch without padding | 4 |
+//! | 84 | next chunk: index | 4 |
+//! | 88 | next chunk: device | 2 |
+//! | 90 | salt: what the opening of the pool that wrote it was given (T5) | 6 |
+//! | 96 | directory: per record its length (24 bits) and kind (8 bits), and its checksum | 8 each |
 //! | | operations | |
 //! | | records, one after the other | |
+//!
+//! The frame has a checksum of its own, so that damage to a record costs that record and not the log from there on.
+
+use std::ops::Range;
 
 use xxhash_rust::xxh3::Xxh3;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -43,6 +49,8 @@ pub struct Header {
     pub first_slot: U32,
     /// See the module's table.
     pub checksum: U64,
+    /// See the module's table.
+    pub frame: U64,
     /// Checksum of the batch before.
     pub chain: U64,
     /// Number of the batch.
@@ -53,6 +61,8 @@ pub struct Header {
     pub segment: U64,
     /// Checkpoint that internal records belong to.
     pub checkpoint: U64,
+    /// Batches with lower numbers were durable.
+    pub flushed: U64,
     /// Number of records.
     pub records: U32,
     /// Length of the operations in bytes.
@@ -72,48 +82,78 @@ pub const HEADER_BYTES: usize = size_of::<Header>();
 /// Length of a directory entry in bytes.
 pub const ENTRY_BYTES: usize = 8;
 
-const _: () = assert!(HEADER_BYTES == 80);
+const _: () = assert!(HEADER_BYTES == 96);
 
-/// Where the checksum lies.
-const CHECKSUM: std::ops::Range<usize> = 8..16;
+/// Where the two checksums lie.
+const CHECKSUM: Range<usize> = 8..16;
+const FRAME: Range<usize> = 16..24;
 
-/// Checksum of a batch: all of `bytes` but the checksum itself.
-pub fn checksum(bytes: &[u8]) -> u64 {
+/// Checksum of a batch: all of `bytes` but the two checksums.
+fn checksum(bytes: &[u8]) -> u64 {
     let mut hasher = Xxh3::new();
     hasher.update(&bytes[..CHECKSUM.start]);
-    hasher.update(&bytes[CHECKSUM.end..]);
+    hasher.update(&bytes[FRAME.end..]);
     hasher.digest()
 }
 
-/// Stores the checksum into a finished batch and returns it.
+/// Checksum of the first `fixed` bytes of a batch but itself, were `checksum` the one of the whole.
+fn frame(bytes: &[u8], checksum: u64, fixed: usize) -> u64 {
+    let mut hasher = Xxh3::new();
+    hasher.update(&bytes[..CHECKSUM.start]);
+    hasher.update(&checksum.to_le_bytes());
+    hasher.update(&bytes[FRAME.end..fixed]);
+    hasher.digest()
+}
+
+/// Length of header, directory and operations.
+fn fixed_bytes(header: &Header) -> u64 {
+    HEADER_BYTES as u64
+        + u64::from(header.records.get()) * ENTRY_BYTES as u64
+        + u64::from(header.ops_bytes.get())
+}
+
+/// Stores the checksums into a finished batch and returns that of the whole.
 pub fn seal(bytes: &mut [u8]) -> u64 {
+    let fixed = Header::read_from_prefix(bytes).map_or(0, |(header, _)| fixed_bytes(&header) as usize);
     let checksum = checksum(bytes);
+    let frame = frame(bytes, checksum, fixed.clamp(HEADER_BYTES, bytes.len()));
     bytes[CHECKSUM].copy_from_slice(&checksum.to_le_bytes());
+    bytes[FRAME].copy_from_slice(&frame.to_le_bytes());
     checksum
 }
 
-/// A batch whose checksum holds: the only way in which the bytes of a batch are used.
+/// A batch whose frame is sound: the only way in which the bytes of a batch are used.
 pub struct Verified<'a> {
     header: Header,
     bytes: &'a [u8],
+    checksum: u64,
+    whole: bool,
 }
 
 impl<'a> Verified<'a> {
-    /// The batch at the start of `bytes`, if there is a sound one.
+    /// The batch at the start of `bytes`, if there is one and all of it is sound.
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
+        Self::framed(bytes).filter(Self::is_whole)
+    }
+
+    /// The batch at the start of `bytes`, if header, directory and operations are sound; its records need not be.
+    pub fn framed(bytes: &'a [u8]) -> Option<Self> {
         let (header, _) = Header::read_from_prefix(bytes).ok()?;
         let len = header.len_bytes.get() as usize;
-        let fixed = HEADER_BYTES as u64
-            + u64::from(header.records.get()) * ENTRY_BYTES as u64
-            + u64::from(header.ops_bytes.get());
+        let fixed = fixed_bytes(&header);
         if header.magic != MAGIC || (len as u64) < fixed || len > bytes.len() {
             return None;
         }
         let bytes = &bytes[..len];
-        if checksum(bytes) != header.checksum.get() {
+        let (stored, found) = (header.checksum.get(), checksum(bytes));
+        let framed = |checksum| frame(bytes, checksum, fixed as usize) == header.frame.get();
+        // Two of the three agree: content, checksum, frame. Damage to either checksum alone costs nothing.
+        let whole = found == stored || framed(found);
+        if !whole && !framed(stored) {
             return None;
         }
-        let batch = Self { header, bytes };
+        let checksum = if whole { found } else { stored };
+        let batch = Self { header, bytes, checksum, whole };
         let end = batch.entries(0).try_fold(fixed, |end, (entry, _)| {
             let sane = entry.len_bytes as usize <= RECORD_BYTES_MAX && u64::from(entry.start) == end;
             sane.then_some(end + u64::from(entry.len_bytes))
@@ -121,6 +161,14 @@ impl<'a> Verified<'a> {
         (end == len as u64).then_some(batch)
     }
 
+    /// Whether its records are sound too.
+    pub fn is_whole(&self) -> bool {
+        self.whole
+    }
+    /// What the batch after it carries as its chain.
+    pub fn checksum(&self) -> u64 {
+        self.checksum
+    }
     /// The header.
     pub fn header(&self) -> &Header {
         &self.header

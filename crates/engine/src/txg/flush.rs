@@ -17,6 +17,9 @@ use crate::{Error, Result};
 pub struct Flushes {
     devices: Devices,
     marks: Vec<Mark>,
+    /// Batches with lower numbers have been written, and are on stable storage.
+    written_txg: AtomicU64,
+    flushed_txg: AtomicU64,
     order: Mutex<Order>,
     ended: Condvar,
 }
@@ -39,7 +42,21 @@ impl Flushes {
     /// For devices on which nothing waits for a flush.
     pub fn new(devices: Devices) -> Self {
         let marks = devices.iter().map(|_| Mark::default()).collect();
-        Self { devices, marks, order: Mutex::default(), ended: Condvar::new() }
+        let (written_txg, flushed_txg) = Default::default();
+        Self { devices, marks, written_txg, flushed_txg, order: Mutex::default(), ended: Condvar::new() }
+    }
+
+    /// All batches below this number are on stable storage.
+    pub fn flushed_txg(&self) -> u64 {
+        self.flushed_txg.load(Ordering::Acquire)
+    }
+
+    /// All batches below `txg` have been written; `durable`: and nothing waits for a flush.
+    pub(super) fn wrote_batch(&self, txg: u64, durable: bool) {
+        self.written_txg.fetch_max(txg, Ordering::AcqRel);
+        if durable {
+            self.flushed_txg.fetch_max(txg, Ordering::AcqRel);
+        }
     }
 
     /// A write has returned that is not durable by itself.
@@ -63,6 +80,8 @@ impl Flushes {
             order.begun += 1;
             order.begun
         };
+        // Before the devices' counts are looked at: these include all that is below.
+        let written_txg = self.written_txg.load(Ordering::Acquire);
         let flushed = self.flush_devices();
         let mut order = self.order.lock();
         while order.ended + 1 < turn {
@@ -71,6 +90,9 @@ impl Flushes {
         order.ended = turn;
         let failed_before = order.failed;
         order.failed |= flushed.is_err();
+        if !order.failed {
+            self.flushed_txg.fetch_max(written_txg, Ordering::AcqRel);
+        }
         drop(order);
         self.ended.notify_all();
         match flushed {

@@ -12,6 +12,8 @@
 //! - T5: batches of different openings differ, by their salt. A crash may lose a batch and keep its successors; were
 //!   the lost one written again, byte for byte, those would continue it and count, though they never happened.
 //! - T6: flushes end in the order in which they began; see [`Flushes`].
+//! - T7: a batch tells up to which one all were flushed when it was written, and so does a superblock. Where the log ends
+//!   before such a batch it was not torn but damaged; see [`replay`].
 
 pub mod batch;
 mod flush;
@@ -19,7 +21,7 @@ mod replay;
 mod writer;
 
 pub use flush::Flushes;
-pub use replay::{BatchView, LogEnd, replay};
+pub use replay::{BatchView, LogDamage, LogEnd, Source, replay};
 pub use writer::{Appended, LogWriter, Rec, RecordKind, write_directory};
 
 use crate::Result;

@@ -1,14 +1,21 @@
 //! Reading the log after a crash.
+//!
+//! Where a batch does not hold, the log was torn there by a crash, or it is damaged. It is damage if anything that was
+//! written later tells that the batch had been flushed (T7): a batch further on, or a superblock. Then
+//! - damaged records of a sound frame cost these records alone: reading them fails as with any other damage;
+//! - a damaged frame is an error, since changes that were acknowledged would be lost. Whoever accepts the loss says so.
+
+use std::collections::HashSet;
 
 use super::Position;
 use super::batch::Verified;
 use super::writer::RecordKind;
 use crate::device::{AlignedBuf, Device};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
-use crate::segment::{Devices, DirEntry};
+use crate::segment::{Devices, DirEntry, seal};
 use crate::space::{Chunk, Chunks};
 use crate::types::SLOT_BITS;
-use crate::{Error, Result};
+use crate::{Addr, Error, Result};
 
 /// A batch that counts.
 pub struct BatchView<'a> {
@@ -20,14 +27,46 @@ pub struct BatchView<'a> {
     pub chunk: Chunk,
     /// The chunk of the segment after it.
     pub next: Chunk,
+    /// Where it lies in its chunk.
+    pub start: u32,
     /// Bytes of the chunk in use after it.
     pub end: u32,
     /// The checkpoint that its internal records belong to.
     pub checkpoint: u64,
-    /// Its records, and their bytes.
-    pub records: Vec<(DirEntry, RecordKind, &'a [u8])>,
+    /// All batches with lower numbers were on stable storage when it was written.
+    pub flushed: u64,
+    /// Its records, and their bytes; none for a record that is damaged.
+    pub records: Vec<(DirEntry, RecordKind, Option<&'a [u8]>)>,
     /// Its operations.
     pub ops: &'a [u8],
+}
+
+/// Where to read a log.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    /// Low bytes of the pool's GUID.
+    pub pool: u64,
+    /// The pool's devices.
+    pub devices: &'a Devices,
+    /// The pool's chunks.
+    pub chunks: &'a Chunks,
+    /// All batches with lower numbers had been flushed, as the superblock tells.
+    pub flushed: u64,
+    /// Take damage for the end of the log, and lose what was acknowledged behind it.
+    pub accept_loss: bool,
+}
+
+/// Damage in what had been acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogDamage {
+    /// Number of the device.
+    pub device: u16,
+    /// First byte on the device of the batch that does not hold.
+    pub offset: u64,
+    /// The batch's number.
+    pub txg: u64,
+    /// All batches with lower numbers had been flushed.
+    pub flushed: u64,
 }
 
 /// How the log ended.
@@ -39,122 +78,241 @@ pub struct LogEnd {
     pub replayed_bytes: u64,
     /// Number of these batches.
     pub batches: u64,
+    /// Of these, batches with damaged records.
+    pub damaged: u64,
+    /// Where damage was taken for the end.
+    pub lost: Option<LogDamage>,
 }
 
 /// Visits every batch that counts from `start` on (T1), in order.
+///
+/// # Errors
+/// [`Error::Corrupt`] where a batch that had been flushed does not hold, unless `source` accepts the loss; errors of
+/// devices, and of `visit`.
 pub fn replay(
-    pool: u64,
-    devices: &Devices,
-    chunks: &Chunks,
+    source: Source<'_>,
     start: Position,
     visit: &mut dyn FnMut(BatchView<'_>) -> Result<()>,
 ) -> Result<LogEnd> {
-    let mut end = LogEnd { position: start, replayed_bytes: 0, batches: 0 };
+    let end = LogEnd { position: start, replayed_bytes: 0, batches: 0, damaged: 0, lost: None };
     let mut buf = AlignedBuf::zeroed(CHUNK_BYTES as usize);
+    let mut log = Replay { source, end, flushed: source.flushed };
     loop {
-        replay_segment(pool, devices, chunks, &mut buf, &mut end, visit)?;
+        log.segment(&mut buf, visit)?;
         // The first batch of the next segment names that segment and the chunk that was promised for it (T3).
-        let mut ahead = end;
-        let position = &mut ahead.position;
-        position.segment += 1;
-        position.chunk = position.next;
-        position.used = 0;
-        position.slots = 0;
-        if !chunks.exists(position.chunk)
-            || replay_segment(pool, devices, chunks, &mut buf, &mut ahead, visit)? == 0
-        {
-            return Ok(end);
+        let before = log.end.position;
+        if source.chunks.exists(before.next) {
+            let position = &mut log.end.position;
+            *position =
+                Position { segment: before.segment + 1, chunk: before.next, used: 0, slots: 0, ..before };
+            if log.segment(&mut buf, visit)? > 0 {
+                continue;
+            }
+            log.end.position = before;
         }
-        end = ahead;
+        log.judge_end()?;
+        return Ok(log.end);
     }
 }
 
-/// Visits the batches that count within one segment. Returns how many there were.
-fn replay_segment(
-    pool: u64,
-    devices: &Devices,
-    chunks: &Chunks,
-    buf: &mut AlignedBuf,
-    end: &mut LogEnd,
-    visit: &mut dyn FnMut(BatchView<'_>) -> Result<()>,
-) -> Result<u64> {
-    let before = end.batches;
-    let chunk = end.position.chunk;
-    if !chunks.exists(chunk) {
-        return Err(Error::corrupt("log position", "it lies beyond the pool's devices"));
+struct Replay<'a> {
+    source: Source<'a>,
+    end: LogEnd,
+    /// All batches with lower numbers are known to have been flushed.
+    flushed: u64,
+}
+
+impl Replay<'_> {
+    /// Visits the batches that count within the segment at the current position. Returns how many there were.
+    fn segment(
+        &mut self,
+        buf: &mut AlignedBuf,
+        visit: &mut dyn FnMut(BatchView<'_>) -> Result<()>,
+    ) -> Result<u64> {
+        let before = self.end.batches;
+        let Position { chunk, used, .. } = self.end.position;
+        if !self.source.chunks.exists(chunk) {
+            return Err(Error::corrupt("log position", "it lies beyond the pool's devices"));
+        }
+        let (base, chunk_bytes) = (used as usize, CHUNK_BYTES as usize);
+        let mut read_to = 0;
+        while (self.end.position.used as usize) < chunk_bytes {
+            let at = self.end.position.used as usize;
+            // A small piece first: most segments that are looked into ahead hold nothing.
+            let wanted = if self.end.batches == before { at + 16 * BLOCK_BYTES } else { chunk_bytes };
+            let wanted = wanted.min(chunk_bytes);
+            if read_to < wanted {
+                read_to = wanted;
+                self.read(chunk, (base, read_to), buf)?;
+            }
+            if read_to < chunk_bytes && Verified::new(buf.get(at..read_to).unwrap_or_default()).is_none() {
+                read_to = chunk_bytes;
+                self.read(chunk, (base, read_to), buf)?;
+            }
+            if !self.batch(buf.get(at..read_to).unwrap_or_default(), visit)? {
+                break;
+            }
+        }
+        Ok(self.end.batches - before)
     }
-    let device: &dyn Device = devices
-        .get(usize::from(chunk.device))
-        .map(AsRef::as_ref)
-        .ok_or_else(|| Error::corrupt("log position", "the pool has no such device"))?;
-    let mut read_to = 0_usize;
-    let base = end.position.used as usize;
-    loop {
-        let position = end.position;
-        let at = position.used as usize;
-        // A small piece first: most segments that are looked into ahead hold nothing.
-        let wanted = if end.batches == before { at + 16 * BLOCK_BYTES } else { CHUNK_BYTES as usize };
-        let wanted = wanted.min(CHUNK_BYTES as usize);
-        if read_to < wanted {
-            read_into(device, chunk, buf, base, wanted - base)?;
-            read_to = wanted;
+
+    /// Visits the batch at the start of `bytes` if it counts.
+    fn batch(&mut self, bytes: &[u8], visit: &mut dyn FnMut(BatchView<'_>) -> Result<()>) -> Result<bool> {
+        let position = self.end.position;
+        let Some(batch) =
+            Verified::framed(bytes).filter(|batch| continues(batch, self.source.pool, &position))
+        else {
+            return Ok(false);
+        };
+        if !batch.is_whole() {
+            // Torn, unless it had been flushed.
+            if position.txg >= self.flushed {
+                self.look_ahead()?;
+            }
+            if position.txg >= self.flushed {
+                return Ok(false);
+            }
+            self.end.damaged += 1;
         }
-        let mut found = Verified::new(buf.get(at..read_to).unwrap_or_default());
-        if found.is_none() && read_to < CHUNK_BYTES as usize {
-            read_into(device, chunk, buf, base, CHUNK_BYTES as usize - base)?;
-            read_to = CHUNK_BYTES as usize;
-            found = Verified::new(buf.get(at..read_to).unwrap_or_default());
-        }
-        let Some(batch) = found else { break };
         let header = batch.header();
-        let counts = header.pool.get() == pool
-            && header.txg.get() == position.txg
-            && header.chain.get() == position.chain
-            && header.segment.get() == position.segment
-            && header.first_slot.get() == position.slots
-            && position.slots.checked_add(header.records.get()).is_some_and(|slots| slots <= 1 << SLOT_BITS)
-            && (at == 0 || batch.next() == position.next);
-        if !counts {
-            break;
-        }
         let mut records = Vec::with_capacity(header.records.get() as usize);
         for (entry, kind) in batch.entries(position.used) {
             let kind = RecordKind::from_raw(kind).ok_or_else(|| {
                 Error::corrupt(format!("batch {}", position.txg), "a record has an unknown kind")
             })?;
-            records.push((entry, kind, batch.record(&entry, position.used)));
+            let bytes = batch.record(&entry, position.used);
+            let addr = Addr::new(position.segment, entry.slot);
+            let sound = batch.is_whole() || seal(addr, bytes) == entry.checksum;
+            records.push((entry, kind, sound.then_some(bytes)));
         }
-        end.position.next = batch.next();
+        let end = &mut self.end.position;
+        end.next = batch.next();
+        end.used += batch.padded_bytes();
+        end.slots += header.records.get();
+        end.txg += 1;
+        end.chain = batch.checksum();
+        self.end.replayed_bytes += u64::from(batch.padded_bytes());
+        self.end.batches += 1;
+        self.flushed = self.flushed.max(claimed(&batch));
         visit(BatchView {
             txg: position.txg,
             segment: position.segment,
-            chunk,
+            chunk: position.chunk,
             next: batch.next(),
+            start: position.used,
             end: position.used + batch.padded_bytes(),
             checkpoint: header.checkpoint.get(),
+            flushed: self.flushed,
             records,
             ops: batch.ops(),
         })?;
-        end.position.used += batch.padded_bytes();
-        end.position.slots += header.records.get();
-        end.position.txg += 1;
-        end.position.chain = header.checksum.get();
-        end.replayed_bytes += u64::from(batch.padded_bytes());
-        end.batches += 1;
-        if end.position.used as usize >= CHUNK_BYTES as usize {
-            break;
-        }
+        Ok(true)
     }
-    Ok(end.batches - before)
+
+    /// The log goes on nowhere: whether that is where a crash has torn it.
+    fn judge_end(&mut self) -> Result<()> {
+        let behind = self.look_ahead()?;
+        let end = self.end.position;
+        if end.txg >= self.flushed {
+            return Ok(());
+        }
+        // Without any batch behind it in this segment, it is the next segment's first that does not hold.
+        let rolled = !behind && self.source.chunks.exists(end.next);
+        let (chunk, used) = if rolled { (end.next, 0) } else { (end.chunk, end.used) };
+        let offset = chunk.offset() + u64::from(used);
+        let lost = LogDamage { device: chunk.device, offset, txg: end.txg, flushed: self.flushed };
+        if self.source.accept_loss {
+            self.end.lost = Some(lost);
+            return Ok(());
+        }
+        let device = self.device(chunk)?.path().display();
+        Err(Error::corrupt(
+            format!("log at byte {offset} of {device}"),
+            format!(
+                "batch {} does not hold, and all up to {} had been flushed: changes that were acknowledged lie behind the \
+                 damage. If the device had a bad moment, try again; to read what was before the damage: \
+                 pagefold mount -o rescue POOL DIR; to give up what is behind it: pagefold import --accept-loss POOL",
+                end.txg,
+                self.flushed - 1
+            ),
+        ))
+    }
+
+    /// Learns from the batches behind the position what had been flushed. Whether any lies in the position's own segment.
+    ///
+    /// Any sound batch of the pool is a witness, of whatever age: what it tells of was flushed, and so was never lost.
+    fn look_ahead(&mut self) -> Result<bool> {
+        let Position { mut segment, mut chunk, txg, mut next, used, .. } = self.end.position;
+        let mut from = used as usize;
+        let mut seen = HashSet::new();
+        let mut buf = vec![0; CHUNK_BYTES as usize];
+        let mut first = None;
+        while self.source.chunks.exists(chunk) && seen.insert(chunk) {
+            self.read(chunk, (from, CHUNK_BYTES as usize), &mut buf)?;
+            let mut found = false;
+            for at in (from..CHUNK_BYTES as usize).step_by(BLOCK_BYTES) {
+                let Some(batch) = Verified::framed(buf.get(at..).unwrap_or_default()) else { continue };
+                let header = batch.header();
+                if header.pool.get() != self.source.pool {
+                    continue;
+                }
+                self.flushed = self.flushed.max(claimed(&batch));
+                if header.segment.get() == segment && header.txg.get() > txg {
+                    (found, next) = (true, batch.next());
+                }
+            }
+            if first.is_some() && !found {
+                break;
+            }
+            first.get_or_insert(found);
+            (chunk, from) = (next, 0);
+            segment += 1;
+        }
+        Ok(first == Some(true))
+    }
+
+    fn device(&self, chunk: Chunk) -> Result<&dyn Device> {
+        let device = self.source.devices.get(usize::from(chunk.device)).map(AsRef::as_ref);
+        device.ok_or_else(|| Error::corrupt("log position", "the pool has no such device"))
+    }
+
+    /// Reads part of a chunk into the same place of `buf`. Where losses are accepted, blocks that cannot be read are zeros.
+    fn read(&self, chunk: Chunk, (from, to): (usize, usize), buf: &mut [u8]) -> Result<()> {
+        let Some(place) = buf.get_mut(from..to).filter(|place| !place.is_empty()) else { return Ok(()) };
+        let device = self.device(chunk)?;
+        let offset = chunk.offset() + from as u64;
+        let mut part = AlignedBuf::zeroed(place.len());
+        match device.read(offset, &mut part) {
+            Ok(()) => place.copy_from_slice(&part[..place.len()]),
+            Err(error) if !self.source.accept_loss => return Err(error),
+            Err(_) => {
+                for (at, place) in (offset..).step_by(BLOCK_BYTES).zip(place.chunks_exact_mut(BLOCK_BYTES)) {
+                    let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
+                    match device.read(at, &mut block) {
+                        Ok(()) => place.copy_from_slice(&block),
+                        Err(_) => place.fill(0),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
-/// Reads `len` bytes of the chunk from `base` on into the same place of `buf`.
-fn read_into(device: &dyn Device, chunk: Chunk, buf: &mut AlignedBuf, base: usize, len: usize) -> Result<()> {
-    if len == 0 {
-        return Ok(());
-    }
-    let mut part = AlignedBuf::zeroed(len);
-    device.read(chunk.offset() + base as u64, &mut part)?;
-    buf[base..base + len].copy_from_slice(&part[..len]);
-    Ok(())
+/// Whether a batch is the one that the log goes on with at `position` (T1, T3, T4).
+fn continues(batch: &Verified<'_>, pool: u64, position: &Position) -> bool {
+    let header = batch.header();
+    header.pool.get() == pool
+        && header.txg.get() == position.txg
+        && header.chain.get() == position.chain
+        && header.segment.get() == position.segment
+        && header.first_slot.get() == position.slots
+        && position.slots.checked_add(header.records.get()).is_some_and(|slots| slots <= 1 << SLOT_BITS)
+        && (position.used == 0 || batch.next() == position.next)
+}
+
+/// Up to which batch all were flushed, as this one tells.
+fn claimed(batch: &Verified<'_>) -> u64 {
+    let header = batch.header();
+    header.flushed.get().min(header.txg.get())
 }

@@ -73,10 +73,12 @@ pub struct LogWriter {
     devices: Devices,
     flushes: Arc<Flushes>,
     salt: [u8; 6],
+    /// Something after them tells that batches below this number were flushed.
+    attested_txg: u64,
 }
 
 impl LogWriter {
-    /// Opens a fresh segment in `position.chunk` and appends from there.
+    /// Opens a fresh segment in `position.chunk` and appends from there. All batches before are on stable storage.
     pub fn new(
         pool: u64,
         position: Position,
@@ -85,7 +87,8 @@ impl LogWriter {
         devices: Devices,
     ) -> Self {
         let flushes = Arc::new(Flushes::new(devices.clone()));
-        Self { pool, position, segments, chunks, devices, flushes, salt: [0; 6] }
+        flushes.wrote_batch(position.txg, true);
+        Self { pool, position, segments, chunks, devices, flushes, salt: [0; 6], attested_txg: 0 }
     }
 
     /// Marks all batches with the low 48 bits of `salt`, so that none of them equals one of another opening (T5).
@@ -104,6 +107,30 @@ impl LogWriter {
     /// Where the next batch goes.
     pub fn position(&self) -> Position {
         self.position
+    }
+
+    /// Whether damage to the last batches could be taken for a torn end of the log, since nothing tells that they were
+    /// flushed (T7).
+    pub fn wants_attest(&self) -> bool {
+        self.attested_txg < self.position.txg
+    }
+
+    /// A superblock tells that all batches below `txg` were flushed.
+    pub fn attested(&mut self, txg: u64) {
+        self.attested_txg = self.attested_txg.max(txg);
+    }
+
+    /// Appends a batch that holds nothing, and so tells of those before it that they were flushed. None if they were not.
+    ///
+    /// # Errors
+    /// As of [`LogWriter::append`].
+    pub fn attest(&mut self) -> Result<Option<Appended>> {
+        if self.flushes.flushed_txg() < self.position.txg {
+            return Ok(None);
+        }
+        let appended = self.append(0, &[], 0, |_| Vec::new(), true)?;
+        self.attested_txg = self.position.txg;
+        Ok(Some(appended))
     }
 
     fn room(&self) -> usize {
@@ -197,11 +224,13 @@ impl LogWriter {
             magic: batch::MAGIC,
             first_slot: position.slots.into(),
             checksum: 0.into(),
+            frame: 0.into(),
             chain: position.chain.into(),
             txg: position.txg.into(),
             pool: self.pool.into(),
             segment: position.segment.into(),
             checkpoint: checkpoint.into(),
+            flushed: self.flushes.flushed_txg().min(position.txg).into(),
             records: (records.len() as u32).into(),
             ops_bytes: (ops.len() as u32).into(),
             len_bytes: (len as u32).into(),
@@ -233,6 +262,7 @@ impl LogWriter {
         if !durable {
             self.flushes.wrote(position.chunk.device);
         }
+        self.flushes.wrote_batch(position.txg + 1, durable);
         appended.durable = durable;
         self.segments.append(position.segment, &entries)?;
         self.position.used += buf.len() as u32;
