@@ -14,13 +14,15 @@ ROUNDS ?= 200
 SEED ?=
 SEEDS ?= 1000
 OPS ?= 1000000
+N ?= 100000
+ONLY ?=
 SECONDS ?= 60
 TARGET ?=
 BENCH ?=
 
 PAGEFOLD := target/release/pagefold
 
-.PHONY: help setup build demo test lint sim posix fuzz soak fill bench man install uninstall clean
+.PHONY: help setup build demo test lint sim mutants flips posix fuzz soak fill bench man install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -54,6 +56,14 @@ lint: ## rustfmt, clippy, licences of what is linked
 sim: ## Crashes, faults and flipped bits on simulated devices: SEEDS=1000 histories from SEED=1 on
 	@scripts/setup build
 	cargo run --profile sim --locked --quiet -p pagefold-sim -- --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
+
+mutants: ## Bugs planted in the engine, each of which the simulator must find: [ONLY=name]
+	@scripts/setup build
+	@$(PYTHON) -B scripts/mutants $(if $(ONLY),--only $(ONLY))
+
+flips: ## N=100000 bits flipped in images of pools: told, or harmless
+	@scripts/setup build
+	cargo run --profile sim --locked --quiet -p pagefold-sim --bin pagefold-flips -- --flips $(N) $(if $(SEED),--seed $(SEED))
 
 posix: ## The same system calls on a pool and on ext4, compared: OPS=1000000
 	@scripts/setup build test

@@ -13,6 +13,7 @@
 //! - all of it with pages coded by models, too, learned and dropped, and coded again, at any time;
 //! - a check of the pool finds no error, and its accounts are what can be counted.
 
+pub mod flips;
 pub mod history;
 pub mod model;
 pub mod random;

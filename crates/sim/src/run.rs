@@ -80,7 +80,7 @@ struct Begun {
 }
 
 /// Histories are small; so are the relations that get models.
-const LEARN: LearnOptions = LearnOptions { pages_min: 12, sample_pages: 40 };
+pub(crate) const LEARN: LearnOptions = LearnOptions { pages_min: 12, sample_pages: 40 };
 
 /// Durable commits that may be between their halves at one time, as there are committing threads.
 const FLIGHTS_MAX: usize = 2;
@@ -121,12 +121,15 @@ struct Sim<'a> {
 pub fn run(history: &History) -> Result<Stats, Failure> {
     let mut step = 0;
     let outcome = catch_unwind(AssertUnwindSafe(|| run_steps(history, &mut step)));
-    let outcome = outcome.unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("?");
-        Err(format!("panic: {text}"))
-    });
+    let outcome = outcome.unwrap_or_else(|panic| Err(panic_text(&*panic)));
     outcome.map_err(|what| Failure { step, what })
+}
+
+/// What a panic said.
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("?");
+    format!("panic: {text}")
 }
 
 fn run_steps(history: &History, at: &mut usize) -> Outcome<Stats> {
@@ -168,8 +171,18 @@ fn compression(history: &History, again: bool) -> Compression {
     }
 }
 
+/// The bytes that each act stores.
+pub(crate) fn contents(acts: &[Act]) -> Vec<Vec<u8>> {
+    let one = |act: &Act| match *act {
+        Act::Put { len, seed, .. } => bytes(Fill::Rows, seed, len),
+        Act::Write { len, fill, seed, .. } => bytes(fill, seed, len),
+        _ => Vec::new(),
+    };
+    acts.iter().map(one).collect()
+}
+
 /// The engine's form of acts, whose data `data` holds.
-fn changes<'d>(acts: &[Act], data: &'d [Vec<u8>]) -> Vec<Change<'d>> {
+pub(crate) fn changes<'d>(acts: &[Act], data: &'d [Vec<u8>]) -> Vec<Change<'d>> {
     let one = |(act, data): (&Act, &'d Vec<u8>)| match *act {
         Act::Put { key, .. } => Change::Put(key, data.clone()),
         Act::Delete { key } => Change::Delete(key),
@@ -312,14 +325,7 @@ impl<'a> Sim<'a> {
     }
 
     fn apply(&mut self, acts: &[Act]) -> Outcome {
-        let data: Vec<Vec<u8>> = acts
-            .iter()
-            .map(|act| match *act {
-                Act::Put { len, seed, .. } => bytes(Fill::Rows, seed, len),
-                Act::Write { len, fill, seed, .. } => bytes(fill, seed, len),
-                _ => Vec::new(),
-            })
-            .collect();
+        let data = contents(acts);
         let claim: u64 = data.iter().map(|data| 2 * 4096 + 2 * data.len() as u64).sum::<u64>() + (3 << 20);
         let mut all = changes(acts, &data);
         all.push(Change::Put(COUNTER, self.next_id.to_le_bytes().to_vec()));

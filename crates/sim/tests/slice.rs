@@ -3,7 +3,9 @@
 
 use std::time::{Duration, Instant};
 
+use pagefold_sim::flips::{Fate, Fates, Image};
 use pagefold_sim::history::{History, Theme};
+use pagefold_sim::random::Random;
 use pagefold_sim::run::{Stats, run};
 
 /// Time after which no further history is begun.
@@ -41,4 +43,26 @@ fn failing_calls_are_never_acknowledged() {
 #[test]
 fn flipped_bits_never_lie() {
     assert!(slice(3_000..3_100, Theme::Flips).opens > 0);
+}
+
+#[test]
+fn a_flipped_bit_in_an_image_is_harmless_or_told() {
+    let started = Instant::now();
+    let mut fates = Fates::default();
+    for seed in 1.. {
+        if started.elapsed() > BUDGET / 3 && seed > 2 {
+            break;
+        }
+        let image = Image::new(seed).unwrap_or_else(|what| panic!("image {seed}: {what}"));
+        assert_eq!(image.try_whole(), Ok(Fate::Harmless), "image {seed}");
+        let mut random = Random::new(seed);
+        for _ in 0..40 {
+            let flip = image.choose(&mut random);
+            match image.try_flip(flip) {
+                Ok(fate) => fates.count(fate),
+                Err(what) => panic!("image {seed}, {flip:?}: {what}"),
+            }
+        }
+    }
+    assert!(fates.reported > 0, "no bit struck anything: {fates:?}");
 }

@@ -172,6 +172,14 @@ impl SimDevice {
         state.begun.iter().nth(at as usize).map(|block| block * BLOCK_BYTES as u64)
     }
 
+    /// First bytes of all blocks that hold anything but zeros, ascending.
+    #[must_use]
+    pub fn written_blocks(&self) -> Vec<u64> {
+        let state = self.state.lock();
+        let written = state.visible.iter().filter(|(_, content)| content.iter().any(|byte| *byte != 0));
+        written.map(|(block, _)| block * BLOCK_BYTES as u64).collect()
+    }
+
     /// Sectors whose content a crash may take back.
     #[must_use]
     pub fn unflushed_sectors(&self) -> usize {

@@ -1,0 +1,178 @@
+//! One flipped bit anywhere in the image of a pool: it is harmless, or an error tells of it. It never shows as other data.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use pagefold_engine::dataset::Change;
+use pagefold_engine::device::{Device, SimDevice};
+use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
+use pagefold_engine::record::Compression;
+use pagefold_engine::segment::Devices;
+
+use crate::history::{History, Step};
+use crate::model::{COUNTER, State};
+use crate::random::Random;
+use crate::run::{LEARN, changes, contents, panic_text};
+use crate::verify::{Terms, check, compare};
+
+/// A pool at rest, and what it holds.
+pub struct Image {
+    devices: Vec<Arc<SimDevice>>,
+    state: State,
+    /// First bytes of all blocks that hold anything.
+    blocks: Vec<(usize, u64)>,
+}
+
+/// A bit of an image.
+#[derive(Clone, Copy, Debug)]
+pub struct Flip {
+    /// Number of the device.
+    pub device: usize,
+    /// Byte on it.
+    pub offset: u64,
+    /// Bit of the byte.
+    pub bit: u8,
+}
+
+/// What became of a flipped bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Everything is right.
+    Harmless,
+    /// The pool opens, everything that can be read is right, and check tells of the damage.
+    Reported,
+    /// The pool does not open, and says so.
+    Refused,
+}
+
+/// How many bits met which fate.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fates {
+    /// [`Fate::Harmless`]
+    pub harmless: u64,
+    /// [`Fate::Reported`]
+    pub reported: u64,
+    /// [`Fate::Refused`]
+    pub refused: u64,
+}
+
+impl Fates {
+    /// Counts one.
+    pub const fn count(&mut self, fate: Fate) {
+        match fate {
+            Fate::Harmless => self.harmless += 1,
+            Fate::Reported => self.reported += 1,
+            Fate::Refused => self.refused += 1,
+        }
+    }
+
+    /// Adds another's.
+    pub const fn add(&mut self, other: &Self) {
+        self.harmless += other.harmless;
+        self.reported += other.reported;
+        self.refused += other.refused;
+    }
+}
+
+fn handles(devices: &[Arc<SimDevice>]) -> Devices {
+    devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect()
+}
+
+fn options(salt: u64) -> OpenOptions {
+    OpenOptions { cache_bytes: 8 << 20, log_bytes: Some(16 << 20), salt, ..OpenOptions::default() }
+}
+
+/// What an engine call says, as text.
+fn told<T>(what: &str, result: pagefold_engine::Result<T>) -> Result<T, String> {
+    result.map_err(|error| format!("{what}: {error}"))
+}
+
+impl Image {
+    /// The pool that the changes of a history make. Some were exported, some crashed after they had rested.
+    ///
+    /// # Errors
+    /// What fails although nothing is damaged.
+    pub fn new(seed: u64) -> Result<Self, String> {
+        let history = History::new(seed);
+        let device = |(size, at): (&u64, u64)| Arc::new(SimDevice::new(*size, seed.wrapping_add(at)));
+        let devices: Vec<_> = history.devices.iter().zip(0..).map(device).collect();
+        let create = CreateOptions { force: false, created: 0, guid: Guid(*b"simulated pool 1") };
+        told("create", create_on("sim", &handles(&devices), &create))?;
+        let pool = told("open", Pool::open_on(handles(&devices), &options(0)))?;
+        pool.set_compression(if history.modelled { Compression::Page(1) } else { Compression::default() });
+        let mut state = State::default();
+        for (step, id) in history.steps.iter().zip(1..) {
+            match step {
+                Step::Apply(acts) => {
+                    let data = contents(acts);
+                    let mut all = changes(acts, &data);
+                    all.push(Change::Put(COUNTER, u64::to_le_bytes(id).to_vec()));
+                    if pool.dataset().apply(&all).is_ok() {
+                        state.apply(id, acts);
+                    }
+                }
+                Step::Sync => told("sync", pool.sync())?,
+                Step::Checkpoint => told("checkpoint", pool.checkpoint(false))?,
+                Step::Fold => told("fold", pool.fold()).map(drop)?,
+                Step::Learn => told("learn", pool.learn(&LEARN)).map(drop)?,
+                _ => {}
+            }
+        }
+        told("sync", pool.sync())?;
+        if seed.is_multiple_of(3) {
+            told("export", pool.export())?;
+        } else {
+            told("rest", pool.attest())?;
+        }
+        drop(pool);
+        let devices: Vec<_> = devices.iter().map(|device| Arc::new(device.crash(&mut |_| 0))).collect();
+        let blocks = devices
+            .iter()
+            .enumerate()
+            .flat_map(|(at, device)| device.written_blocks().into_iter().map(move |block| (at, block)));
+        let blocks = blocks.collect();
+        Ok(Self { devices, state, blocks })
+    }
+
+    /// A bit of a block that holds something.
+    pub fn choose(&self, random: &mut Random) -> Flip {
+        let at = random.below(self.blocks.len() as u64) as usize;
+        let (device, block) = self.blocks.get(at).copied().unwrap_or_default();
+        Flip { device, offset: block + random.below(4096), bit: random.below(8) as u8 }
+    }
+
+    /// Flips a bit of a copy of the image, and looks at everything.
+    ///
+    /// # Errors
+    /// What is wrong and was not told, and panics.
+    pub fn try_flip(&self, flip: Flip) -> Result<Fate, String> {
+        catch_unwind(AssertUnwindSafe(|| self.look(Some(flip))))
+            .unwrap_or_else(|panic| Err(panic_text(&*panic)))
+    }
+
+    /// The image as it is.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn try_whole(&self) -> Result<Fate, String> {
+        self.look(None)
+    }
+
+    fn look(&self, flip: Option<Flip>) -> Result<Fate, String> {
+        let devices: Vec<_> = self.devices.iter().map(|device| Arc::new(device.crash(&mut |_| 0))).collect();
+        if let Some(Flip { device, offset, bit }) = flip
+            && let Some(device) = devices.get(device)
+        {
+            device.flip_bit(offset, bit);
+        }
+        let Ok(pool) = Pool::open_on(handles(&devices), &options(1)) else { return Ok(Fate::Refused) };
+        let report = pool.check_open(&mut |_| {});
+        let damaged = report.errors > 0 || pool.replayed().damaged > 0;
+        compare(&pool, &self.state, Terms { settled: true, may_fail: damaged })?;
+        if damaged {
+            return Ok(Fate::Reported);
+        }
+        check(&pool, &self.state)?;
+        Ok(Fate::Harmless)
+    }
+}
