@@ -3,6 +3,7 @@
 use crate::columns::Column;
 use crate::columns::infer::{Sample, infer};
 use crate::innodb;
+use crate::innodb::page::Ends;
 use crate::postgres::checksum::checksum;
 use crate::testing::innodb::{Table, index_page};
 use crate::testing::{Random, align};
@@ -125,5 +126,49 @@ fn what_may_be_null_is_found() {
         let own =
             |bit| fields.iter().filter(|(_, null, _)| *null == bit).map(|(width, ..)| width).sum::<u16>();
         assert_eq!((own(None), own(Some(1))), (17, 3), "{fields:?}");
+    }
+}
+
+/// Page 3 of `CREATE TABLE t (a int primary key, b varchar(9)); INSERT INTO t VALUES (1, 'x'), (7, NULL)`, by MariaDB 10.11 with
+/// `innodb_checksum_algorithm` full_crc32 and crc32.
+#[test]
+fn pages_and_checksums_are_those_of_mariadb() {
+    let ends = [
+        (
+            Ends::Full,
+            "\
+             0000000000000003ffffffffffffffff000000000000b77545bf000000000000000000000005000200a880\
+             04000000000097000200010002",
+            "00000000007000630000b775c995f21d",
+        ),
+        (
+            Ends::Crc32,
+            "\
+             277add4100000003ffffffffffffffff000000000000b6ef45bf000000000000000000000005000200a880\
+             04000000000097000200010002",
+            "0000000000700063277add410000b6ef",
+        ),
+    ];
+    let rows = "\
+             0017000000050000000200f200000005000000020032010002001c696e66696d756d0003000b0000737570\
+             72656d756d0100000010001880000001000000000013840000013401107801000018ffd980000007000000\
+             0000138400000134011c";
+    for (expected, head, tail) in ends {
+        let mut page = vec![0; 16_384];
+        for (at, hex) in [(0, head), (72, rows), (16_368, tail)] {
+            for i in 0..hex.len() / 2 {
+                page[at + i] = u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap();
+            }
+        }
+        let mut parts = innodb::Parts::default();
+        assert!(parts.parse(&page));
+        assert_eq!((parts.header.number, parts.header.records, parts.header.slots), (3, 2, 2));
+        assert_eq!(Ends::of(&page), expected);
+        let mut again = page.clone();
+        Ends::clear(&mut again);
+        expected.write(&mut again, &[0; innodb::page::ENDS]);
+        assert!(again == page);
+        page[150] ^= 1;
+        assert_eq!(Ends::of(&page), Ends::Other);
     }
 }
