@@ -13,7 +13,7 @@ from .paths import pagefold
 from .storage import Place, Usage
 
 
-QUIET_S = 5
+QUIET_S = 10
 """Models are learned one after the other, with rests in between: none in so many seconds is the end of it."""
 
 

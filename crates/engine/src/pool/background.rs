@@ -13,12 +13,14 @@ use crate::{Error, Result};
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 /// How often it is looked whether a checkpoint or folding is due.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(200);
-/// Learning takes one part in so many of a core's time at most.
-const LEARNING_SHARE: u32 = 8;
+/// Learning takes one part in so many of a core's time at most, while the pool is idle, and while it is busy: what a load stores
+/// before its models are there is coded again later.
+const LEARNING_SHARE: u32 = 4;
+const LEARNING_SHARE_BUSY: u32 = 16;
 /// An object whose model came late is coded again once nothing was written to it, and the pool was idle, for so long.
 const QUIET: Duration = Duration::from_secs(3);
 /// A pool is idle while applications read and write less than this per second, in bytes.
-const IDLE_BYTES_PER_S: u64 = 2 << 20;
+const IDLE_BYTES_PER_S: u64 = 8 << 20;
 /// Pages that are coded again at a time.
 const LATE_PAGES: usize = 2048;
 /// Coding again takes one part in so many of the time; it runs on several cores.
@@ -145,8 +147,10 @@ impl Pool {
                 continue;
             }
             let begun = Instant::now();
+            late.observe(self, begun);
+            let learning = if late.idle_since.is_some() { LEARNING_SHARE } else { LEARNING_SHARE_BUSY };
             let share = match self.learn(&LearnOptions::default()) {
-                Ok(Some(_)) => LEARNING_SHARE,
+                Ok(Some(_)) => learning,
                 Ok(None) => {
                     if let Err(error) = late.step(self, begun) {
                         tracing::error!(%error, "coding pages again in the background failed");
@@ -155,7 +159,7 @@ impl Pool {
                 }
                 Err(error) => {
                     tracing::error!(%error, "learning a model in the background failed");
-                    LEARNING_SHARE
+                    learning
                 }
             };
             rest = (begun.elapsed() * (share - 1)).max(MAINTENANCE_INTERVAL);
@@ -215,7 +219,7 @@ struct Late {
 impl Late {
     /// Some pages of one object, if any is quiet.
     fn step(&mut self, pool: &Pool, now: Instant) -> Result<()> {
-        if !self.is_idle(pool, now) {
+        if self.idle_since.is_none_or(|since| now.duration_since(since) < QUIET) {
             return Ok(());
         }
         let (object, from) = match self.at {
@@ -230,17 +234,17 @@ impl Late {
         Ok(())
     }
 
-    /// Whether the pool has been idle for a while.
-    fn is_idle(&mut self, pool: &Pool, now: Instant) -> bool {
+    /// Looks at what applications read and write.
+    fn observe(&mut self, pool: &Pool, now: Instant) {
         let totals = pool.totals();
         let bytes = totals.accepted_bytes + totals.read_bytes;
         let (before, then) = self.traffic.replace((bytes, now)).unwrap_or((bytes, now));
         let bound = IDLE_BYTES_PER_S as f64 * now.duration_since(then).as_secs_f64();
         if bytes.saturating_sub(before) as f64 > bound {
             self.idle_since = None;
-            return false;
+        } else {
+            self.idle_since.get_or_insert(now);
         }
-        now.duration_since(*self.idle_since.get_or_insert(now)) >= QUIET
     }
 
     fn quiet(&mut self, pool: &Pool, now: Instant) -> Option<u64> {
