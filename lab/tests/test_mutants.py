@@ -18,6 +18,6 @@ def test_descriptions_of_planted_bugs_fit_the_sources():
     assert "planted bugs fit the sources" in mutants("--check")
 
 
-def test_a_forgotten_flush_and_a_batch_without_predecessor_are_found():
-    found = mutants("--only", "01-flush-forgotten", "--only", "04-batch-without-predecessor")
+def test_a_forgotten_flush_and_a_batch_checksum_not_compared_are_found():
+    found = mutants("--only", "01-flush-forgotten", "--only", "03-batch-checksum")
     assert "2 of 2 planted bugs found" in found

@@ -62,19 +62,24 @@ pub fn log_dir() -> Result<PathBuf> {
     }
 }
 
-/// Makes a directory of ours (mode 0700) and refuses one that belongs to somebody else: in `/tmp` anybody
-/// could have made it first.
+/// Makes a directory of ours (mode 0700) and refuses one that belongs to somebody else (in `/tmp` anybody could have made it
+/// first), or that others may write: they could put a socket of theirs in the place of ours.
 pub fn make_private(dir: &Path) -> Result<()> {
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(dir)
         .context(|| format!("cannot create {}", dir.display()))?;
-    let owner = fs::metadata(dir).context(|| format!("cannot look at {}", dir.display()))?.uid();
+    let found = fs::metadata(dir).context(|| format!("cannot look at {}", dir.display()))?;
+    let owner = found.uid();
     let own = rustix::process::geteuid().as_raw();
     if owner != own {
         return Err(Failure::new(format!("{} belongs to user {owner}, not to you ({own})", dir.display()))
             .hint("remove it, or set XDG_RUNTIME_DIR to a directory of yours"));
+    }
+    if found.mode() & 0o022 != 0 {
+        return Err(Failure::new(format!("others may write to {}", dir.display()))
+            .hint(format!("take that from them: chmod go-w {}", dir.display())));
     }
     Ok(())
 }
@@ -149,5 +154,15 @@ mod tests {
         fs::create_dir(&theirs).unwrap();
         std::os::unix::fs::chown(&theirs, Some(12_345), None).unwrap();
         assert!(make_private(&theirs).unwrap_err().to_string().contains("12345"));
+    }
+
+    #[test]
+    fn a_directory_that_others_may_write_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        for (mode, fine) in [(0o700, true), (0o755, true), (0o770, false), (0o1777, false)] {
+            fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(make_private(dir.path()).is_ok(), fine, "{mode:o}");
+        }
     }
 }

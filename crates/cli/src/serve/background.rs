@@ -1,12 +1,14 @@
-//! What the file system wants done now and then: deleted files freed, access times written.
+//! What wants doing now and then: deleted files freed, access times written, a warning when the pool fills up.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use pagefold_engine::dataset::Dataset;
 use pagefold_fs::Fs;
 use parking_lot::{Condvar, Mutex};
 
+use super::fullness::Fullness;
 use crate::failure::{Context, Result};
 
 /// Pages of deleted files freed in one step, between which requests get their turn.
@@ -26,10 +28,11 @@ pub struct Background {
 
 impl Background {
     /// Starts it.
-    pub fn start(fs: Arc<Fs>) -> Result<Self> {
+    pub fn start(fs: Arc<Fs>, dataset: Arc<dyn Dataset>) -> Result<Self> {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let stopped = Arc::clone(&stop);
-        let thread = thread::Builder::new().name("reap".into()).spawn(move || work(&fs, &stopped));
+        let thread =
+            thread::Builder::new().name("reap".into()).spawn(move || work(&fs, dataset.as_ref(), &stopped));
         let thread = thread.context(|| "cannot start a thread".into())?;
         Ok(Self { stop, thread: Mutex::new(Some(thread)) })
     }
@@ -44,9 +47,11 @@ impl Background {
     }
 }
 
-fn work(fs: &Fs, stop: &(Mutex<bool>, Condvar)) {
+fn work(fs: &Fs, dataset: &dyn Dataset, stop: &(Mutex<bool>, Condvar)) {
     let mut times_written = Instant::now();
+    let mut fullness = Fullness::default();
     loop {
+        fullness.watch(&dataset.space());
         let mut pause = REAP_INTERVAL;
         match fs.reap(REAP_PAGES) {
             Ok(true) => pause = Duration::ZERO,

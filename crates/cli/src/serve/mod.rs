@@ -7,6 +7,7 @@ mod answers;
 mod background;
 mod events;
 mod folding;
+mod fullness;
 pub mod plan;
 mod policy;
 mod report;
@@ -16,6 +17,7 @@ mod signals;
 use std::sync::Arc;
 use std::thread;
 
+pub use fullness::{FULL_PERCENT, percent};
 pub use report::Outcome;
 
 use crate::args::Mount;

@@ -119,7 +119,7 @@ impl Server {
                 return Err(failure);
             }
         };
-        let fs_work = Background::start(Arc::clone(&fs))?;
+        let fs_work = Background::start(Arc::clone(&fs), pool.dataset())?;
         tracing::info!(pool = plan.pool, dir = %session.dir().display(), "mounted");
         Ok(Self {
             pool,

@@ -7,6 +7,7 @@ use crate::control::{Client, PoolFigures, Reply, Request};
 use crate::failure::{Failure, Result};
 use crate::mounts;
 use crate::registry::{Known, Registry};
+use crate::serve::{FULL_PERCENT, percent};
 use crate::table::{self, Align, Table};
 use crate::{pools, target, units};
 
@@ -211,6 +212,11 @@ fn print_status(pool: &PoolFigures, show: Numbers) {
     }
 }
 
+/// How full a pool is, in parts of a hundred; what is reserved for accepted writes counts.
+fn fullness(pool: &PoolFigures) -> u64 {
+    percent(pool.capacity_bytes.saturating_sub(pool.available_bytes), pool.capacity_bytes)
+}
+
 /// What to do about a pool's state.
 fn advice(pool: &PoolFigures) -> Option<String> {
     match pool.state.as_str() {
@@ -225,6 +231,10 @@ fn advice(pool: &PoolFigures) -> Option<String> {
         _ if pool.devices.iter().any(|device| device.io_errors > 0) => {
             Some(format!("unmount it and verify everything: pagefold check {}", pool.name))
         }
+        "ONLINE" | "EXPORTED" if fullness(pool) >= FULL_PERCENT => Some(format!(
+            "it is {} % full: delete something, or move it elsewhere; what is deleted is free a moment later",
+            fullness(pool)
+        )),
         _ => None,
     }
 }
