@@ -220,8 +220,9 @@ impl Record {
             odd: false,
             extent: Extent::default(),
         };
-        let next = if next == 0 { 0 } else { (origin + usize::from(next)) & 0xFFFF & (page.len() - 1) };
-        Some((record, next))
+        let after = if next == 0 { 0 } else { (origin + usize::from(next)) & 0xFFFF };
+        // What leads to 0 is not how a list ends.
+        (next == 0 || after != 0).then_some((record, after))
     }
 
     /// Writes the header.
@@ -301,8 +302,7 @@ impl Parts {
     fn parse_list(&mut self, page: &[u8]) -> Option<()> {
         let Header { records: count, heap_top, slots, .. } = self.header;
         let own = |n: usize| usize::from(be16(page, slot(page.len(), n)));
-        let next = |origin: usize| (origin + usize::from(be16(page, origin - 2))) & 0xFFFF & (page.len() - 1);
-        let mut origin = next(INFIMUM);
+        let mut origin = (INFIMUM + usize::from(be16(page, INFIMUM - 2))) & 0xFFFF;
         let mut group = 1;
         for _ in 0..count {
             let (record, after) = Record::parse(page, origin, heap_top)?;
