@@ -61,6 +61,12 @@ pub enum Error {
     /// The caller asked for something that makes no sense.
     #[error("{0}")]
     Invalid(String),
+    /// There is no dataset or snapshot of this name.
+    #[error("{0}")]
+    NotFound(String),
+    /// There is one already.
+    #[error("{0}")]
+    Exists(String),
     /// A write or flush failed earlier; nothing more is acknowledged until the pool has been reopened (W6).
     #[error(
         "the pool stopped accepting changes after a failed write: {0}; export it, mend the device and import it again"

@@ -98,13 +98,12 @@ impl Key {
     pub const PAGE: u8 = 0xF0;
     /// Stored size of an object's pages, kept by the engine.
     pub const USAGE: u8 = 0xF1;
-    /// Property of the dataset (object 0).
-    pub const PROPERTY: u8 = 0xF2;
     /// Reference count of a shared record (object 0, `offset` = raw address).
     pub const SHARED: u8 = 0xF3;
-
-    /// A model of pages (object 0, `offset` = its number).
+    /// A model of pages (the pool's own tree, object 0, `offset` = its number).
     pub const MODEL: u8 = 0xF4;
+    /// A block of a dead list (the pool's own tree, object = number of the sublist, `offset` = of the block).
+    pub const DEAD: u8 = 0xF5;
 
     /// A key.
     pub const fn new(object: u64, kind: u8, offset: u64) -> Self {

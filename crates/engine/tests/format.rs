@@ -3,10 +3,11 @@
 
 mod tables;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use pagefold_engine::dataset::redo::{PageRun, Redo, for_each};
-use pagefold_engine::dataset::{Change, ModelEntry};
+use pagefold_engine::dataset::redo::{Deed, PageRun, Redo, for_each};
+use pagefold_engine::dataset::{Change, ModelEntry, encode_ptrs};
 use pagefold_engine::device::{AlignedBuf, Device, SimDevice};
 use pagefold_engine::pool::label::{self, Superblock};
 use pagefold_engine::pool::{CreateOptions, Guid, Label, OpenOptions, Pool, create_on};
@@ -135,7 +136,7 @@ fn root() {
     assert_eq!(newest.generation, 1);
     assert_example("root", &bytes);
     // The open directory that the example holds is an empty one.
-    assert_eq!(Directory::default().encode(1), bytes[bytes.len() - 22..][..16]);
+    assert_eq!(Directory::default().encode(1), bytes[bytes.len() - 20..][..16]);
 }
 
 /// The field that a row describes; of bytes, how many.
@@ -143,6 +144,7 @@ fn number_in(reader: &mut Reader<'_>, row: &tables::Row) -> u64 {
     match row["size"] {
         "varint" => reader.varint().unwrap(),
         "varint + n" => reader.bytes(1 << 20).unwrap().len() as u64,
+        "1" => reader.u8().unwrap().into(),
         "4" => reader.u32().unwrap().into(),
         "8" => reader.u64().unwrap(),
         other => panic!("{other}"),
@@ -157,6 +159,10 @@ fn root_of_a_pool_with_data() {
     for object in 1..=40 {
         pool.dataset().apply(&[Change::Write { object, record_size: 8192, offset: 0, data: &data }]).unwrap();
     }
+    pool.snapshot(&[""], "monday", 1_700_000_000).unwrap();
+    pool.dataset()
+        .apply(&[Change::Write { object: 7, record_size: 8192, offset: 0, data: &[8; 8192] }])
+        .unwrap();
     pool.checkpoint(false).unwrap();
     let (_, bytes) = newest_root(&device);
     let mut reader = Reader::new(&bytes, "root");
@@ -165,21 +171,25 @@ fn root_of_a_pool_with_data() {
         number_in(&mut reader, row)
     };
     let rows = table("root");
-    let (before, after) = rows.split_at(rows.iter().position(|row| row["field"] == "datasets").unwrap());
+    let (before, after) =
+        rows.split_at(rows.iter().position(|row| row["field"] == "own: root length").unwrap());
     let values: Vec<u64> = before.iter().map(|row| field("", row)).collect();
     assert_eq!(values[1], 2, "number of the checkpoint");
     assert_eq!(*values.last().unwrap(), 1, "lists of the segment table");
     let list: Vec<u64> = table("root-list").iter().map(|row| field("", row)).collect();
-    assert_eq!(field("datasets", &after[0]), 1);
-    assert_eq!(field("dataset: id", &after[1]), 1);
-    assert_eq!(field("dataset: name", &after[2]), 0);
-    assert!(field("dataset: root length", &after[3]) > 0);
-    assert!(field("dataset: root address", &after[4]) > 0);
+    assert!(field("own: root length", &after[0]) == 0 && field("own: root address", &after[1]) == 0);
+    assert_eq!(field("catalogue", &after[2]), 1);
+    let catalogue: Vec<u64> = table("root-list").iter().map(|row| field("", row)).collect();
     assert_eq!(reader.remaining(), 0);
 
-    let [address, 0, offset, len, checksum] = list[..] else { panic!("{list:?}") };
-    let bytes = read(&device, offset, len as usize);
-    assert_eq!(u64::from(seal(Addr::from_raw(address).unwrap(), &bytes)), checksum);
+    let placed = |entry: &[u64]| {
+        let [address, 0, offset, len, checksum] = entry[..] else { panic!("{entry:?}") };
+        let bytes = read(&device, offset, len as usize);
+        assert_eq!(u64::from(seal(Addr::from_raw(address).unwrap(), &bytes)), checksum);
+        bytes
+    };
+    read_catalogue(&placed(&catalogue));
+    let bytes = placed(&list);
     let mut reader = Reader::new(&bytes, "list");
     assert_eq!(reader.take(8).unwrap(), unhex(table("list")[0]["example"]));
     let page: Vec<u64> = table("list")[1..].iter().map(|row| number_in(&mut reader, row)).collect();
@@ -195,6 +205,38 @@ fn root_of_a_pool_with_data() {
     let segments = Segments::new(MIB);
     segments.load_page(0, &metadata).unwrap();
     assert!(segments.get(2).is_some(), "the log went on in segment 2");
+}
+
+/// A catalogue with a dataset, a snapshot and its dead list, read by the document's tables alone.
+fn read_catalogue(bytes: &[u8]) {
+    let mut reader = Reader::new(bytes, "catalogue");
+    let head = table("catalogue");
+    assert_eq!(reader.take(8).unwrap(), unhex(head[0]["example"]));
+    let head: Vec<u64> = head[1..].iter().map(|row| number_in(&mut reader, row)).collect();
+    assert_eq!(head, [3, 1, 2], "next number and sublist, versions");
+    for number in [1, 2] {
+        let mut version: BTreeMap<&str, u64> = BTreeMap::new();
+        for row in table("version") {
+            if number == 2 || !row["field"].starts_with("snapshot:") {
+                version.insert(row["field"], number_in(&mut reader, &row));
+            }
+        }
+        assert_eq!((version["number"], version["kind"]), (number, number));
+        assert_eq!(version["previous"], if number == 1 { 2 } else { 0 });
+        assert!(version["root length"] > 0 && version["root address"] > 0 && version["page bytes"] > 0);
+        assert_eq!((version["properties"], version["holds"]), (0, 0));
+        for _ in 0..version["buckets"] {
+            let bucket: Vec<u64> = table("bucket").iter().map(|row| number_in(&mut reader, row)).collect();
+            let [0, records, bytes, 0, open] = bucket[..] else { panic!("{bucket:?}") };
+            assert!(number == 1 && records == open && bytes > 16 * records && records > 1);
+            for _ in 0..open {
+                assert!(reader.varint().unwrap() > 0 && reader.signed().unwrap() != 0);
+            }
+        }
+        assert_eq!(version["buckets"], u64::from(number == 1));
+    }
+    assert_eq!(reader.varint().unwrap(), 0, "nothing is dying");
+    assert_eq!(reader.remaining(), 0);
 }
 
 #[test]
@@ -270,6 +312,7 @@ fn codes_of_the_log() {
         assert_eq!(documented.map(str::to_owned), known, "kind {code}");
     }
     let operations = codes("operations", "code", "operation");
+    let (created, bound) = (1_700_000_000, Addr::new(9, 300).raw());
     let run = |shared| Redo::Pages(PageRun { shared, ..pages() });
     let all = [
         ("put", Redo::Put(1, Key::new(5, 16, 0), b"abc")),
@@ -277,6 +320,15 @@ fn codes_of_the_log() {
         ("punch", Redo::Punch { dataset: 1, object: 5, from: 2, to: 300 }),
         ("pages", run(false)),
         ("share", run(true)),
+        ("create", Redo::Deed(Deed::Create { id: 7, created, name: "db" })),
+        ("snapshot", Redo::Deed(Deed::Snapshot { dataset: 7, id: 8, bound, created, name: "monday" })),
+        ("clone", Redo::Deed(Deed::Clone { snapshot: 8, id: 9, created, name: "db2" })),
+        ("destroy", Redo::Deed(Deed::Destroy { id: 9 })),
+        ("rollback", Redo::Deed(Deed::Rollback { dataset: 7 })),
+        ("promote", Redo::Deed(Deed::Promote { dataset: 9 })),
+        ("rename", Redo::Deed(Deed::Rename { id: 8, name: "tuesday" })),
+        ("property", Redo::Deed(Deed::Property { id: 7, name: "compression", value: Some("zstd-3") })),
+        ("hold", Redo::Deed(Deed::Hold { snapshot: 8, created, tag: "backup" })),
     ];
     for (name, redo) in &all {
         let mut bytes = Vec::new();
@@ -408,7 +460,7 @@ fn nodes(entries: &[(Key, Value)]) -> Vec<(Ptr, Vec<u8>)> {
     let mut edits = entries.iter().map(|(key, value)| Edit::Put(*key, value.clone()));
     let _ = tree.apply(&mut edits, &mut |_, _| {}, &mut Vec::new()).unwrap();
     let mut written = Vec::new();
-    let mut frozen = tree.freeze().unwrap();
+    let mut frozen = tree.freeze();
     frozen
         .persist(&mut |nodes| {
             let first = written.len() as u32;
@@ -450,16 +502,15 @@ fn values_of_the_engine() {
     let known = [
         (Key::PAGE, "page"),
         (Key::USAGE, "usage"),
-        (Key::PROPERTY, "property"),
         (Key::SHARED, "shared"),
         (Key::MODEL, "model"),
+        (Key::DEAD, "dead"),
     ];
     assert_eq!(kinds, known.map(|(kind, name)| (u64::from(kind), name)));
     assert_eq!(Key::ENGINE_KINDS, 0xe0);
 
     let (_device, pool) = fresh_pool();
     pool.set_compression(Compression::Off);
-    pool.set_property("compression", Some("zstd-3")).unwrap();
     let dataset = pool.dataset();
     let data = vec![7; 16384];
     dataset.apply(&[Change::Write { object: 5, record_size: 8192, offset: 0, data: &data }]).unwrap();
@@ -468,13 +519,14 @@ fn values_of_the_engine() {
     dataset.apply(&[share]).unwrap();
     pool.checkpoint(false).unwrap();
     assert_example("usage", &dataset.get(&Key::new(5, Key::USAGE, 0)).unwrap().unwrap());
-    let place = xxhash_rust::xxh3::xxh3_64(b"compression");
-    assert_example("property", &dataset.get(&Key::new(0, Key::PROPERTY, place)).unwrap().unwrap());
     let (from, to) = (Key::new(0, Key::SHARED, 0), Key::new(0, Key::SHARED + 1, 0));
     let shared = pool.live().tree.range(&from, &to, 10).unwrap();
     assert_eq!(shared.len(), 1);
     let Value::Bytes(count) = &shared[0].1 else { panic!("a count is no page") };
     assert_example("shared", count);
+    let mut block = Vec::new();
+    encode_ptrs(&[ptr(9, 300, 1000), ptr(9, 299, 1300)], &mut block);
+    assert_example("dead", &block);
 }
 
 #[test]
@@ -491,6 +543,7 @@ fn records_with_a_model() {
     let entry = ModelEntry {
         ptr: ptr(9, 300, 1000),
         codec: Codec::PostgresHeap,
+        dataset: 1,
         object: 5,
         generation: 2,
         sampled_pages: 300,

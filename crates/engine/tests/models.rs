@@ -111,7 +111,13 @@ fn pages_are_coded_by_the_model_learned_from_their_object() {
     let before = bench.pool.dataset().usage(5).unwrap().stored_bytes;
 
     let learned = [bench.learn().unwrap(), bench.learn().unwrap()];
-    assert_eq!(learned, [Learned { object: 5, adopted: Some(1) }, Learned { object: 6, adopted: Some(2) },]);
+    assert_eq!(
+        learned,
+        [
+            Learned { dataset: 1, object: 5, adopted: Some(1) },
+            Learned { dataset: 1, object: 6, adopted: Some(2) },
+        ]
+    );
     assert_eq!(bench.learn(), None, "both have what they want");
     bench.write(5, &second);
     bench.write(6, &index);
@@ -135,7 +141,7 @@ fn pages_of_innodb_are_coded_by_models() {
     }
     bench.write(5, &pages);
     let before = bench.pool.dataset().usage(5).unwrap().stored_bytes;
-    assert_eq!(bench.learn(), Some(Learned { object: 5, adopted: Some(1) }));
+    assert_eq!(bench.learn(), Some(Learned { dataset: 1, object: 5, adopted: Some(1) }));
     bench.write(5, &pages);
     // Some of the aged ones are noise where nothing is in use.
     assert!(bench.models_of(5, PAGES)[&1] > PAGES * 3 / 4);
@@ -262,10 +268,10 @@ fn what_does_not_look_like_a_database_or_does_not_gain_gets_no_model() {
         page[24..].copy_from_slice(&noise);
     }
     bench.write(6, &alien);
-    assert_eq!(bench.learn(), Some(Learned { object: 6, adopted: None }));
+    assert_eq!(bench.learn(), Some(Learned { dataset: 1, object: 6, adopted: None }));
     assert_eq!(bench.learn(), None, "not again before there are twice as many");
     bench.write(6, &alien);
-    assert_eq!(bench.learn(), Some(Learned { object: 6, adopted: None }));
+    assert_eq!(bench.learn(), Some(Learned { dataset: 1, object: 6, adopted: None }));
     // Other settings use no models.
     bench.write(7, &heap(2, PAGES));
     bench.pool.set_compression("auto".parse().unwrap());
@@ -282,7 +288,7 @@ fn a_relation_that_became_another_gets_another_model() {
     let index = btree(3, PAGES);
     bench.write(5, &index);
     assert_eq!(bench.models_of(5, PAGES), [(0, PAGES)].into(), "no page is what the model describes");
-    assert_eq!(bench.learn(), Some(Learned { object: 5, adopted: Some(2) }));
+    assert_eq!(bench.learn(), Some(Learned { dataset: 1, object: 5, adopted: Some(2) }));
     bench.write(5, &index);
     assert_eq!(bench.models_of(5, PAGES), [(2, PAGES)].into());
     bench.pool.checkpoint(false).unwrap();

@@ -10,15 +10,16 @@ use pagefold_engine::record::Compression;
 use pagefold_engine::segment::Devices;
 
 use crate::history::{History, Step};
-use crate::model::{COUNTER, State};
+use crate::model::COUNTER;
 use crate::random::Random;
-use crate::run::{LEARN, changes, contents, panic_text};
+use crate::run::{LEARN, changes, contents, panic_text, run_deed};
 use crate::verify::{Terms, check, compare};
+use crate::world::World;
 
 /// A pool at rest, and what it holds.
 pub struct Image {
     devices: Vec<Arc<SimDevice>>,
-    state: State,
+    world: World,
     /// First bytes of all blocks that hold anything.
     blocks: Vec<(usize, u64)>,
 }
@@ -100,15 +101,27 @@ impl Image {
         told("create", create_on("sim", &handles(&devices), &create))?;
         let pool = told("open", Pool::open_on(handles(&devices), &options(0)))?;
         pool.set_compression(if history.modelled { Compression::Page(1) } else { Compression::default() });
-        let mut state = State::default();
+        let mut world = World::default();
         for (step, id) in history.steps.iter().zip(1..) {
             match step {
-                Step::Apply(acts) => {
+                Step::Apply(_) | Step::ApplyTo(..) => {
+                    let (path, acts) = match step {
+                        Step::ApplyTo(path, acts) => (path.as_str(), acts),
+                        Step::Apply(acts) => ("", acts),
+                        _ => continue,
+                    };
+                    let Ok(dataset) = pool.open_dataset(path) else { continue };
                     let data = contents(acts);
                     let mut all = changes(acts, &data);
                     all.push(Change::Put(COUNTER, u64::to_le_bytes(id).to_vec()));
-                    if pool.dataset().apply(&all).is_ok() {
-                        state.apply(id, acts);
+                    if dataset.apply(&all).is_ok() {
+                        world.apply(path, id, acts);
+                    }
+                }
+                Step::Deed(deed) => {
+                    if let Some(after) = world.after(deed) {
+                        told("deed", run_deed(&pool, deed))?;
+                        world = after;
                     }
                 }
                 Step::Sync => told("sync", pool.sync())?,
@@ -131,7 +144,7 @@ impl Image {
             .enumerate()
             .flat_map(|(at, device)| device.written_blocks().into_iter().map(move |block| (at, block)));
         let blocks = blocks.collect();
-        Ok(Self { devices, state, blocks })
+        Ok(Self { devices, world, blocks })
     }
 
     /// A bit of a block that holds something.
@@ -168,11 +181,11 @@ impl Image {
         let Ok(pool) = Pool::open_on(handles(&devices), &options(1)) else { return Ok(Fate::Refused) };
         let report = pool.check_open(&mut |_| {});
         let damaged = report.errors > 0 || pool.replayed().damaged > 0;
-        compare(&pool, &self.state, Terms { settled: true, may_fail: damaged })?;
+        compare(&pool, &self.world, Terms { settled: true, may_fail: damaged })?;
         if damaged {
             return Ok(Fate::Reported);
         }
-        check(&pool, &self.state)?;
+        check(&pool, &self.world)?;
         Ok(Fate::Harmless)
     }
 }

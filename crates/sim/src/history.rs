@@ -45,11 +45,34 @@ pub enum Act {
     Share { from: (u64, u64), to: (u64, u64), count: u64 },
 }
 
+/// Paths of the datasets that histories make, beside the pool's own.
+pub const DATASETS: [&str; 3] = ["a", "b", "a/x"];
+
+/// What is done with datasets and snapshots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "as the methods of pagefold_engine::pool::Pool")]
+pub enum Deed {
+    Create { path: String },
+    Snapshot { datasets: Vec<String>, name: String },
+    Clone { snapshot: String, path: String },
+    DestroyDataset { path: String },
+    DestroySnapshots { snapshots: Vec<String> },
+    Rollback { snapshot: String, newer: bool },
+    Promote { path: String },
+    Rename { path: String, to: String },
+    Hold { snapshot: String },
+    Release { snapshot: String },
+}
+
 /// One step of a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A change.
+    /// A change of the pool's own dataset.
     Apply(Vec<Act>),
+    /// A change of another dataset, if there is such.
+    ApplyTo(String, Vec<Act>),
+    /// A change of the catalogue.
+    Deed(Deed),
     /// Makes everything durable.
     Sync,
     /// First half of a durable commit, for so many who wait.
@@ -66,6 +89,8 @@ pub enum Step {
     Commit,
     /// A checkpoint.
     Checkpoint,
+    /// A checkpoint, with steps between its cut and its writing, and before its end.
+    Overlap(Vec<Step>, Vec<Step>),
     /// Folds.
     Fold,
     /// What the background would do.
@@ -151,6 +176,8 @@ pub struct History {
     pub cache_bytes: u64,
     /// Pages are coded by models.
     pub modelled: bool,
+    /// There are several datasets, and snapshots.
+    pub forked: bool,
     /// Seed of the devices.
     pub seed: u64,
     /// What happens.
@@ -176,7 +203,8 @@ impl History {
         // Of a sequence of its own, so that the other histories are what they were before there were models.
         let modelled = Random::new(!seed).percent(40);
         let rest = Random::new(seed ^ 0x0E57);
-        let mut writer = Writer { random, rest, theme, modelled, devices: count, span: 0, acts: 0 };
+        let forked = Random::new(seed ^ 0xF0_4CED).percent(if theme == Theme::Full { 30 } else { 60 });
+        let mut writer = Writer { random, rest, theme, modelled, forked, devices: count, span: 0, acts: 0 };
         writer.span = 1 << writer.random.within(2, 8);
         writer.acts = writer.random.within(1, 8);
         let mut steps: Vec<Step> = (0..len).map(|_| writer.step()).collect();
@@ -185,7 +213,7 @@ impl History {
             // What a single flip must not do is more than what many must not.
             steps.retain(|step| !matches!(step, Step::Flip { .. }) || std::mem::replace(&mut flips, 1) == 0);
         }
-        Self { theme, devices, cache_bytes, modelled, seed, steps }
+        Self { theme, devices, cache_bytes, modelled, forked, seed, steps }
     }
 }
 
@@ -195,6 +223,7 @@ struct Writer {
     rest: Random,
     theme: Theme,
     modelled: bool,
+    forked: bool,
     devices: u64,
     /// Pages of an object that this history uses.
     span: u64,
@@ -204,6 +233,18 @@ struct Writer {
 
 impl Writer {
     fn step(&mut self) -> Step {
+        if self.forked {
+            if self.random.percent(if self.theme == Theme::Full { 6 } else { 25 }) {
+                return Step::Deed(self.deed());
+            }
+            if self.theme != Theme::Full && self.random.percent(8) {
+                return Step::Overlap(self.meanwhile(), self.meanwhile());
+            }
+            if self.random.percent(20) {
+                let path = self.path();
+                return Step::ApplyTo(path, self.change());
+            }
+        }
         // A large pool takes long to compare: fewer crashes, more changes.
         if self.theme == Theme::Full && self.random.percent(85) {
             return if self.random.percent(94) { Step::Apply(self.change()) } else { Step::Maintain };
@@ -232,6 +273,70 @@ impl Writer {
             89 => Step::Kill,
             90..95 => self.crash(),
             _ => self.trouble(),
+        }
+    }
+
+    /// What may be done while a checkpoint is under way.
+    fn meanwhile(&mut self) -> Vec<Step> {
+        let one = |writer: &mut Self| match writer.random.below(10) {
+            0..3 => Step::Apply(writer.change()),
+            3..5 => Step::ApplyTo(writer.path(), writer.change()),
+            5 => Step::Commit,
+            6 | 7 => Step::Deed(Deed::Snapshot { datasets: vec![writer.any()], name: writer.name() }),
+            8 => Step::Deed(Deed::Clone { snapshot: writer.snapshot(), path: writer.path() }),
+            _ => Step::Deed(Deed::Create { path: writer.path() }),
+        };
+        (0..self.random.below(6)).map(|_| one(self)).collect()
+    }
+
+    fn path(&mut self) -> String {
+        DATASETS[self.random.below(DATASETS.len() as u64) as usize].into()
+    }
+
+    fn any(&mut self) -> String {
+        if self.random.percent(40) { String::new() } else { self.path() }
+    }
+
+    fn name(&mut self) -> String {
+        format!("s{}", self.random.below(4))
+    }
+
+    fn snapshot(&mut self) -> String {
+        format!("{}@{}", self.any(), self.name())
+    }
+
+    fn deed(&mut self) -> Deed {
+        match self.random.below(100) {
+            0..14 => Deed::Create { path: self.path() },
+            14..46 => {
+                let mut datasets = vec![self.any()];
+                let second = self.any();
+                if self.random.percent(20) && second != datasets[0] {
+                    datasets.push(second);
+                }
+                Deed::Snapshot { datasets, name: self.name() }
+            }
+            46..60 => Deed::Clone { snapshot: self.snapshot(), path: self.path() },
+            60..66 => Deed::DestroyDataset { path: self.path() },
+            66..82 => {
+                let of = self.any();
+                let mut names: Vec<u64> = (0..4).filter(|_| self.random.percent(30)).collect();
+                if names.is_empty() {
+                    names.push(self.random.below(4));
+                }
+                if self.random.percent(50) {
+                    names.reverse();
+                }
+                Deed::DestroySnapshots {
+                    snapshots: names.iter().map(|name| format!("{of}@s{name}")).collect(),
+                }
+            }
+            82..88 => Deed::Rollback { snapshot: self.snapshot(), newer: self.random.percent(60) },
+            88..93 => Deed::Promote { path: self.path() },
+            93..96 if self.random.percent(50) => Deed::Rename { path: self.path(), to: self.path() },
+            93..96 => Deed::Rename { path: self.snapshot(), to: self.name() },
+            96..98 => Deed::Hold { snapshot: self.snapshot() },
+            _ => Deed::Release { snapshot: self.snapshot() },
         }
     }
 

@@ -12,10 +12,11 @@ use pagefold_engine::pool::{
 use pagefold_engine::record::Compression;
 use pagefold_engine::segment::Devices;
 
-use crate::history::{Act, Fill, History, OBJECTS, Step, Theme, record_size};
-use crate::model::{COUNTER, State, bytes};
+use crate::history::{Act, Deed, Fill, History, OBJECTS, Step, Theme, record_size};
+use crate::model::{COUNTER, bytes};
 use crate::random::Random;
-use crate::verify::{Terms, check, compare, compare_range};
+use crate::verify::{Terms, check, compare, compare_range, freed_by_counting, signature};
+use crate::world::{TAG, World};
 
 /// What went wrong, and at which step.
 #[derive(Clone, Debug)]
@@ -37,6 +38,8 @@ pub struct Stats {
     pub learned: u64,
     /// Pages coded again.
     pub recoded: u64,
+    /// Deeds done.
+    pub deeds: u64,
     /// Power cuts.
     pub crashes: u64,
     /// Times that the pool was opened.
@@ -58,6 +61,7 @@ impl Stats {
         self.refused += other.refused;
         self.learned += other.learned;
         self.recoded += other.recoded;
+        self.deeds += other.deeds;
         self.crashes += other.crashes;
         self.opens += other.opens;
         self.failed += other.failed;
@@ -69,11 +73,32 @@ impl Stats {
 
 type Outcome<T = ()> = Result<T, String>;
 
+/// What may have happened.
+#[derive(Clone, Debug)]
+enum Event {
+    /// A change of a dataset, and its number.
+    Change(String, u64, Vec<Act>),
+    Deed(Deed),
+}
+
+impl Event {
+    fn happen(&self, world: &mut World) {
+        match self {
+            Self::Change(path, id, acts) => world.apply(path, *id, acts),
+            Self::Deed(deed) => {
+                if let Some(after) = world.after(deed) {
+                    *world = after;
+                }
+            }
+        }
+    }
+}
+
 /// A durable commit between its halves.
 struct Begun {
     flight: Flight,
-    /// The last change that it makes durable.
-    id: u64,
+    /// So many events it makes durable, counted from the first of all.
+    events: usize,
     waiters: u64,
     /// What the waiters were told: whether all is well.
     told: Arc<Mutex<Vec<bool>>>,
@@ -91,11 +116,13 @@ struct Sim<'a> {
     pool: Option<Arc<Pool>>,
     begun: Vec<Begun>,
     /// Content after the oldest change that may be found after a crash.
-    base: State,
-    /// Changes since, each with its number.
-    log: Vec<(u64, Vec<Act>)>,
+    base: World,
+    /// What happened since.
+    log: Vec<Event>,
+    /// How much happened before `base`.
+    forgotten: usize,
     /// Content now.
-    now: State,
+    now: World,
     /// So many of `log` must survive the end of the process, and a power cut.
     committed: usize,
     durable: usize,
@@ -104,11 +131,11 @@ struct Sim<'a> {
     next_id: u64,
     /// Bits that have flipped so far.
     flips: u32,
-    /// Changes up to this one must survive a single flipped bit, or an error must tell: something durable says that they
+    /// So much of what happened must survive a single flipped bit, or an error must tell: something durable says that they
     /// were durable.
-    attested: u64,
-    /// Number of the next batch, and of the last durable change, when something was last known to be durable.
-    durable_then: (u64, u64),
+    attested: usize,
+    /// Number of the next batch, and how much was durable, when something was last known to be durable.
+    durable_then: (u64, usize),
     /// The loss of what lies behind damage to the log was accepted.
     gave_up: bool,
     /// A fault was injected since the power came.
@@ -197,6 +224,28 @@ pub(crate) fn changes<'d>(acts: &[Act], data: &'d [Vec<u8>]) -> Vec<Change<'d>> 
     acts.iter().zip(data).map(one).collect()
 }
 
+/// The time that all snapshots of histories were made.
+const CREATED: u64 = 1_700_000_000;
+
+pub(crate) fn run_deed(pool: &Pool, deed: &Deed) -> pagefold_engine::Result<()> {
+    match deed {
+        Deed::Create { path } => pool.create_dataset(path, CREATED),
+        Deed::Snapshot { datasets, name } => {
+            pool.snapshot(&datasets.iter().map(String::as_str).collect::<Vec<_>>(), name, CREATED)
+        }
+        Deed::Clone { snapshot, path } => pool.clone_snapshot(snapshot, path, CREATED),
+        Deed::DestroyDataset { path } => pool.destroy_dataset(path),
+        Deed::DestroySnapshots { snapshots } => {
+            pool.destroy_snapshots(&snapshots.iter().map(String::as_str).collect::<Vec<_>>())
+        }
+        Deed::Rollback { snapshot, newer } => pool.rollback(snapshot, *newer),
+        Deed::Promote { path } => pool.promote(path),
+        Deed::Rename { path, to } => pool.rename(path, to),
+        Deed::Hold { snapshot } => pool.hold(snapshot, TAG, CREATED),
+        Deed::Release { snapshot } => pool.release(snapshot, TAG),
+    }
+}
+
 impl<'a> Sim<'a> {
     fn new(history: &'a History) -> Outcome<Self> {
         let devices: Vec<Arc<SimDevice>> = (0_u64..)
@@ -208,9 +257,10 @@ impl<'a> Sim<'a> {
             devices,
             pool: None,
             begun: Vec::new(),
-            base: State::default(),
+            base: World::default(),
             log: Vec::new(),
-            now: State::default(),
+            forgotten: 0,
+            now: World::default(),
             committed: 0,
             durable: 0,
             settled: true,
@@ -248,12 +298,16 @@ impl<'a> Sim<'a> {
 
     fn step(&mut self, step: &Step) -> Outcome {
         match step {
-            Step::Apply(acts) => self.apply(acts),
+            Step::Apply(acts) => self.apply("", acts),
+            Step::ApplyTo(path, acts) if self.now.sets.contains_key(path) => self.apply(path, acts),
+            Step::ApplyTo(..) => Ok(()),
+            Step::Deed(deed) => self.deed(deed),
             Step::Sync => self.call(Pool::sync, true),
             Step::Begin { waiters } => self.begin(*waiters),
             Step::End { newest } => self.end(*newest),
             Step::Commit => self.call(|pool| pool.commit(false), false),
             Step::Checkpoint => self.attesting(|pool| pool.checkpoint(false)),
+            Step::Overlap(cut, end) => self.overlap([cut, end]),
             Step::Fold => self.attesting(|pool| pool.fold().map(|_| ())),
             Step::Rest => self.rest(),
             Step::Maintain => {
@@ -270,7 +324,9 @@ impl<'a> Sim<'a> {
             Step::Recode => self.recode(),
             Step::Export => self.export(),
             Step::Read { object, offset, len } => {
-                let read = compare_range(self.pool()?, &self.now, (*object, *offset, *len), self.terms());
+                let Some(set) = self.now.sets.get("") else { return Ok(()) };
+                let dataset = self.pool()?.dataset();
+                let read = compare_range(&*dataset, &set.state, (*object, *offset, *len), self.terms());
                 self.unless_off(read)
             }
             Step::Check => self.check(),
@@ -310,30 +366,63 @@ impl<'a> Sim<'a> {
         }
     }
 
+    fn overlap(&mut self, steps: [&[Step]; 2]) -> Outcome {
+        let pool = Arc::clone(self.pool()?);
+        let status = pool.status();
+        let (opens, events) = (self.stats.opens, self.forgotten + self.log.len());
+        let mut steps = steps.into_iter();
+        let mut outcome = Ok(());
+        let made = pool.checkpoint_around(&mut || {
+            // A commit that has to make room would wait for this checkpoint.
+            let roomy =
+                2 * status.allocated_bytes < status.size_bytes && status.unstored_tree_bytes < 512 << 10;
+            for step in steps.next().filter(|_| roomy).into_iter().flatten() {
+                if outcome.is_ok() && self.stats.opens == opens && self.pool.is_some() && !self.is_off() {
+                    outcome = self.step(step);
+                }
+            }
+        });
+        outcome?;
+        if self.stats.opens != opens || self.pool.is_none() {
+            return Ok(());
+        }
+        if let Err(error) = made {
+            drop(pool);
+            return self.failed(&error);
+        }
+        let durable = events.saturating_sub(self.forgotten);
+        self.durable = self.durable.max(durable);
+        self.committed = self.committed.max(durable);
+        self.settled |= events == self.forgotten + self.log.len();
+        self.forget();
+        Ok(())
+    }
+
     /// A verdict counts only as long as the power is on.
     fn unless_off(&mut self, verdict: Outcome) -> Outcome {
         if verdict.is_err() && self.is_off() { self.power_cycle(&[]) } else { verdict }
     }
 
-    fn accepted(&mut self, acts: &[Act]) {
+    fn accepted(&mut self, path: &str, acts: &[Act]) {
         let id = self.next_id;
         self.next_id += 1;
         self.stats.applies += 1;
-        self.now.apply(id, acts);
-        self.log.push((id, acts.to_vec()));
+        self.now.apply(path, id, acts);
+        self.log.push(Event::Change(path.into(), id, acts.to_vec()));
         self.settled = false;
     }
 
-    fn apply(&mut self, acts: &[Act]) -> Outcome {
+    fn apply(&mut self, path: &str, acts: &[Act]) -> Outcome {
         let data = contents(acts);
         let claim: u64 = data.iter().map(|data| 2 * 4096 + 2 * data.len() as u64).sum::<u64>() + (3 << 20);
         let mut all = changes(acts, &data);
         all.push(Change::Put(COUNTER, self.next_id.to_le_bytes().to_vec()));
         let frees = acts.iter().all(|act| matches!(act, Act::Delete { .. } | Act::Punch { .. }));
         let pool = Arc::clone(self.pool()?);
-        let error = match pool.dataset().apply(&all) {
+        let dataset = pool.open_dataset(path).map_err(|error| format!("open of '{path}': {error}"))?;
+        let error = match dataset.apply(&all) {
             Ok(()) => {
-                self.accepted(acts);
+                self.accepted(path, acts);
                 return Ok(());
             }
             Err(error) => error,
@@ -355,6 +444,76 @@ impl<'a> Sim<'a> {
         }
         drop(pool);
         self.failed(&error)
+    }
+
+    fn deed(&mut self, deed: &Deed) -> Outcome {
+        let expected = self.now.after(deed);
+        let mut freed = None;
+        if let (Deed::DestroySnapshots { snapshots }, true) = (deed, expected.is_some()) {
+            let opens = self.stats.opens;
+            self.call(|pool| pool.commit(false), false)?;
+            if self.stats.opens != opens || self.pool.is_none() {
+                return Ok(());
+            }
+            if !self.terms().may_fail {
+                let counted = self.freed(snapshots);
+                if counted.is_err() {
+                    return self.unless_off(counted.map(drop));
+                }
+                freed = counted.ok();
+            }
+        }
+        let pool = Arc::clone(self.pool()?);
+        let dying = pool.dying_bytes();
+        match (run_deed(&pool, deed), expected) {
+            (Ok(()), Some(after)) => {
+                self.stats.deeds += 1;
+                self.log.push(Event::Deed(deed.clone()));
+                self.now = after;
+                if let Some(freed) = freed
+                    && pool.dying_bytes() != dying + freed
+                {
+                    let found = pool.dying_bytes() - dying;
+                    return Err(format!("{freed} bytes were to be freed, and {found} are"));
+                }
+                drop(pool);
+                // Durable on return, with all before it.
+                self.call(|_| Ok(()), true)
+            }
+            (Ok(()), None) => Err("a deed is done that is not possible".into()),
+            (Err(error), expected) => {
+                let failed = self.is_off() || pool.status().failure.is_some();
+                let refused = matches!(
+                    error,
+                    Error::NotFound(_) | Error::Exists(_) | Error::Busy(_) | Error::Invalid(_)
+                );
+                if refused && !failed {
+                    return match expected {
+                        None => Ok(()),
+                        Some(_) => Err(format!("a deed that is possible is refused: {error}")),
+                    };
+                }
+                if failed && expected.is_some() {
+                    // It may have reached the device.
+                    self.log.push(Event::Deed(deed.clone()));
+                }
+                drop(pool);
+                self.failed(&error)
+            }
+        }
+    }
+
+    /// What destroying these snapshots frees, told and counted.
+    fn freed(&self, snapshots: &[String]) -> Outcome<u64> {
+        let pool = self.pool()?;
+        let paths: Vec<&str> = snapshots.iter().map(String::as_str).collect();
+        let told =
+            pool.freed_by_destroying(&paths).map_err(|error| format!("freed_by_destroying: {error}"))?;
+        let counted = freed_by_counting(pool, &self.now, &paths)?;
+        if told == counted {
+            return Ok(told);
+        }
+        Err(format!("destroying {paths:?} is told to free {told} bytes, counted are {counted}"))
     }
 
     /// A call has failed: because of the power, or of a fault, or else wrongly.
@@ -407,11 +566,6 @@ impl<'a> Sim<'a> {
         }
     }
 
-    /// The last change that is durable.
-    fn durable_id(&self) -> u64 {
-        self.durable.checked_sub(1).and_then(|last| self.log.get(last)).map_or(self.base.id, |(id, _)| *id)
-    }
-
     /// What was durable before is told by what has become durable now, if that is a batch.
     fn now_durable(&mut self) {
         let Some(pool) = &self.pool else { return };
@@ -420,13 +574,13 @@ impl<'a> Sim<'a> {
         if txg > txg_then {
             self.attested = self.attested.max(id_then);
         }
-        self.durable_then = (txg, self.durable_id());
+        self.durable_then = (txg, self.forgotten + self.durable);
     }
 
     /// A call after which a superblock tells what is durable.
     fn attesting(&mut self, call: impl FnOnce(&Pool) -> pagefold_engine::Result<()>) -> Outcome {
         let opens = self.stats.opens;
-        let last = self.log.last().map_or(self.base.id, |(id, _)| *id);
+        let last = self.forgotten + self.log.len();
         self.call(call, true)?;
         if self.stats.opens == opens {
             self.attested = self.attested.max(last);
@@ -500,8 +654,8 @@ impl<'a> Sim<'a> {
             self.committed = self.log.len();
             self.settled = true;
         }
-        let id = self.log.last().map_or(0, |(id, _)| *id);
-        self.begun.push(Begun { flight, id, waiters, told });
+        let events = self.forgotten + self.log.len();
+        self.begun.push(Begun { flight, events, waiters, told });
         Ok(())
     }
 
@@ -510,7 +664,7 @@ impl<'a> Sim<'a> {
             return Ok(());
         }
         let at = if newest { self.begun.len() - 1 } else { 0 };
-        let Begun { flight, id, waiters, told } = self.begun.remove(at);
+        let Begun { flight, events, waiters, told } = self.begun.remove(at);
         let ended = self.pool()?.end_commit(flight);
         let told = std::mem::take(&mut *told.lock().unwrap_or_else(PoisonError::into_inner));
         if told.len() as u64 != waiters || told.iter().any(|well| *well != ended.is_ok()) {
@@ -518,8 +672,7 @@ impl<'a> Sim<'a> {
         }
         match ended {
             Ok(()) => {
-                let durable = self.log.iter().take_while(|(of, _)| *of <= id).count();
-                self.durable = self.durable.max(durable);
+                self.durable = self.durable.max(events.saturating_sub(self.forgotten));
                 self.now_durable();
                 self.forget();
                 Ok(())
@@ -533,9 +686,10 @@ impl<'a> Sim<'a> {
         if self.history.theme == Theme::Flips {
             return;
         }
-        for (id, acts) in self.log.drain(..self.durable) {
-            self.base.apply(id, &acts);
+        for event in self.log.drain(..self.durable) {
+            event.happen(&mut self.base);
         }
+        self.forgotten += self.durable;
         self.committed -= self.durable;
         self.durable = 0;
     }
@@ -634,9 +788,9 @@ impl<'a> Sim<'a> {
         self.recovered()
     }
 
-    /// Finds out which changes are there and compares.
+    /// Finds out which events are there and compares.
     fn recovered(&mut self) -> Outcome {
-        let found = match self.pool()?.dataset().get(&COUNTER) {
+        let found = match signature(self.pool()?) {
             Ok(found) => found,
             Err(_) if self.is_off() => return self.power_cycle(&[]),
             Err(_) if self.terms().may_fail => {
@@ -644,19 +798,24 @@ impl<'a> Sim<'a> {
                 self.pool = None;
                 return Ok(());
             }
-            Err(error) => return Err(format!("the counter cannot be read: {error}")),
+            Err(error) => return Err(format!("what there is cannot be read: {error}")),
         };
-        let id = found.and_then(|raw| raw.try_into().ok()).map_or(0, u64::from_le_bytes);
-        let count = if id == self.base.id {
-            Some(0)
-        } else {
-            self.log.iter().position(|(of, _)| *of == id).map(|at| at + 1)
-        };
-        let Some(count) = count else {
+        // Of several that look the same, the last: they hold the same.
+        let mut world = self.base.clone();
+        let mut matching = None;
+        for count in 0..=self.log.len() {
+            if world.signature() == found {
+                matching = Some((count, world.clone()));
+            }
+            if let Some(event) = self.log.get(count) {
+                event.happen(&mut world);
+            }
+        }
+        let Some((count, now)) = matching else {
             return Err(format!(
-                "change {id} is there, which is not one of {} to {} that may be",
-                self.base.id,
-                self.log.last().map_or(self.base.id, |(id, _)| *id)
+                "{found:?} is there, which is nothing from {:?} to {:?} that may be",
+                self.base.signature(),
+                world.signature()
             ));
         };
         let least = self.committed.max(self.durable);
@@ -667,40 +826,37 @@ impl<'a> Sim<'a> {
                     self.log.len()
                 ));
             }
-            if self.flips == 1 && !self.gave_up && id < self.attested {
+            if self.flips == 1 && !self.gave_up && self.forgotten + count < self.attested {
                 return Err(format!(
                     "one bit has flipped, and changes {} to {} are lost without a word",
-                    id + 1,
+                    self.forgotten + count + 1,
                     self.attested
                 ));
             }
             self.stats.shortened += 1;
         }
         let lost = self.log.split_off(count);
-        let mut now = self.base.clone();
-        for (id, acts) in &self.log {
-            now.apply(*id, acts);
-        }
         self.now = now;
         // Opening flushes what it found.
         self.durable = count;
         self.committed = count;
         self.settled = true;
-        self.attested = self.attested.min(id);
-        self.durable_then = (self.pool()?.status().txg, id);
+        let found = self.forgotten + count;
+        self.attested = self.attested.min(found);
+        self.durable_then = (self.pool()?.status().txg, found);
         self.forget();
         self.check()?;
         self.repeat(&lost)
     }
 
     /// Databases make what a crash took from them again, byte for byte.
-    fn repeat(&mut self, lost: &[(u64, Vec<Act>)]) -> Outcome {
-        let Some((id, acts)) = lost.first() else { return Ok(()) };
+    fn repeat(&mut self, lost: &[Event]) -> Outcome {
+        let Some(Event::Change(path, id, acts)) = lost.first() else { return Ok(()) };
         if self.pool.is_none() || self.flips > 0 || !self.random.percent(30) {
             return Ok(());
         }
         let next_id = std::mem::replace(&mut self.next_id, *id);
-        let repeated = self.apply(acts);
+        let repeated = self.apply(path, acts);
         self.next_id = self.next_id.max(next_id);
         repeated
     }

@@ -68,7 +68,7 @@ fn shrink_changes(best: &mut History, found: &mut Failure, wanted: &str, mut lef
 
 fn acts(history: &mut History, step: usize) -> Option<&mut Vec<Act>> {
     match history.steps.get_mut(step) {
-        Some(Step::Apply(acts)) => Some(acts),
+        Some(Step::Apply(acts) | Step::ApplyTo(_, acts)) => Some(acts),
         _ => None,
     }
 }

@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use pagefold_engine::dataset::{Attempt, ModelEntry};
+use pagefold_engine::dataset::{Attempt, Dataset, LiveDataset, ModelEntry};
 use pagefold_engine::pool::Pool;
 use pagefold_engine::segment::RECORD_OVERHEAD_BYTES;
 use pagefold_engine::tree::{Value, Visit};
-use pagefold_engine::{Addr, Key};
+use pagefold_engine::{Addr, Key, Ptr};
 
 use crate::history::{OBJECTS, record_size};
-use crate::model::State;
+use crate::model::{COUNTER, State};
+use crate::world::{Signature, World};
 
 /// Bytes compared at a time.
 const STEP_BYTES: u64 = 1 << 20;
@@ -38,7 +39,7 @@ fn allow<T>(terms: Terms, what: &str, read: pagefold_engine::Result<T>) -> Resul
 
 /// Compares one range of bytes.
 pub(crate) fn compare_range(
-    pool: &Pool,
+    dataset: &dyn Dataset,
     state: &State,
     (object, offset, len): (u64, u64, u64),
     terms: Terms,
@@ -50,7 +51,6 @@ pub(crate) fn compare_range(
         let at = found.iter().zip(&expected).position(|(a, b)| a != b)? as u64 + offset;
         Some(format!("object {object} differs from byte {at} (page {}) on", at / u64::from(size)))
     };
-    let dataset = pool.dataset();
     let tried = match allow(terms, "try_read", dataset.try_read(object, size, offset, &mut found))? {
         Some(Attempt::Done) => true,
         Some(Attempt::Fetch(page)) => allow(terms, "fetch", page.read(&mut found))? == Some(true),
@@ -68,10 +68,10 @@ pub(crate) fn compare_range(
     Ok(())
 }
 
-fn compare_values(pool: &Pool, state: &State, terms: Terms) -> Verdict {
+fn compare_values(dataset: &dyn Dataset, state: &State, terms: Terms) -> Verdict {
     for object in 0..OBJECTS.end {
         let (from, to) = (Key::new(object, 0, 0), Key::new(object, Key::ENGINE_KINDS, 0));
-        let range = pool.dataset().range(&from, &to, usize::MAX);
+        let range = dataset.range(&from, &to, usize::MAX);
         let Some(found) = allow(terms, "range", range)? else { continue };
         let expected: Vec<_> = state.values.range(from..to).collect();
         let differs = expected.iter().zip(&found).find(|((ka, va), (kb, vb))| *ka != kb || *va != vb);
@@ -85,9 +85,20 @@ fn compare_values(pool: &Pool, state: &State, terms: Terms) -> Verdict {
     Ok(())
 }
 
+/// Compares all datasets and snapshots.
+pub(crate) fn compare(pool: &Pool, world: &World, terms: Terms) -> Verdict {
+    for (path, state) in world.states() {
+        let dataset = pool.open_dataset(&path).map_err(|error| format!("open of '{path}': {error}"))?;
+        // Nothing of a snapshot waits for a commit.
+        let terms = Terms { settled: terms.settled || path.contains('@'), ..terms };
+        compare_one(&*dataset, state, terms).map_err(|why| format!("'{path}': {why}"))?;
+    }
+    Ok(())
+}
+
 /// Compares all values and pages.
-pub(crate) fn compare(pool: &Pool, state: &State, terms: Terms) -> Verdict {
-    compare_values(pool, state, terms)?;
+fn compare_one(dataset: &dyn Dataset, state: &State, terms: Terms) -> Verdict {
+    compare_values(dataset, state, terms)?;
     for object in OBJECTS {
         let size = u64::from(record_size(object));
         let last = state.pages.range((object, 0)..(object, u64::MAX)).next_back();
@@ -95,19 +106,18 @@ pub(crate) fn compare(pool: &Pool, state: &State, terms: Terms) -> Verdict {
         let mut at = 0;
         while at < end {
             let len = STEP_BYTES.min(end - at);
-            compare_range(pool, state, (object, at, len), terms)?;
+            compare_range(dataset, state, (object, at, len), terms)?;
             at += len;
         }
         if terms.settled {
-            compare_map(pool, state, object, terms)?;
+            compare_map(dataset, state, object, terms)?;
         }
     }
     Ok(())
 }
 
 /// Data and holes of an object, as seeking shows them.
-fn compare_map(pool: &Pool, state: &State, object: u64, terms: Terms) -> Verdict {
-    let dataset = pool.dataset();
+fn compare_map(dataset: &dyn Dataset, state: &State, object: u64, terms: Terms) -> Verdict {
     let mut found = Vec::new();
     let mut at = 0;
     loop {
@@ -137,52 +147,118 @@ fn compare_map(pool: &Pool, state: &State, object: u64, terms: Terms) -> Verdict
     Ok(())
 }
 
-/// The pool's own check, and its accounts against what a walk counts. Nothing may be waiting for a commit.
-pub(crate) fn check(pool: &Pool, state: &State) -> Verdict {
-    let report = pool.check_open(&mut |_| {});
-    if let Some(first) = report.messages.first() {
-        return Err(format!("check finds {} errors: {first}", report.errors));
+/// What tells which changes the pool holds.
+pub(crate) fn signature(pool: &Pool) -> pagefold_engine::Result<Signature> {
+    let mut found = Signature::new();
+    for listed in pool.list()? {
+        let counter = pool.open_dataset(&listed.path)?.get(&COUNTER)?;
+        let id = counter.and_then(|raw| raw.try_into().ok()).map_or(0, u64::from_le_bytes);
+        found.push((listed.path, listed.origin, !listed.holds.is_empty(), id));
     }
-    let mut pages: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-    let mut unique: HashSet<Addr> = HashSet::new();
-    let mut used = 0;
-    let walked = pool.live().tree.walk(&mut |visit| {
+    Ok(found)
+}
+
+/// Records of a tree with what they take, and stored pages per object.
+#[derive(Default)]
+struct Counted {
+    records: BTreeMap<Addr, u64>,
+    pages: BTreeMap<u64, (u64, u64)>,
+}
+
+fn count(dataset: &LiveDataset) -> Result<Counted, String> {
+    let mut counted = Counted::default();
+    let walked = dataset.tree.walk(&mut |visit| {
         match visit {
-            Visit::Node { ptr, .. } => used += u64::from(ptr.len_bytes) + RECORD_OVERHEAD_BYTES,
+            Visit::Node { ptr, .. } => {
+                counted.records.insert(ptr.addr, u64::from(ptr.len_bytes) + RECORD_OVERHEAD_BYTES);
+            }
             Visit::Entry(key, Value::Page(ptr)) => {
                 let stored = u64::from(ptr.len_bytes) + RECORD_OVERHEAD_BYTES;
-                let object = pages.entry(key.object).or_default();
+                let object = counted.pages.entry(key.object).or_default();
                 object.0 += 1;
                 object.1 += stored;
-                if unique.insert(ptr.addr) {
-                    // Where it was coded again, pointers that share it may tell what it was before.
-                    used += u64::from(pool.stored_len(ptr)) + RECORD_OVERHEAD_BYTES;
-                }
+                counted.records.insert(ptr.addr, stored);
             }
             Visit::Entry(key, Value::Bytes(bytes)) if key.kind == Key::MODEL => {
-                used += u64::from(ModelEntry::decode(&bytes)?.ptr.len_bytes) + RECORD_OVERHEAD_BYTES;
+                let ptr = ModelEntry::decode(&bytes)?.ptr;
+                counted.records.insert(ptr.addr, u64::from(ptr.len_bytes) + RECORD_OVERHEAD_BYTES);
             }
             Visit::Entry(..) | Visit::Damaged(..) => {}
         }
         Ok(())
     });
     walked.map_err(|error| format!("walk: {error}"))?;
+    Ok(counted)
+}
+
+/// Bytes of the records that only these snapshots refer to.
+pub(crate) fn freed_by_counting(pool: &Pool, world: &World, snapshots: &[&str]) -> Result<u64, String> {
+    let (mut gone, mut kept) = (BTreeMap::new(), HashSet::new());
+    for (path, _) in world.states() {
+        let version = pool.version(&path).map_err(|error| format!("open of '{path}': {error}"))?;
+        let counted = count(&version)?;
+        if snapshots.contains(&path.as_str()) {
+            gone.extend(counted.records);
+        } else {
+            kept.extend(counted.records.into_keys());
+        }
+    }
+    Ok(gone.iter().filter(|(addr, _)| !kept.contains(*addr)).map(|(_, bytes)| *bytes).sum())
+}
+
+/// The accounts of a dataset or snapshot, against what was counted.
+fn check_usage(dataset: &dyn Dataset, state: &State, counted: &Counted) -> Result<(u64, u64), String> {
     let (mut logical, mut stored) = (0, 0);
     for object in OBJECTS {
-        let counted = pages.remove(&object).unwrap_or_default();
-        let usage = pool.dataset().usage(object).map_err(|error| format!("usage: {error}"))?;
+        let counted = counted.pages.get(&object).copied().unwrap_or_default();
+        let usage = dataset.usage(object).map_err(|error| format!("usage: {error}"))?;
         if (usage.pages, usage.stored_bytes) != counted || counted.0 != state.stored(object).count() as u64 {
             return Err(format!("usage of object {object} is {usage:?}, counted are {counted:?}"));
         }
         logical += counted.0 * u64::from(record_size(object));
         stored += counted.1;
     }
-    let status = pool.status();
-    if (status.logical_bytes, status.stored_bytes) != (logical, stored) {
-        let told = (status.logical_bytes, status.stored_bytes);
-        return Err(format!("logical and stored bytes are {told:?}, counted are {:?}", (logical, stored)));
+    Ok((logical, stored))
+}
+
+/// The pool's own check, and its accounts against what a walk counts. Nothing may be waiting for a commit.
+pub(crate) fn check(pool: &Pool, world: &World) -> Verdict {
+    let report = pool.check_open(&mut |_| {});
+    if let Some(first) = report.messages.first() {
+        return Err(format!("check finds {} errors: {first}", report.errors));
     }
-    if status.used_bytes < used || status.used_bytes > used + TABLE_BYTES_MAX {
+    let mut unique: BTreeMap<Addr, u64> = BTreeMap::new();
+    let (mut logical, mut pages) = (0, 0);
+    for (path, state) in world.states() {
+        let version = pool.version(&path).map_err(|error| format!("open of '{path}': {error}"))?;
+        let counted = count(&version)?;
+        let sums = check_usage(&*version, state, &counted).map_err(|why| format!("'{path}': {why}"))?;
+        if !path.contains('@') {
+            logical += sums.0;
+            pages += sums.1;
+        }
+        let listed = pool.listed(&path).map_err(|error| format!("'{path}': {error}"))?;
+        let referenced: u64 = counted.records.values().sum();
+        if listed.referenced_bytes != referenced || listed.logical_bytes != sums.0 {
+            return Err(format!("'{path}' refers to {referenced} bytes of {}, and is {listed:?}", sums.0));
+        }
+        unique.extend(counted.records);
+    }
+    unique.extend(count(pool.own())?.records);
+    // Where a record was coded again, pointers may tell what it was before.
+    let stored = |(addr, bytes): (&Addr, &u64)| {
+        let len_bytes = (bytes - RECORD_OVERHEAD_BYTES) as u32;
+        u64::from(pool.stored_len(Ptr { addr: *addr, len_bytes })) + RECORD_OVERHEAD_BYTES
+    };
+    let used: u64 = unique.iter().map(stored).sum();
+    let status = pool.status();
+    if (status.logical_bytes, status.stored_bytes) != (logical, pages) {
+        let told = (status.logical_bytes, status.stored_bytes);
+        return Err(format!("logical and stored bytes are {told:?}, counted are {:?}", (logical, pages)));
+    }
+    // What is dying is in use for a while.
+    let too_many = status.used_bytes > used + TABLE_BYTES_MAX && !pool.is_reaping();
+    if status.used_bytes < used || too_many {
         return Err(format!("{} bytes are accounted as used, counted are {used}", status.used_bytes));
     }
     let free = status.capacity_bytes.saturating_sub(status.used_bytes);

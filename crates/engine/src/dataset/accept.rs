@@ -47,6 +47,7 @@ impl Fresh {
 impl LiveDataset {
     pub(super) fn apply_changes(&self, changes: &[Change<'_>]) -> Result<()> {
         self.shared.check_writable()?;
+        self.check_open()?;
         let ready = self.prepare(changes)?;
         let mut claim = 0;
         let (mut freeing, mut storing) = (false, false);
@@ -89,6 +90,13 @@ impl LiveDataset {
             || self.shared.redo_bytes.load(Ordering::Relaxed) >= REDO_BYTES_MAX / 2
         {
             self.shared.committer()?.nudge();
+        }
+        Ok(())
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.sealed.load(Ordering::Relaxed) {
+            return Err(Error::ReadOnly("a snapshot takes no changes".into()));
         }
         Ok(())
     }
@@ -193,6 +201,8 @@ impl LiveDataset {
         loop {
             let gate = self.shared.gate.read();
             self.shared.check_writable()?;
+            // Under the gate: a dataset is destroyed with the gate closed.
+            self.check_open()?;
             if !self.shared.reserve_redo(redo_bytes) {
                 drop(gate);
                 self.shared.committer()?.commit(false)?;
@@ -269,7 +279,7 @@ fn redo_bytes(change: &Ready) -> u64 {
 }
 
 fn check_value(key: &Key, len_bytes: usize) -> Result<()> {
-    if key.kind >= Key::ENGINE_KINDS && key.kind != Key::PROPERTY {
+    if key.kind >= Key::ENGINE_KINDS {
         return Err(Error::Invalid(format!("kind {:#x} of a key belongs to the engine", key.kind)));
     }
     if len_bytes > VALUE_BYTES_MAX {

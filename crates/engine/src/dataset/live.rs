@@ -7,10 +7,12 @@
 //!   changes in the order of the log.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
+use super::dead::Blocks;
+use super::ledger::{Ledger, Part};
 use super::pending::Pending;
 use super::shared::Shared;
 use super::usage::UsageTable;
@@ -24,9 +26,12 @@ pub(super) struct Stages {
     pub(super) committing: Option<Arc<Pending>>,
 }
 
-/// A file system or volume of an open pool.
+/// Objects whose usage waits in memory at most, so that a snapshot is made in constant time.
+const USAGE_OBJECTS_MAX: usize = 1024;
+
+/// A file system or volume of an open pool, or a snapshot of one, which takes no changes.
 pub struct LiveDataset {
-    /// Number of the dataset in the pool.
+    /// Number of the dataset or snapshot in the pool.
     pub id: u64,
     /// Its tree.
     pub tree: Tree,
@@ -36,12 +41,24 @@ pub struct LiveDataset {
     /// Number of records that more than one page refers to; also serialises changes of their counts.
     pub(super) sharing: Mutex<()>,
     pub(super) shared_records: AtomicU64,
+    /// Its accounts. Taken after the tree's locks, and before those of the pool's own tree.
+    pub ledger: Mutex<Ledger>,
+    /// Where blocks of its dead list go; `None`: the pool's own tree, which no snapshot holds.
+    pub(super) blocks: Option<Arc<Blocks>>,
+    /// Takes no changes: a snapshot, or destroyed.
+    pub sealed: AtomicBool,
 }
 
 impl LiveDataset {
-    /// The dataset `id` with this tree.
-    pub fn new(id: u64, tree: Tree, shared: Arc<Shared>) -> Result<Self> {
-        let dataset = Self {
+    /// The dataset `id` with this tree and these accounts. [`LiveDataset::count_shared_records`] has to follow before it is changed.
+    pub fn new(
+        id: u64,
+        tree: Tree,
+        shared: Arc<Shared>,
+        ledger: Ledger,
+        blocks: Option<Arc<Blocks>>,
+    ) -> Self {
+        Self {
             id,
             tree,
             shared,
@@ -49,12 +66,14 @@ impl LiveDataset {
             usage: Mutex::default(),
             sharing: Mutex::default(),
             shared_records: AtomicU64::default(),
-        };
-        dataset.count_shared_records()?;
-        Ok(dataset)
+            ledger: Mutex::new(ledger),
+            blocks,
+            sealed: AtomicBool::default(),
+        }
     }
 
-    fn count_shared_records(&self) -> Result<()> {
+    /// Finds out whether any record is shared.
+    pub fn count_shared_records(&self) -> Result<()> {
         let from = Key::new(0, Key::SHARED, 0);
         let to = Key::new(0, Key::SHARED + 1, 0);
         // One is enough to know that counts must be consulted.
@@ -67,14 +86,13 @@ impl LiveDataset {
     pub(super) fn edit(&self, edits: &mut dyn Iterator<Item = Edit>) -> Result<()> {
         let mut freed = Vec::new();
         report_unreadable(&self.tree.apply(edits, &mut |_, _| {}, &mut freed)?);
-        self.shared.segments.mark_dead(&freed);
-        Ok(())
+        self.let_go(Part::Node, &freed)
     }
 
-    /// Begins a commit: what was accepted becomes what is being committed. The caller holds the gate's write side.
+    /// Begins a commit: what was accepted becomes what is being committed. The caller holds the gate's write side, and resets
+    /// `redo_bytes` when all datasets were cut.
     pub fn cut(&self) -> Option<Arc<Pending>> {
         let mut stages = self.stages.write();
-        self.shared.redo_bytes.store(0, Ordering::Relaxed);
         if stages.accepting.is_empty() {
             self.shared.release(std::mem::take(&mut stages.accepting.claimed_bytes));
             return None;
@@ -112,7 +130,20 @@ impl LiveDataset {
     /// Puts usage into the tree, before it is frozen.
     pub fn settle_usage(&self) -> Result<()> {
         let edits = self.usage.lock().drain();
-        self.edit(&mut edits.into_iter())
+        if edits.is_empty() { Ok(()) } else { self.edit(&mut edits.into_iter()) }
+    }
+
+    /// Puts usage into the tree if it is of many objects.
+    pub fn bound_usage(&self) -> Result<()> {
+        let many = self.usage.lock().len() > USAGE_OBJECTS_MAX;
+        if many { self.settle_usage() } else { Ok(()) }
+    }
+
+    /// Forgets what was known of the tree, whose content was replaced.
+    pub fn reset(&self) -> Result<()> {
+        *self.usage.lock() = UsageTable::default();
+        self.shared_records.store(0, Ordering::Relaxed);
+        self.count_shared_records()
     }
 
     /// Logical and stored bytes of all pages.

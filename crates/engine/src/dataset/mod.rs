@@ -1,6 +1,8 @@
 //! Datasets: what the file system sees of the engine.
 
 mod accept;
+mod dead;
+mod ledger;
 mod live;
 mod models;
 mod one;
@@ -12,6 +14,8 @@ pub mod redo;
 pub(crate) mod shared;
 mod usage;
 
+pub use dead::{Blocks, Bucket, DeadList, SPACE_BYTES_MAX, encode_ptrs, space_of};
+pub use ledger::{Holder, Ledger, Part};
 pub use live::LiveDataset;
 pub use models::{ModelEntry, ModelTable};
 pub use one::{Attempt, PageFetch};

@@ -30,13 +30,15 @@ const SHARD_BYTES: u64 = 8 << 20;
 /// Most shards: every page that is decoded looks here.
 const SHARDS_MAX: u64 = 32;
 
-/// What a tree knows of a model.
+/// What the pool's own tree knows of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelEntry {
     /// Its record.
     pub ptr: Ptr,
     /// The codec of the pages that it describes.
     pub codec: Codec,
+    /// The dataset of the object that it was learned from.
+    pub dataset: u64,
     /// The object it was learned from, whose new pages it codes until there is a later one.
     pub object: u64,
     /// Models that were learned from this object before.
@@ -57,6 +59,7 @@ impl ModelEntry {
             self.ptr.addr.raw(),
             self.ptr.len_bytes.into(),
             self.codec.id().into(),
+            self.dataset,
             self.object,
             self.generation.into(),
             self.sampled_pages.into(),
@@ -80,6 +83,7 @@ impl ModelEntry {
         let entry = Self {
             ptr: Ptr { addr, len_bytes },
             codec: codec.ok_or_else(|| reader.bad("its codec is not known"))?,
+            dataset: reader.varint()?,
             object: reader.varint()?,
             generation: reader.varint_u32()?,
             sampled_pages: reader.varint_u32()?,
@@ -118,7 +122,7 @@ impl Weighter<ModelId, InMemory> for ByMemory {
 #[derive(Default)]
 struct Known {
     entries: BTreeMap<ModelId, ModelEntry>,
-    current: HashMap<u64, ModelId>,
+    current: HashMap<(u64, u64), ModelId>,
     /// Models that stay until the pool is opened again: readers may still have records of theirs.
     kept: HashSet<ModelId>,
 }
@@ -153,7 +157,7 @@ impl ModelTable {
     pub fn insert(&self, id: ModelId, entry: ModelEntry, model: Option<Arc<Model>>) {
         let mut known = self.known.write();
         known.entries.insert(id, entry);
-        let current = known.current.entry(entry.object).or_insert(id);
+        let current = known.current.entry((entry.dataset, entry.object)).or_insert(id);
         *current = id.max(*current);
         drop(known);
         if let Some(model) = model {
@@ -166,9 +170,9 @@ impl ModelTable {
         let mut known = self.known.write();
         let removed = known.entries.remove(&id);
         if let Some(entry) = removed
-            && known.current.get(&entry.object) == Some(&id)
+            && known.current.get(&(entry.dataset, entry.object)) == Some(&id)
         {
-            known.current.remove(&entry.object);
+            known.current.remove(&(entry.dataset, entry.object));
         }
         drop(known);
         self.loaded.remove(&id);
@@ -193,9 +197,9 @@ impl ModelTable {
         self.known.read().entries.iter().map(|(id, entry)| (*id, *entry)).collect()
     }
 
-    /// The model that codes new pages of `object`.
-    pub fn current(&self, object: u64) -> Option<ModelId> {
-        self.known.read().current.get(&object).copied()
+    /// The model that codes new pages of `object` of `dataset`.
+    pub fn current(&self, dataset: u64, object: u64) -> Option<ModelId> {
+        self.known.read().current.get(&(dataset, object)).copied()
     }
 
     /// The number of the next model; `None` if there is no room for another one.
@@ -250,7 +254,7 @@ impl LiveDataset {
         for (key, value) in self.tree.range(&from, &to, usize::MAX)? {
             let id = ModelId::try_from(key.offset).ok().filter(|id| *id > 0);
             let (Some(id), Value::Bytes(bytes)) = (id, value) else {
-                return Err(Error::corrupt("models of a dataset", "one has an impossible key or value"));
+                return Err(Error::corrupt("models of the pool", "one has an impossible key or value"));
             };
             self.shared.models.insert(id, ModelEntry::decode(&bytes)?, None);
         }
@@ -265,19 +269,15 @@ impl LiveDataset {
         Ok(())
     }
 
-    /// Drops the models that nothing needs (M2). The caller holds the gate's write side, and nothing is pending: the tree is
-    /// what the log says.
-    pub fn drop_models(&self) -> Result<()> {
+    /// Drops the models that nothing needs (M2); `codes` tells whether the object of a model has pages. The caller holds the gate's
+    /// write side, and nothing is pending: the tree is what the log says.
+    pub fn drop_models(&self, codes: &dyn Fn(&ModelEntry) -> Result<bool>) -> Result<()> {
         let all = self.shared.models.all();
         let Some((last, _)) = all.last().copied() else { return Ok(()) };
         for (id, entry) in all {
             let used = self.shared.segments.users_of_model(id) > 0;
-            let current = self.shared.models.current(entry.object) == Some(id);
-            if used
-                || id == last
-                || self.shared.models.is_kept(id)
-                || (current && self.usage.lock().get(&self.tree, entry.object)?.pages > 0)
-            {
+            let current = self.shared.models.current(entry.dataset, entry.object) == Some(id);
+            if used || id == last || self.shared.models.is_kept(id) || (current && codes(&entry)?) {
                 continue;
             }
             self.edit(&mut std::iter::once(Edit::Delete(Key::model(id))))?;

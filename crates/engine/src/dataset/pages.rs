@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::ledger::Part;
 use super::live::{LiveDataset, report_unreadable};
 use super::pending::PageOp;
 use super::redo::PageRun;
@@ -42,6 +43,8 @@ impl LiveDataset {
     pub fn put_pages(&self, run: &PageRun) -> Result<()> {
         if run.shared {
             self.add_references(&run.ptrs)?;
+        } else {
+            self.ledger.lock().born(Part::Page, run.ptrs.iter().flatten());
         }
         let (mut pages, mut stored) = (0, 0);
         for ptr in run.ptrs.iter().flatten() {
@@ -81,7 +84,7 @@ impl LiveDataset {
             pages -= 1;
             stored_bytes -= i64::from(ptr.len_bytes);
         }
-        self.shared.segments.mark_dead(&freed);
+        self.let_go(Part::Node, &freed)?;
         self.release_records(replaced)?;
         if pages != 0 || stored_bytes != 0 || record_size.is_some() {
             self.usage.lock().apply(&self.tree, object, UsageDelta { pages, stored_bytes, record_size })?;
@@ -89,7 +92,7 @@ impl LiveDataset {
         Ok(())
     }
 
-    /// Drops one reference to each record; a record without references is dead.
+    /// Drops one reference to each record; the tree lets go of a record without references.
     fn release_records(&self, mut ptrs: Vec<Ptr>) -> Result<()> {
         if ptrs.is_empty() {
             return Ok(());
@@ -107,13 +110,13 @@ impl LiveDataset {
             }
             ptrs = last;
         }
-        self.shared.free_pages(&ptrs);
-        Ok(())
+        self.let_go(Part::Page, &ptrs)
     }
 
     /// Brings pointers up to date whose records were coded again: pages of `object`, ascending, with the record that each had
-    /// and its length now. A page that has another record by now keeps it. The caller holds the log's lock and the gate's write
-    /// side; the log says nothing of it.
+    /// and its length now. A page that has another record by now keeps it; so does one whose record a snapshot or another page
+    /// refers to, so that all pointers to a record say the same. The caller holds the log's lock and the gate's write side; the log
+    /// says nothing of it.
     pub fn restate(&self, object: u64, pages: &[(u64, Ptr)]) -> Result<()> {
         let mut edits = Vec::with_capacity(pages.len());
         let mut saved = 0;
@@ -122,7 +125,10 @@ impl LiveDataset {
             let mut found = vec![None; run.len()];
             self.tree.pages(object, *first, &mut found)?;
             for ((page, now), was) in run.iter().zip(found) {
-                if let Some(was) = was.filter(|was| was.addr == now.addr && was.len_bytes != now.len_bytes) {
+                if let Some(was) = was.filter(|was| was.addr == now.addr && was.len_bytes != now.len_bytes)
+                    && !self.ledger.lock().holds(Part::Page, now.addr)
+                    && self.references_of(now)? == 1
+                {
                     saved += i64::from(was.len_bytes) - i64::from(now.len_bytes);
                     edits.push(Edit::Put(Key::page(object, *page), Value::Page(*now)));
                 }
@@ -135,12 +141,21 @@ impl LiveDataset {
         // What is replaced is the same record.
         let applied = self.tree.apply(&mut edits.into_iter(), &mut |_, _| {}, &mut freed)?;
         report_unreadable(&applied);
-        self.shared.segments.mark_dead(&freed);
+        self.let_go(Part::Node, &freed)?;
+        self.ledger.lock().shortened(saved);
         self.usage.lock().apply(
             &self.tree,
             object,
             UsageDelta { pages: 0, stored_bytes: -saved, record_size: None },
         )
+    }
+
+    /// How many pages of the tree refer to a record.
+    fn references_of(&self, ptr: &Ptr) -> Result<u64> {
+        if self.shared_records.load(Ordering::Relaxed) == 0 {
+            return Ok(1);
+        }
+        self.references(&shared_key(*ptr))
     }
 
     fn add_references(&self, ptrs: &[Option<Ptr>]) -> Result<()> {

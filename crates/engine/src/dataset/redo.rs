@@ -9,6 +9,15 @@
 //! | 3 | punch | dataset, object, first page, end page |
 //! | 4 | pages | dataset, object, recordsize, first page, count, then per page its pointer |
 //! | 5 | share | as pages; the records are already in use elsewhere |
+//! | 6 | create | id, created, name |
+//! | 7 | snapshot | dataset, id, bound, created, name |
+//! | 8 | clone | snapshot, id, created, name |
+//! | 9 | destroy | id |
+//! | 10 | rollback | dataset |
+//! | 11 | promote | dataset |
+//! | 12 | rename | id, name |
+//! | 13 | property | id, 1 if it is set and 0 if it is cleared (1 byte), name, value if set |
+//! | 14 | hold | snapshot, when (0: released), tag |
 //!
 //! Numbers are varints. A key is object, kind (1 byte), offset. A pointer is the stored length (0: the page is a
 //! hole) and, if not a hole, the raw address as a zigzag difference to the pointer before.
@@ -42,6 +51,100 @@ pub enum Redo<'a> {
     },
     /// Points consecutive pages to records.
     Pages(PageRun),
+    /// Changes the catalogue of datasets and snapshots.
+    Deed(Deed<'a>),
+}
+
+/// A change of the catalogue. Those of a batch come after all that was accepted before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "times are seconds since 1970, names those of the catalogue, ids its numbers")]
+pub enum Deed<'a> {
+    /// Makes an empty dataset.
+    Create { id: u64, created: u64, name: &'a str },
+    /// Keeps the dataset as it is at this place of the log, where the next record gets the raw address `bound`.
+    Snapshot { dataset: u64, id: u64, bound: u64, created: u64, name: &'a str },
+    /// Makes a dataset that begins as a snapshot.
+    Clone { snapshot: u64, id: u64, created: u64, name: &'a str },
+    /// Removes a dataset or snapshot.
+    Destroy { id: u64 },
+    /// Returns a dataset to its newest snapshot.
+    Rollback { dataset: u64 },
+    /// Exchanges the parts of a clone and the dataset it comes from.
+    Promote { dataset: u64 },
+    /// Names a dataset (and with it those below) or snapshot anew.
+    Rename { id: u64, name: &'a str },
+    /// Sets or clears a property.
+    Property { id: u64, name: &'a str, value: Option<&'a str> },
+    /// Holds a snapshot, or (`created` is 0) lets it go.
+    Hold { snapshot: u64, created: u64, tag: &'a str },
+}
+
+/// Longest name and value in a [`Deed`], in bytes.
+pub const TEXT_BYTES_MAX: usize = 8 << 10;
+
+impl<'a> Deed<'a> {
+    /// Appends the stored form.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let (code, numbers, text): (u8, &[u64], Option<&str>) = match self {
+            Self::Create { id, created, name } => (6, &[*id, *created], Some(name)),
+            Self::Snapshot { dataset, id, bound, created, name } => {
+                (7, &[*dataset, *id, *bound, *created], Some(name))
+            }
+            Self::Clone { snapshot, id, created, name } => (8, &[*snapshot, *id, *created], Some(name)),
+            Self::Destroy { id } => (9, &[*id], None),
+            Self::Rollback { dataset } => (10, &[*dataset], None),
+            Self::Promote { dataset } => (11, &[*dataset], None),
+            Self::Rename { id, name } => (12, &[*id], Some(name)),
+            Self::Property { id, name, value } => {
+                out.push(13);
+                put_varint(out, *id);
+                out.push(value.is_some().into());
+                put_bytes(out, name.as_bytes());
+                value.iter().for_each(|value| put_bytes(out, value.as_bytes()));
+                return;
+            }
+            Self::Hold { snapshot, created, tag } => (14, &[*snapshot, *created], Some(tag)),
+        };
+        out.push(code);
+        numbers.iter().for_each(|number| put_varint(out, *number));
+        text.iter().for_each(|text| put_bytes(out, text.as_bytes()));
+    }
+
+    fn decode(code: u8, reader: &mut Reader<'a>) -> Result<Self> {
+        let first = reader.varint()?;
+        Ok(match code {
+            6 => Self::Create { id: first, created: reader.varint()?, name: text(reader)? },
+            7 => Self::Snapshot {
+                dataset: first,
+                id: reader.varint()?,
+                bound: reader.varint()?,
+                created: reader.varint()?,
+                name: text(reader)?,
+            },
+            8 => Self::Clone {
+                snapshot: first,
+                id: reader.varint()?,
+                created: reader.varint()?,
+                name: text(reader)?,
+            },
+            9 => Self::Destroy { id: first },
+            10 => Self::Rollback { dataset: first },
+            11 => Self::Promote { dataset: first },
+            12 => Self::Rename { id: first, name: text(reader)? },
+            13 => {
+                let set = reader.u8()? != 0;
+                let name = text(reader)?;
+                Self::Property { id: first, name, value: if set { Some(text(reader)?) } else { None } }
+            }
+            14 => Self::Hold { snapshot: first, created: reader.varint()?, tag: text(reader)? },
+            _ => return Err(reader.bad("an operation has an unknown code")),
+        })
+    }
+}
+
+fn text<'a>(reader: &mut Reader<'a>) -> Result<&'a str> {
+    let bytes = reader.bytes(TEXT_BYTES_MAX)?;
+    std::str::from_utf8(bytes).map_err(|_| reader.bad("a text is not UTF-8"))
 }
 
 /// Consecutive pages of an object and their records.
@@ -93,6 +196,7 @@ impl Redo<'_> {
                 }
             }
             Self::Pages(run) => run.encode(out),
+            Self::Deed(deed) => deed.encode(out),
         }
     }
 }
@@ -155,7 +259,7 @@ pub fn for_each(ops: &[u8], visit: &mut dyn FnMut(Redo<'_>) -> Result<()>) -> Re
                 to: reader.varint()?,
             },
             code @ (4 | 5) => Redo::Pages(PageRun::decode(code == 5, &mut reader)?),
-            _ => return Err(reader.bad("an operation has an unknown code")),
+            code => Redo::Deed(Deed::decode(code, &mut reader)?),
         };
         visit(redo)?;
     }

@@ -94,6 +94,11 @@ impl UsageTable {
         Ok(())
     }
 
+    /// Objects that wait to be put into the tree.
+    pub(super) fn len(&self) -> usize {
+        self.objects.len()
+    }
+
     /// What `object` takes.
     pub(super) fn get(&self, tree: &Tree, object: u64) -> Result<Usage> {
         let entry = match self.objects.get(&object) {

@@ -25,6 +25,8 @@ const IDLE_BYTES_PER_S: u64 = 8 << 20;
 const LATE_PAGES: usize = 2048;
 /// Coding again takes one part in so many of the time; it runs on several cores.
 const RECODING_SHARE: u32 = 8;
+/// Steps of freeing what was destroyed that a round of maintenance takes.
+const REAP_STEPS: usize = 64;
 /// Folding in the background keeps this share of the chunks free, in parts of a hundred.
 const FREE_PERCENT: u64 = 15;
 
@@ -175,10 +177,16 @@ impl Pool {
         let low = self.chunks.free() * 100 < self.chunks.total() * FREE_PERCENT
             || self.chunks.free() < 2 * self.sizing.commit_chunks(self.sizing.bounds.dirty_hard_bytes);
         let window = self.log.lock().window_bytes;
+        let mut steps = 0;
+        while steps < REAP_STEPS && self.reap()? {
+            steps += 1;
+        }
         let due = window >= self.sizing.window_bytes
-            || self.dataset.tree.dirty_bytes() >= self.sizing.dirty_tree_bytes;
+            || self.dirty_tree_bytes() >= self.sizing.dirty_tree_bytes
+            // What is left to free waits to be stored.
+            || (steps == 0 && self.is_reaping());
         if !due && !low {
-            return Ok(false);
+            return Ok(steps > 0);
         }
         let mut state = self.maintenance.lock();
         if due || self.chunks.pending() > 0 {

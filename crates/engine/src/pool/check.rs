@@ -3,13 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
+use super::catalogue::{Catalogue, Dying};
+use super::store::Nodes;
 use super::{OpenOptions, Pool};
-use crate::dataset::ModelEntry;
+use crate::dataset::{Blocks, LiveDataset, ModelEntry, Part, space_of};
 use crate::limits::RECORDSIZE_MAX;
 use crate::record::{Models, decode, decode_metadata, logical_len, model_of};
 use crate::segment::LiveMap;
-use crate::tree::{Value, Visit};
+use crate::tree::{Value, Visit, reap};
 use crate::{Addr, Error, Key, Ptr, Result};
+use std::sync::Arc;
 
 /// Records read at a time.
 const STEP_RECORDS: usize = 256;
@@ -34,10 +37,12 @@ pub struct CheckReport {
     pub bytes: u64,
     /// Tree nodes among them.
     pub nodes: u64,
-    /// Pages that trees refer to.
+    /// Pages that trees of datasets and snapshots refer to, each counted in every tree.
     pub pages: u64,
     /// Models of pages.
     pub models: u64,
+    /// Datasets and snapshots.
+    pub versions: u64,
     /// Records that are accounted as live and that nothing refers to.
     pub leaked: u64,
     /// Number of errors.
@@ -76,46 +81,70 @@ pub fn check(
     Ok((pool, report))
 }
 
+/// A set of records.
+#[derive(Default)]
+struct Records(HashMap<u64, LiveMap>);
+
+impl Records {
+    /// False: it was there.
+    fn add(&mut self, addr: Addr) -> bool {
+        self.0.entry(addr.segment()).or_default().set(addr.slot())
+    }
+
+    fn has(&self, addr: Addr) -> bool {
+        self.0.get(&addr.segment()).is_some_and(|slots| slots.get(addr.slot()))
+    }
+}
+
+/// What the tree of a version refers to, each record once.
+#[derive(Default)]
+struct Content {
+    nodes: Records,
+    pages: Records,
+    all: Vec<(Part, Ptr)>,
+}
+
+impl Content {
+    fn has(&self, part: Part, addr: Addr) -> bool {
+        match part {
+            Part::Page => self.pages.has(addr),
+            Part::Node => self.nodes.has(addr),
+        }
+    }
+
+    fn bytes(&self, part: Part) -> u64 {
+        self.all.iter().filter(|(of, _)| *of == part).map(|(_, ptr)| space_of(ptr)).sum()
+    }
+}
+
+/// A check under way.
+#[derive(Default)]
+struct Walk {
+    report: CheckReport,
+    /// Records that anything refers to.
+    reached: Records,
+    at: Progress,
+    /// Records to be read.
+    pending: Vec<Ptr>,
+}
+
 impl Pool {
     /// Checks a pool that is open and quiet: no change may be accepted meanwhile.
     pub fn check_open(&self, progress: &mut dyn FnMut(Progress)) -> CheckReport {
-        let mut report = CheckReport::default();
-        let mut reached: HashMap<u64, LiveMap> = HashMap::new();
-        let mut at = Progress { done_bytes: 0, total_bytes: self.shared.segments.used_bytes() };
-        let mut pages: Vec<Ptr> = Vec::with_capacity(STEP_RECORDS);
-        let walked = self.dataset.tree.walk(&mut |visit| {
-            match visit {
-                Visit::Node { ptr, .. } => {
-                    report.nodes += 1;
-                    self.reach(ptr, false, &mut reached, &mut report);
-                    at.done_bytes += u64::from(ptr.len_bytes);
-                }
-                Visit::Damaged(_, error) => report.error(error.to_string()),
-                Visit::Entry(_, Value::Page(ptr)) => {
-                    report.pages += 1;
-                    if self.reach(ptr, self.is_shared(ptr), &mut reached, &mut report) {
-                        pages.push(ptr);
-                    }
-                    if pages.len() >= STEP_RECORDS {
-                        self.verify(&mut pages, &mut at, &mut report);
-                        progress(at);
-                    }
-                }
-                Visit::Entry(key, Value::Bytes(bytes)) if key.kind == Key::MODEL => {
-                    self.check_model(key, &bytes, &mut reached, &mut report);
-                }
-                Visit::Entry(..) => {}
-            }
-            Ok(())
-        });
-        if let Err(error) = walked {
-            report.error(error.to_string());
-        }
-        self.verify(&mut pages, &mut at, &mut report);
         let table: Vec<Ptr> = self.maintenance.lock().page_ptrs.values().copied().collect();
-        for ptr in table {
-            self.reach(ptr, false, &mut reached, &mut report);
+        let catalogue = self.catalogue.read();
+        let mut walk = Walk::default();
+        walk.at.total_bytes = self.shared.segments.used_bytes();
+        self.check_versions(&catalogue, &mut walk, progress);
+        self.check_own(&mut walk);
+        for dying in &catalogue.dying {
+            self.check_dying(dying, &catalogue.parts.blocks, &mut walk);
         }
+        self.verify(&mut walk);
+        for ptr in table {
+            self.reach(ptr, &mut walk);
+        }
+        let Walk { mut report, reached, at, .. } = walk;
         self.compare(&reached, &mut report);
         self.check_uses(&mut report);
         self.check_lengths(&mut report);
@@ -124,30 +153,171 @@ impl Pool {
     }
 
     /// Notes that a record is referred to. False: it was reached before.
-    fn reach(
-        &self,
-        ptr: Ptr,
-        shared: bool,
-        reached: &mut HashMap<u64, LiveMap>,
-        report: &mut CheckReport,
-    ) -> bool {
-        let fresh = reached.entry(ptr.addr.segment()).or_default().set(ptr.addr.slot());
-        if !fresh && !shared {
-            report.error(format!("record {} is referred to twice and not counted as shared", ptr.addr));
-        }
+    fn reach(&self, ptr: Ptr, walk: &mut Walk) -> bool {
         if !self.shared.segments.is_live(ptr.addr) {
-            report.error(format!("record {} is referred to and accounted as dead", ptr.addr));
+            walk.report.error(format!("record {} is referred to and accounted as dead", ptr.addr));
         }
-        fresh
+        walk.reached.add(ptr.addr)
     }
 
-    fn is_shared(&self, ptr: Ptr) -> bool {
-        let key = Key::new(0, Key::SHARED, ptr.addr.raw());
-        matches!(self.dataset.tree.get(&key), Ok(Some(_)))
+    /// Walks all versions, each after the snapshot before it.
+    fn check_versions(&self, catalogue: &Catalogue, walk: &mut Walk, progress: &mut dyn FnMut(Progress)) {
+        let mut order: Vec<u64> = catalogue.versions.keys().copied().collect();
+        order.sort_by_key(|id| (catalogue.holder(*id).is_none(), *id));
+        let mut waiting: HashMap<u64, usize> = HashMap::new();
+        catalogue.versions.values().for_each(|version| *waiting.entry(version.prev).or_default() += 1);
+        let none = Content::default();
+        let mut contents: HashMap<u64, Content> = HashMap::new();
+        for id in order {
+            let Ok(version) = catalogue.get(id) else { continue };
+            let content = self.check_tree(&version.data, walk, progress);
+            let before = contents.get(&version.prev).unwrap_or(&none);
+            if let Err(error) = check_accounts(catalogue, id, before, &content, &mut walk.report) {
+                walk.report.error(format!("dead list of '{}': {error}", catalogue.path(id)));
+            }
+            walk.report.versions += 1;
+            if let Some(left) = waiting.get_mut(&version.prev) {
+                *left -= 1;
+                if *left == 0 {
+                    contents.remove(&version.prev);
+                }
+            }
+            if waiting.contains_key(&id) {
+                contents.insert(id, content);
+            }
+        }
+    }
+
+    /// Walks the tree of a version; what was not reached before is read.
+    fn check_tree(&self, data: &LiveDataset, walk: &mut Walk, progress: &mut dyn FnMut(Progress)) -> Content {
+        let mut content = Content::default();
+        let mut again: Vec<Ptr> = Vec::new();
+        let walked = data.tree.walk(&mut |visit| {
+            match visit {
+                Visit::Node { ptr, .. } => {
+                    if !content.nodes.add(ptr.addr) {
+                        walk.report.error(format!("node {} is referred to twice", ptr.addr));
+                    }
+                    content.all.push((Part::Node, ptr));
+                    if self.reach(ptr, walk) {
+                        walk.report.nodes += 1;
+                        walk.at.done_bytes += u64::from(ptr.len_bytes);
+                    }
+                }
+                Visit::Damaged(_, error) => walk.report.error(error.to_string()),
+                Visit::Entry(_, Value::Page(ptr)) => {
+                    walk.report.pages += 1;
+                    if !content.pages.add(ptr.addr) {
+                        again.push(ptr);
+                        return Ok(());
+                    }
+                    content.all.push((Part::Page, ptr));
+                    if self.reach(ptr, walk) {
+                        walk.pending.push(ptr);
+                    }
+                    if walk.pending.len() >= STEP_RECORDS {
+                        self.verify(walk);
+                        progress(walk.at);
+                    }
+                }
+                Visit::Entry(..) => {}
+            }
+            Ok(())
+        });
+        if let Err(error) = walked {
+            walk.report.error(error.to_string());
+        }
+        for ptr in again {
+            let key = Key::new(0, Key::SHARED, ptr.addr.raw());
+            if !matches!(data.tree.get(&key), Ok(Some(_))) {
+                let addr = ptr.addr;
+                walk.report.error(format!("record {addr} is referred to twice and not counted as shared"));
+            }
+        }
+        content
+    }
+
+    /// The pool's own tree.
+    fn check_own(&self, walk: &mut Walk) {
+        let walked = self.own.tree.walk(&mut |visit| {
+            match visit {
+                Visit::Node { ptr, .. } => {
+                    walk.report.nodes += 1;
+                    walk.at.done_bytes += u64::from(ptr.len_bytes);
+                    if !self.reach(ptr, walk) {
+                        walk.report.error(format!("node {} of the pool's own tree is in another", ptr.addr));
+                    }
+                }
+                Visit::Damaged(_, error) => walk.report.error(error.to_string()),
+                Visit::Entry(key, Value::Bytes(bytes)) if key.kind == Key::MODEL => {
+                    self.check_model(key, &bytes, walk);
+                }
+                Visit::Entry(..) => {}
+            }
+            Ok(())
+        });
+        if let Err(error) = walked {
+            walk.report.error(error.to_string());
+        }
+    }
+
+    /// A dying tree that no checkpoint has written: none of it was freed.
+    fn check_unstored(&self, data: &LiveDataset, (bound, node_bound): (u64, u64), walk: &mut Walk) {
+        let walked = data.tree.walk(&mut |visit| {
+            match visit {
+                Visit::Node { ptr, .. } if ptr.addr.raw() >= node_bound => drop(self.reach(ptr, walk)),
+                Visit::Entry(_, Value::Page(ptr)) if ptr.addr.raw() >= bound => drop(self.reach(ptr, walk)),
+                Visit::Damaged(_, error) => walk.report.error(error.to_string()),
+                Visit::Node { .. } | Visit::Entry(..) => {}
+            }
+            Ok(())
+        });
+        if let Err(error) = walked {
+            walk.report.error(error.to_string());
+        }
+    }
+
+    /// What is dying is live and nobody else's, unless a snapshot holds it.
+    fn check_dying(&self, dying: &Dying, blocks: &Blocks, walk: &mut Walk) {
+        match dying {
+            Dying::Records { bucket, held } => {
+                let (mut records, mut bytes) = (0, 0);
+                let read = bucket.for_each(blocks, &mut |ptr| {
+                    records += 1;
+                    bytes += space_of(&ptr);
+                    if !*held && !self.reach(ptr, walk) {
+                        walk.report.error(format!("record {} is dying and in use", ptr.addr));
+                    }
+                });
+                if let Err(error) = read {
+                    walk.report.error(error.to_string());
+                }
+                if (records, bytes) != (bucket.records, bucket.bytes) {
+                    walk.report
+                        .error(format!("{records} records are dying, and {} are counted", bucket.records));
+                }
+            }
+            Dying::Tree { data, bound, node_bound, cursor } => {
+                let Some(root) = data.tree.stored_root() else {
+                    return self.check_unstored(data, (*bound, *node_bound), walk);
+                };
+                let found = reap(root, &Nodes(Arc::clone(&self.shared)), *cursor, *node_bound, usize::MAX);
+                for (_, error) in found.unreadable {
+                    walk.report.error(error.to_string());
+                }
+                for ptr in found.nodes {
+                    self.reach(ptr, walk);
+                }
+                for ptr in found.pages.into_iter().filter(|ptr| ptr.addr.raw() >= *bound) {
+                    self.reach(ptr, walk);
+                }
+            }
+        }
     }
 
     /// Reads and decodes records; reading verifies their checksums.
-    fn verify(&self, pages: &mut Vec<Ptr>, at: &mut Progress, report: &mut CheckReport) {
+    fn verify(&self, walk: &mut Walk) {
+        let Walk { report, at, pending: pages, .. } = walk;
         let addrs: Vec<Addr> = pages.iter().map(|ptr| ptr.addr).collect();
         let read = self.shared.segments.read(&self.shared.devices, &addrs, &mut |position, record| {
             self.count_record(report, addrs.get(position), record);
@@ -170,19 +340,14 @@ impl Pool {
     }
 
     /// A model has to be known as its entry says, and readable.
-    fn check_model(
-        &self,
-        key: Key,
-        bytes: &[u8],
-        reached: &mut HashMap<u64, LiveMap>,
-        report: &mut CheckReport,
-    ) {
-        report.models += 1;
+    fn check_model(&self, key: Key, bytes: &[u8], walk: &mut Walk) {
+        walk.report.models += 1;
         let entry = match ModelEntry::decode(bytes) {
             Ok(entry) => entry,
-            Err(error) => return report.error(format!("model {}: {error}", key.offset)),
+            Err(error) => return walk.report.error(format!("model {}: {error}", key.offset)),
         };
-        self.reach(entry.ptr, false, reached, report);
+        self.reach(entry.ptr, walk);
+        let report = &mut walk.report;
         let id = u32::try_from(key.offset).unwrap_or_default();
         if self.shared.models.get(id) != Some(entry) {
             report.error(format!("model {}: the pool knows it otherwise than the tree says", key.offset));
@@ -271,10 +436,10 @@ impl Pool {
     }
 
     /// What is accounted as live must have been reached.
-    fn compare(&self, reached: &HashMap<u64, LiveMap>, report: &mut CheckReport) {
+    fn compare(&self, reached: &Records, report: &mut CheckReport) {
         let none = LiveMap::default();
         self.shared.segments.for_each(|segment| {
-            let of = reached.get(&segment.id).unwrap_or(&none);
+            let of = reached.0.get(&segment.id).unwrap_or(&none);
             let leaked =
                 (0..segment.slots).filter(|slot| segment.live.get(*slot) && !of.get(*slot)).count() as u64;
             if leaked > 0 {
@@ -286,4 +451,75 @@ impl Pool {
             }
         });
     }
+}
+
+/// The accounts of a version are what its tree and that of the snapshot before it say.
+fn check_accounts(
+    catalogue: &Catalogue,
+    id: u64,
+    before: &Content,
+    content: &Content,
+    report: &mut CheckReport,
+) -> Result<()> {
+    let ledger = catalogue.get(id)?.data.accounts();
+    let fresh = content.all.iter().filter(|(part, ptr)| !before.has(*part, ptr.addr));
+    let counted: [u64; 3] =
+        [content.bytes(Part::Page), content.bytes(Part::Node), fresh.map(|(_, ptr)| space_of(ptr)).sum()];
+    let told = [ledger.page_bytes, ledger.node_bytes, ledger.fresh_bytes];
+    if told != counted {
+        let path = catalogue.path(id);
+        report.error(format!(
+            "pages, nodes and fresh records of '{path}' take {told:?} bytes, counted are {counted:?}"
+        ));
+    }
+    // The snapshot before and those before it, newest first.
+    let mut holders = Vec::new();
+    let mut at = catalogue.get(id)?.prev;
+    while let Some(holder) = catalogue.holder(at) {
+        holders.push(holder);
+        at = catalogue.get(at)?.prev;
+    }
+    let missing = before.all.iter().filter(|(part, ptr)| !content.has(*part, ptr.addr));
+    let mut missing: HashMap<Addr, Part> = missing.map(|(part, ptr)| (ptr.addr, *part)).collect();
+    for (birth, bucket) in &ledger.dead.buckets {
+        let (mut records, mut bytes) = (0, 0);
+        bucket.for_each(&catalogue.parts.blocks, &mut |ptr| {
+            records += 1;
+            bytes += space_of(&ptr);
+            let Some(part) = missing.remove(&ptr.addr) else {
+                report.error(format!(
+                    "record {} is in the dead list of '{}' and should not",
+                    ptr.addr,
+                    catalogue.path(id)
+                ));
+                return;
+            };
+            let older = holders.iter().position(|holder| holder.precedes(part, ptr.addr));
+            let oldest = older.and_then(|at| holders.get(at)).map_or(0, |holder| holder.id);
+            let younger = older.unwrap_or(holders.len()).checked_sub(1).and_then(|at| holders.get(at));
+            if *birth < oldest || younger.is_none_or(|younger| *birth >= younger.id) {
+                report.error(format!(
+                    "record {} of '{}' was not born after {birth}",
+                    ptr.addr,
+                    catalogue.path(id)
+                ));
+            }
+        })?;
+        if (records, bytes) != (bucket.records, bucket.bytes) {
+            report.error(format!(
+                "a dead list of '{}' has {records} records of {bytes} bytes, and says {} of {}",
+                catalogue.path(id),
+                bucket.records,
+                bucket.bytes
+            ));
+        }
+    }
+    if let Some(addr) = missing.keys().next() {
+        let path = catalogue.path(id);
+        report.error(format!(
+            "{} records (one is {addr}) are missing in the dead list of '{path}'",
+            missing.len()
+        ));
+    }
+    Ok(())
 }

@@ -13,19 +13,20 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use super::label::Superblock;
-use super::root::{DatasetRoot, List, Root, TablePage, encode_lists};
+use super::root::{List, Root, TablePage, encode_lists};
+use super::versions::Versions;
 use super::{Maintenance, Pool};
+use crate::dataset::Dataset;
 use crate::dataset::count;
 use crate::record::encode_metadata;
-use crate::segment::TableSnapshot;
+use crate::segment::{Located, TableSnapshot};
 use crate::space::Chunk;
-use crate::tree::Frozen;
 use crate::txg::{Position, RecordKind};
 use crate::{Error, Ptr, Result};
 
 /// What a cut froze.
 struct Cut {
-    frozen: Frozen,
+    versions: Versions,
     position: Position,
     open_directory: Vec<u8>,
     table: TableSnapshot,
@@ -39,33 +40,46 @@ impl Pool {
         self.checkpoint_locked(&mut state, exported)
     }
 
-    pub(super) fn checkpoint_locked(&self, state: &mut Maintenance, exported: bool) -> Result<()> {
+    /// As [`Pool::checkpoint`], and lets `meanwhile` work between the cut and the writing, and once more before the checkpoint
+    /// ends, for those who drive a pool without threads. It may do nothing that waits for a checkpoint.
+    pub fn checkpoint_around(&self, meanwhile: &mut dyn FnMut()) -> Result<()> {
+        let mut state = self.maintenance.lock();
         self.shared.check_writable()?;
-        let made = self.try_checkpoint(state, exported);
+        let made = self.try_checkpoint(&mut state, false, meanwhile);
         made.inspect_err(|error| self.shared.fail(error))
     }
 
-    fn try_checkpoint(&self, state: &mut Maintenance, exported: bool) -> Result<()> {
+    pub(super) fn checkpoint_locked(&self, state: &mut Maintenance, exported: bool) -> Result<()> {
+        self.shared.check_writable()?;
+        let made = self.try_checkpoint(state, exported, &mut || {});
+        made.inspect_err(|error| self.shared.fail(error))
+    }
+
+    fn try_checkpoint(
+        &self,
+        state: &mut Maintenance,
+        exported: bool,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<()> {
         let number = state.checkpoint + 1;
-        let Cut { mut frozen, position, open_directory, table, recycle } = self.freeze(state)?;
-        let tree_root = frozen.persist(&mut |nodes| {
-            self.append_internal(number, RecordKind::Node, nodes.into_iter().map(encode_metadata).collect())
-        })?;
+        let Cut { mut versions, position, open_directory, table, recycle } = self.freeze(state)?;
+        meanwhile();
+        let own = versions.persist(self, number)?;
         let page_ptrs = self.store_table(number, state, table)?;
         let root = Root {
             checkpoint: number,
             position,
             open_directory,
-            lists: self.store_lists(number, &page_ptrs)?,
-            datasets: vec![DatasetRoot { id: self.dataset.id, name: String::new(), root: tree_root }],
+            lists: self.store_lists(number, encode_table(self, &page_ptrs)?)?,
+            own,
+            catalogue: self.store_lists(number, versions.encode())?,
         };
         self.publish(number, &root, exported)?;
         state.checkpoint = number;
         state.page_ptrs = page_ptrs;
         state.window_start = position;
-        let mut freed = Vec::new();
-        self.dataset.tree.retire(frozen, &mut freed)?;
-        self.shared.segments.mark_dead(&freed);
+        meanwhile();
+        self.retire(versions)?;
         self.chunks.recycle(recycle);
         count(&self.shared.counters.checkpoints, 1);
         Ok(())
@@ -73,23 +87,20 @@ impl Pool {
 
     /// Step 1.
     fn freeze(&self, state: &Maintenance) -> Result<Cut> {
-        // What is accepted by now goes first, so that the gate is closed only for what comes meanwhile.
-        {
-            let mut log = self.log.lock();
-            let gate = self.shared.gate.write();
-            let accepted = self.shared.accepted.load(Ordering::Acquire);
-            let pending = self.cut();
-            drop(gate);
-            self.finish(&mut log, pending.as_deref(), accepted, false)?;
-        }
+        self.commit_ahead()?;
         let mut log = self.log.lock();
         let gate = self.shared.gate.write();
         let accepted = self.shared.accepted.load(Ordering::Acquire);
-        let pending = self.cut();
-        self.finish(&mut log, pending.as_deref(), accepted, false)?;
-        self.dataset.settle_usage()?;
-        self.dataset.drop_models()?;
-        let frozen = self.dataset.tree.freeze()?;
+        let cut = self.cut();
+        self.finish(&mut log, &cut, accepted, false)?;
+        for dataset in self.datasets.read().iter() {
+            dataset.settle_usage()?;
+        }
+        self.own.drop_models(&|entry| {
+            let dataset = self.dataset_by_id(entry.dataset);
+            dataset.map_or(Ok(false), |dataset| Ok(dataset.usage(entry.object)?.pages > 0))
+        })?;
+        let versions = Versions::freeze(&self.catalogue.read(), &self.own);
         let position = log.writer.position();
         let segments = &self.shared.segments;
         let directory = segments.open_directory(position.segment).unwrap_or_default();
@@ -100,7 +111,7 @@ impl Pool {
         let recycle = self.chunks.take_pending();
         log.window_bytes = 0;
         drop(gate);
-        Ok(Cut { frozen, position, open_directory: directory.encode(position.segment), table, recycle })
+        Ok(Cut { versions, position, open_directory: directory.encode(position.segment), table, recycle })
     }
 
     /// Step 2, the table: stores its changed pages and returns where all pages are.
@@ -125,19 +136,18 @@ impl Pool {
         Ok(page_ptrs)
     }
 
-    /// Step 2, the lists of the table's pages. Like the root they are protected by their place in the log alone, and made
-    /// anew by each checkpoint.
-    fn store_lists(&self, number: u64, page_ptrs: &BTreeMap<u64, Ptr>) -> Result<Vec<List>> {
-        let place = |addr| self.shared.segments.locate(&self.shared.devices, addr);
-        let table: Vec<TablePage> = page_ptrs
-            .iter()
-            .map(|(page, ptr)| Ok(TablePage { page: *page, ptr: *ptr, place: place(ptr.addr)? }))
-            .collect::<Result<_>>()?;
-        if table.is_empty() {
+    /// Step 2, the lists of the table's pages, and the catalogue. Like the root they are protected by their place in the log alone,
+    /// and made anew by each checkpoint.
+    fn store_lists(&self, number: u64, lists: Vec<Vec<u8>>) -> Result<Vec<List>> {
+        if lists.is_empty() {
             return Ok(Vec::new());
         }
-        let ptrs = self.append_internal(number, RecordKind::Root, encode_lists(&table))?;
-        ptrs.iter().map(|ptr| Ok(List { addr: ptr.addr, place: place(ptr.addr)? })).collect()
+        let ptrs = self.append_internal(number, RecordKind::Root, lists)?;
+        ptrs.iter().map(|ptr| Ok(List { addr: ptr.addr, place: self.place(ptr)? })).collect()
+    }
+
+    fn place(&self, ptr: &Ptr) -> Result<Located> {
+        self.shared.segments.locate(&self.shared.devices, ptr.addr)
     }
 
     /// Steps 2 (the root) to 4.
@@ -162,6 +172,15 @@ impl Pool {
         self.durable.fetch_max(accepted, Ordering::AcqRel);
         Ok(())
     }
+}
+
+/// The lists of the table's pages.
+fn encode_table(pool: &Pool, page_ptrs: &BTreeMap<u64, Ptr>) -> Result<Vec<Vec<u8>>> {
+    let table: Vec<TablePage> = page_ptrs
+        .iter()
+        .map(|(page, ptr)| Ok(TablePage { page: *page, ptr: *ptr, place: pool.place(ptr)? }))
+        .collect::<Result<_>>()?;
+    Ok(if table.is_empty() { Vec::new() } else { encode_lists(&table) })
 }
 
 /// Step 4: the superblock on every device.

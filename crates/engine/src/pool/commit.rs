@@ -9,7 +9,7 @@ use super::models::Current;
 use super::{Log, Pool};
 use crate::dataset::pending::{PageBuf, Pending};
 use crate::dataset::redo::PageRun;
-use crate::dataset::{PrimaryCache, count};
+use crate::dataset::{LiveDataset, PrimaryCache, count};
 use crate::record::{Compression, Encoded, Encoder, ModelId, model_of};
 use crate::txg::{Rec, RecordKind};
 use crate::{Ptr, Result};
@@ -19,29 +19,36 @@ const GROWTH_PAGES_MIN: u64 = 1 << 20;
 /// Fewer pages than this are encoded by the committing thread alone.
 const PARALLEL_PAGES: usize = 16;
 
+/// What was cut: each dataset with its changes, in the order of their numbers.
+pub(super) type Cut = Vec<(Arc<LiveDataset>, Arc<Pending>)>;
+
+/// Pages of one dataset with their records.
+struct EncodedPages<'a> {
+    dataset: u64,
+    pages: Vec<((u64, u64), &'a PageBuf)>,
+    stored: Vec<bool>,
+}
+
 impl Pool {
     /// Cuts what was accepted. The caller holds the gate's write side and must call [`Pool::finish`].
-    pub(super) fn cut(&self) -> Option<Arc<Pending>> {
-        let pending = self.dataset.cut();
-        *self.shared.in_flight.lock() = pending.is_some();
-        pending
+    pub(super) fn cut(&self) -> Cut {
+        let datasets = self.datasets.read().clone();
+        let cut: Cut =
+            datasets.iter().filter_map(|dataset| Some((Arc::clone(dataset), dataset.cut()?))).collect();
+        self.shared.redo_bytes.store(0, Ordering::Relaxed);
+        *self.shared.in_flight.lock() = !cut.is_empty();
+        cut
     }
 
-    /// Brings a cut into the log and its pages into the tree; `alone` as in [`crate::txg::LogWriter::append`].
-    pub(super) fn finish(
-        &self,
-        log: &mut Log,
-        pending: Option<&Pending>,
-        accepted: u64,
-        alone: bool,
-    ) -> Result<()> {
-        let before = self.dataset.tree.dirty_bytes();
-        let written = pending.map_or(Ok(false), |pending| self.write(log, pending, alone));
+    /// Brings a cut into the log and its pages into the trees; `alone` as in [`crate::txg::LogWriter::append`].
+    pub(super) fn finish(&self, log: &mut Log, cut: &Cut, accepted: u64, alone: bool) -> Result<()> {
+        let before = self.dirty_tree_bytes();
+        let written = if cut.is_empty() { Ok(false) } else { self.write(log, cut, alone) };
         match &written {
             Ok(durable) => {
-                if let Some(pending) = pending {
-                    self.note_growth(pending, before);
-                    self.dataset.land(pending);
+                self.note_growth(cut, before);
+                for (dataset, pending) in cut {
+                    dataset.land(pending);
                 }
                 self.committed.fetch_max(accepted, Ordering::AcqRel);
                 if *durable {
@@ -56,14 +63,15 @@ impl Pool {
         written.map(drop)
     }
 
-    /// Sees how much memory the tree took for the pages of a commit, and lets so many wait for the next as it can take.
-    fn note_growth(&self, pending: &Pending, tree_bytes_before: u64) {
-        let page_bytes: u64 = pending.pages.values().map(|page| page.len() as u64).sum();
-        let tree_bytes = self.dataset.tree.dirty_bytes().saturating_sub(tree_bytes_before);
+    /// Sees how much memory trees took for the pages of a commit, and lets so many wait for the next as they can take.
+    fn note_growth(&self, cut: &Cut, tree_bytes_before: u64) {
+        let pages = cut.iter().flat_map(|(_, pending)| pending.pages.values());
+        let page_bytes: u64 = pages.map(|page| page.len() as u64).sum();
         // Values grow the tree when they are accepted, so that the commit of a few pages tells nothing.
         if page_bytes < GROWTH_PAGES_MIN {
             return;
         }
+        let tree_bytes = self.dirty_tree_bytes().saturating_sub(tree_bytes_before);
         let now = tree_bytes * 1024 / page_bytes;
         let before = self.tree_growth.load(Ordering::Relaxed);
         let growth = now.max(before - before / 8);
@@ -71,43 +79,54 @@ impl Pool {
         self.shared.dirty_limit.store(self.sizing.dirty_limit(growth), Ordering::Relaxed);
     }
 
-    /// Returns whether all of the log is on stable storage already.
-    fn write(&self, log: &mut Log, pending: &Pending, alone: bool) -> Result<bool> {
+    /// Encodes the pages of a dataset; their records are added to `records`.
+    fn encode<'a>(&self, dataset: u64, pending: &'a Pending, records: &mut Vec<Rec>) -> EncodedPages<'a> {
         let mut pages: Vec<((u64, u64), &PageBuf)> =
             pending.pages.iter().map(|(key, buf)| (*key, buf)).collect();
         pages.sort_unstable_by_key(|(key, _)| *key);
         let compression = *self.shared.compression.read();
-        let models = self.current_models(&pages, compression);
+        let models = self.current_models(dataset, &pages, compression);
         let encoded = encode_pages(&pages, compression, &models);
-        self.watch_pages(&pages, &encoded, compression);
+        self.watch_pages(dataset, &pages, &encoded, compression);
         let stored: Vec<bool> = encoded.iter().map(Option::is_some).collect();
-        let records: Vec<Rec> = encoded
-            .into_iter()
-            .flatten()
-            .map(|(bytes, model)| Rec { kind: RecordKind::Page, model, bytes })
-            .collect();
+        records.extend(encoded.into_iter().flatten().map(|(bytes, model)| Rec {
+            kind: RecordKind::Page,
+            model,
+            bytes,
+        }));
+        EncodedPages { dataset, pages, stored }
+    }
+
+    /// Returns whether all of the log is on stable storage already.
+    fn write(&self, log: &mut Log, cut: &Cut, alone: bool) -> Result<bool> {
+        let mut records = Vec::new();
+        let parts: Vec<EncodedPages<'_>> =
+            cut.iter().map(|(dataset, pending)| self.encode(dataset.id, pending, &mut records)).collect();
         let mut runs = Vec::new();
         let appended = log.writer.append(
             0,
             &records,
-            pending.redo_bytes_max(),
+            cut.iter().map(|(_, pending)| pending.redo_bytes_max()).sum(),
             |ptrs| {
                 let mut ops = Vec::new();
-                pending.encode_redo(self.dataset.id, &mut ops);
-                runs = page_runs(self.dataset.id, &pages, &stored, ptrs);
-                for run in &runs {
-                    run.encode(&mut ops);
+                let mut ptrs = ptrs.iter().copied();
+                for ((dataset, pending), part) in cut.iter().zip(&parts) {
+                    pending.encode_redo(dataset.id, &mut ops);
+                    let of = page_runs(part, &mut ptrs);
+                    of.iter().for_each(|run| run.encode(&mut ops));
+                    runs.push(of);
                 }
                 ops
             },
             alone,
         )?;
         let counters = &self.shared.counters;
+        let pages: usize = parts.iter().map(|part| part.pages.len()).sum();
         count(&counters.commits, 1);
         count(&counters.framing_bytes, appended.framing_bytes);
         count(&counters.data_bytes, appended.written_bytes - appended.framing_bytes);
         count(&counters.pages_stored, records.len() as u64);
-        count(&counters.pages_zero, (pages.len() - records.len()) as u64);
+        count(&counters.pages_zero, (pages - records.len()) as u64);
         let modelled = || records.iter().filter(|record| record.model.is_some());
         count(&counters.pages_modelled, modelled().count() as u64);
         count(&counters.modelled_bytes, modelled().map(|record| record.bytes.len() as u64).sum());
@@ -117,7 +136,10 @@ impl Pool {
                 self.shared.cache.insert(ptr.addr, record.bytes.as_slice().into());
             }
         }
-        runs.iter().try_for_each(|run| self.dataset.put_pages(run))?;
+        for ((dataset, _), runs) in cut.iter().zip(&runs) {
+            runs.iter().try_for_each(|run| dataset.put_pages(run))?;
+            dataset.bound_usage()?;
+        }
         Ok(appended.durable)
     }
 
@@ -174,11 +196,10 @@ fn encode_pages(pages: &[((u64, u64), &PageBuf)], compression: Compression, mode
     pages.par_iter().with_min_len(8).map(one).collect()
 }
 
-/// Runs of consecutive pages with their records; `ptrs` are those of the pages that `stored` says have one.
-fn page_runs(dataset: u64, pages: &[((u64, u64), &PageBuf)], stored: &[bool], ptrs: &[Ptr]) -> Vec<PageRun> {
-    let mut ptrs = ptrs.iter().copied();
+/// Runs of consecutive pages with their records; `ptrs` gives those of the pages that have one.
+fn page_runs(part: &EncodedPages<'_>, ptrs: &mut impl Iterator<Item = Ptr>) -> Vec<PageRun> {
     let mut runs: Vec<PageRun> = Vec::new();
-    for (((object, page), buf), stored) in pages.iter().zip(stored) {
+    for (((object, page), buf), stored) in part.pages.iter().zip(&part.stored) {
         let ptr = if *stored { ptrs.next() } else { None };
         let record_size = buf.len() as u32;
         match runs.last_mut() {
@@ -186,7 +207,7 @@ fn page_runs(dataset: u64, pages: &[((u64, u64), &PageBuf)], stored: &[bool], pt
                 run.ptrs.push(ptr);
             }
             _ => runs.push(PageRun {
-                dataset,
+                dataset: part.dataset,
                 object: *object,
                 record_size,
                 first: *page,

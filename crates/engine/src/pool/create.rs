@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::checkpoint::write_superblock;
 use super::label::{FORMAT_VERSION, Guid, Label, NAME_BYTES_MAX, Superblock};
-use super::root::{DatasetRoot, Root};
+use super::root::Root;
 use crate::device::{AlignedBuf, Device, FileDevice, OpenMode};
 use crate::limits::{DEVICE_BYTES_MIN, RESERVED_BYTES};
 use crate::segment::{Devices, Segment, Segments};
@@ -13,6 +13,8 @@ use crate::space::Chunks;
 use crate::txg::{LogWriter, Position, Rec, RecordKind};
 use crate::{Error, Result};
 
+/// Number that stands for the pool's own tree where datasets are named by numbers.
+pub(super) const OWN: u64 = 0;
 /// Number of the dataset that every pool has.
 pub(super) const FIRST_DATASET: u64 = 1;
 /// Most devices of a pool.
@@ -121,7 +123,8 @@ fn write_first_root(devices: &Devices, labels: &[Label], options: &CreateOptions
             .unwrap_or_default()
             .encode(position.segment),
         lists: Vec::new(),
-        datasets: vec![DatasetRoot { id: FIRST_DATASET, name: String::new(), root: None }],
+        own: None,
+        catalogue: Vec::new(),
     };
     let record = Rec { kind: RecordKind::Root, model: None, bytes: root.encode() };
     let appended = writer.append(1, &[record], 0, |_| Vec::new(), false)?;

@@ -316,12 +316,11 @@ impl Pool {
     /// Sees to it that changed tree nodes keep within their share of memory: waits for the checkpoint that is under way, or
     /// makes one.
     fn make_tree_room(&self) -> Result<()> {
-        let tree = &self.dataset.tree;
-        if tree.unstored_bytes() < self.sizing.unstored_tree_max() {
+        if self.unstored_tree_bytes() < self.sizing.unstored_tree_max() {
             return Ok(());
         }
         let mut state = self.maintenance.lock();
-        if tree.dirty_bytes() >= self.sizing.dirty_tree_bytes {
+        if self.dirty_tree_bytes() >= self.sizing.dirty_tree_bytes {
             self.checkpoint_locked(&mut state, false)?;
         }
         Ok(())
@@ -341,6 +340,7 @@ impl Pool {
         let mut fruitless = 0;
         while self.chunks.free() < wanted && fruitless < 8 {
             let before = self.chunks.free();
+            while self.reap()? {}
             // The log since the last checkpoint can neither be folded nor reused: a checkpoint comes first.
             self.checkpoint_locked(&mut state, false)?;
             if self.chunks.free() >= wanted {

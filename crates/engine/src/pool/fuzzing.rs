@@ -1,12 +1,13 @@
 //! The door for fuzz targets to decoders of this room.
 
-use super::root::{DatasetRoot, List, Root, TablePage, decode_list, encode_lists};
+use super::image::Image;
+use super::root::{List, Root, TablePage, decode_list, encode_lists};
 use crate::segment::Located;
 use crate::space::Chunk;
 use crate::txg::Position;
 use crate::{Addr, Ptr};
 
-/// Stored roots and lists of pages of the segment table.
+/// Stored roots, lists of pages of the segment table, and catalogues.
 pub fn root_seeds() -> Vec<Vec<u8>> {
     let addr = |slot| Addr::new(9, slot);
     let place = |offset| Located { device: 0, offset, len_bytes: 4000, checksum: 77 };
@@ -24,25 +25,27 @@ pub fn root_seeds() -> Vec<Vec<u8>> {
         },
         open_directory: vec![1; 60],
         lists: vec![List { addr: addr(1), place: place(8 << 20) }],
-        datasets: vec![DatasetRoot {
-            id: 1,
-            name: "name".into(),
-            root: Some(Ptr { addr: addr(2), len_bytes: 900 }),
-        }],
+        own: Some(Ptr { addr: addr(2), len_bytes: 900 }),
+        catalogue: vec![List { addr: addr(4), place: place(9 << 20) }],
     };
     let page =
         |page| TablePage { page, ptr: Ptr { addr: addr(3), len_bytes: 4000 }, place: place(page << 13) };
     let mut seeds = encode_lists(&[page(0), page(1), page(700)]);
     seeds.push(root.encode());
+    seeds.extend(Image::sample().encode());
     seeds
 }
 
-/// Decodes a root or a list; whether it was one. What decodes is what encodes.
+/// Decodes a root, a list or a catalogue; whether it was one. What decodes is what encodes.
 pub fn root(bytes: &[u8]) -> bool {
     if let Ok(pages) = decode_list(bytes) {
         let again: Vec<_> =
             encode_lists(&pages).iter().filter_map(|list| decode_list(list).ok()).flatten().collect();
         assert_eq!(again, pages);
+        return true;
+    }
+    if let Ok(image) = Image::decode(bytes) {
+        assert_eq!(Image::decode(&image.encode().concat()).ok(), Some(image));
         return true;
     }
     let Ok(root) = Root::decode(bytes) else { return false };

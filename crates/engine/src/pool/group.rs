@@ -198,13 +198,13 @@ impl Pool {
         });
         let gate = self.shared.gate.write();
         let accepted = self.shared.accepted.load(Ordering::Acquire);
-        let pending = self.cut();
+        let cut = self.cut();
         drop(gate);
-        self.finish(&mut log, pending.as_deref(), accepted, alone)?;
+        self.finish(&mut log, &cut, accepted, alone)?;
         Ok(accepted)
     }
 
-    fn flush_to(&self, target: u64) -> Result<()> {
+    pub(super) fn flush_to(&self, target: u64) -> Result<()> {
         if self.durable.load(Ordering::Acquire) < target {
             let written = self.committed.load(Ordering::Acquire);
             self.flushes.flush().inspect_err(|error| self.shared.fail(error))?;

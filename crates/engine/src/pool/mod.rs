@@ -5,18 +5,23 @@
 //!   a checkpoint's cut holds both, so it sees everything at one instant.
 //! - P3: after a failed write nothing is acknowledged any more (contract W6): the failure is latched.
 
+mod accounts;
 mod background;
+mod catalogue;
 mod check;
 mod checkpoint;
 mod commit;
 mod create;
+mod deeds;
 mod fold;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod group;
+mod image;
 pub mod label;
 mod models;
 mod open;
+mod reap;
 mod recode;
 mod root;
 mod scan;
@@ -24,14 +29,16 @@ mod sizing;
 mod status;
 mod store;
 mod survey;
+mod versions;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 
+pub use accounts::Listed;
 pub use background::Background;
 pub use check::{CheckReport, Progress, check};
 pub use create::{CreateOptions, create, create_on, destroy};
@@ -51,7 +58,8 @@ use crate::space::Chunks;
 use crate::tree::NodeCache;
 pub use crate::txg::LogDamage;
 use crate::txg::{Flushes, LogWriter, Position};
-use crate::{Key, Ptr, Result};
+use crate::{Ptr, Result};
+use catalogue::Catalogue;
 use group::Turn;
 use models::Watch;
 use sizing::Sizing;
@@ -84,7 +92,16 @@ pub struct Pool {
     shared: Arc<Shared>,
     chunks: Arc<Chunks>,
     nodes: Arc<NodeCache>,
+    /// The pool's own tree: models, and blocks of dead lists. No snapshot holds it.
+    own: Arc<LiveDataset>,
+    /// The dataset that has the pool's name.
     dataset: Arc<LiveDataset>,
+    /// All datasets that take changes, by number.
+    datasets: RwLock<Arc<Vec<Arc<LiveDataset>>>>,
+    /// Taken after the gate, and before the locks of datasets.
+    catalogue: RwLock<Catalogue>,
+    /// One at a time frees what was destroyed.
+    reaping: Mutex<()>,
     sizing: Sizing,
     log: Mutex<Log>,
     maintenance: Mutex<Maintenance>,
@@ -107,7 +124,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// The pool's file system dataset.
+    /// The dataset that has the pool's name; [`Pool::open_dataset`] gives the others.
     pub fn dataset(&self) -> Arc<dyn Dataset> {
         Arc::clone(&self.dataset) as Arc<dyn Dataset>
     }
@@ -154,23 +171,38 @@ impl Pool {
         let elsewhere = self.nodes.stats().used_bytes
             + self.shared.segments.directories_bytes()
             + self.shared.models.memory_bytes()
-            + self.dataset.tree.unstored_bytes()
+            + self.unstored_tree_bytes()
             + self.shared.dirty_bytes.load(Ordering::Relaxed);
         self.shared.cache.set_elsewhere(elsewhere);
     }
 
-    /// A stored property of the pool's dataset.
-    pub fn property(&self, name: &str) -> Result<Option<String>> {
-        Ok(self.dataset.get(&property_key(name))?.and_then(|stored| decode_property(name, &stored)))
+    /// Memory of tree nodes that the next checkpoint writes, in bytes.
+    fn dirty_tree_bytes(&self) -> u64 {
+        let datasets = self.datasets.read().clone();
+        datasets.iter().map(|dataset| dataset.tree.dirty_bytes()).sum::<u64>() + self.own.tree.dirty_bytes()
     }
 
-    /// Stores a property; `None` returns it to its default. Durable with the next sync.
+    /// Memory of tree nodes that are not stored yet, those that a checkpoint is writing included, in bytes.
+    fn unstored_tree_bytes(&self) -> u64 {
+        let datasets = self.datasets.read().clone();
+        datasets.iter().map(|dataset| dataset.tree.unstored_bytes()).sum::<u64>()
+            + self.own.tree.unstored_bytes()
+    }
+
+    /// A property of the pool's dataset.
+    ///
+    /// # Errors
+    /// None today; other datasets may not be there.
+    pub fn property(&self, name: &str) -> Result<Option<String>> {
+        self.property_of("", name)
+    }
+
+    /// Sets a property; `None` returns it to its default.
+    ///
+    /// # Errors
+    /// As of a commit.
     pub fn set_property(&self, name: &str, value: Option<&str>) -> Result<()> {
-        use crate::dataset::Change;
-        let key = property_key(name);
-        let change =
-            value.map_or(Change::Delete(key), |value| Change::Put(key, encode_property(name, value)));
-        self.dataset.apply(&[change])
+        self.set_property_of("", name, value)
     }
 
     /// Writes a last checkpoint and marks the pool as exported. Changes after it are refused.
@@ -183,23 +215,4 @@ impl Pool {
         self.shared.read_only.store(true, Ordering::Relaxed);
         Ok(())
     }
-}
-
-/// Properties lie in the dataset's tree under the hash of their name; the value repeats the name.
-fn property_key(name: &str) -> Key {
-    Key::new(0, Key::PROPERTY, xxhash_rust::xxh3::xxh3_64(name.as_bytes()))
-}
-
-fn encode_property(name: &str, value: &str) -> Vec<u8> {
-    let mut out = Vec::new();
-    crate::wire::put_bytes(&mut out, name.as_bytes());
-    out.extend_from_slice(value.as_bytes());
-    out
-}
-
-fn decode_property(name: &str, stored: &[u8]) -> Option<String> {
-    let mut reader = crate::wire::Reader::new(stored, "property");
-    let found = reader.bytes(256).ok()?;
-    let value = reader.take(reader.remaining()).ok()?;
-    (found == name.as_bytes()).then(|| String::from_utf8_lossy(value).into_owned())
 }

@@ -14,7 +14,7 @@ use super::Pool;
 use super::commit::Stored;
 use crate::dataset::pending::PageBuf;
 use crate::dataset::redo::{REDO_FIXED_BYTES, Redo};
-use crate::dataset::{Dataset, ModelEntry, count};
+use crate::dataset::{Dataset, LiveDataset, ModelEntry, count};
 use crate::record::{Compression, Encoder, ModelId, Models, codec_of, encode_metadata, looks_like_database};
 use crate::txg::{Rec, RecordKind};
 use crate::{Key, Result};
@@ -47,6 +47,8 @@ impl Default for LearnOptions {
 /// What came of an attempt to learn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Learned {
+    /// Number of its dataset.
+    pub dataset: u64,
     /// The object.
     pub object: u64,
     /// Number of the model that codes its new pages from now on; `None` if no model gains.
@@ -83,16 +85,16 @@ impl Watched {
     }
 }
 
-/// The objects whose pages look like a database's.
+/// The objects, by dataset and number, whose pages look like a database's.
 #[derive(Default)]
 pub(super) struct Watch {
-    objects: BTreeMap<u64, Watched>,
-    /// Objects whose model came after some of their pages.
+    objects: BTreeMap<(u64, u64), Watched>,
+    /// Objects of the pool's own dataset whose model came after some of their pages.
     pub(super) late: BTreeSet<u64>,
 }
 
 impl Watch {
-    fn note(&mut self, object: u64, modelled: bool, record_bytes: usize) {
+    fn note(&mut self, object: (u64, u64), modelled: bool, record_bytes: usize) {
         if self.objects.len() >= WATCHED_MAX && !self.objects.contains_key(&object) {
             self.thin_out();
         }
@@ -106,7 +108,7 @@ impl Watch {
     }
 
     /// Pages of an object that were written since its model was adopted.
-    pub(super) fn written(&self, object: u64) -> u64 {
+    pub(super) fn written(&self, object: (u64, u64)) -> u64 {
         self.objects.get(&object).map_or(0, Watched::pages)
     }
 
@@ -126,6 +128,7 @@ impl Pool {
     /// The models that code new pages of these objects.
     pub(super) fn current_models(
         &self,
+        dataset: u64,
         pages: &[((u64, u64), &PageBuf)],
         compression: Compression,
     ) -> Current {
@@ -136,7 +139,7 @@ impl Pool {
         let mut last = None;
         for ((object, _), _) in pages {
             if last.replace(*object) != Some(*object)
-                && let Some(current) = self.current_model(*object)
+                && let Some(current) = self.current_model(dataset, *object)
             {
                 found.insert(*object, current);
             }
@@ -145,8 +148,8 @@ impl Pool {
     }
 
     /// The model that codes new pages of `object`.
-    pub(super) fn current_model(&self, object: u64) -> Option<(ModelId, Arc<Model>)> {
-        let id = self.shared.models.current(object)?;
+    pub(super) fn current_model(&self, dataset: u64, object: u64) -> Option<(ModelId, Arc<Model>)> {
+        let id = self.shared.models.current(dataset, object)?;
         match self.shared.model(id) {
             Ok(model) => Some((id, model)),
             Err(error) => {
@@ -159,6 +162,7 @@ impl Pool {
     /// Counts what became of the pages of a commit.
     pub(super) fn watch_pages(
         &self,
+        dataset: u64,
         pages: &[((u64, u64), &PageBuf)],
         stored: &[Stored],
         compression: Compression,
@@ -170,7 +174,7 @@ impl Pool {
         for (((object, _), page), stored) in pages.iter().zip(stored) {
             let Some((record, model)) = stored else { continue };
             if model.is_some() || looks_like_database(page) {
-                watch.note(*object, model.is_some(), record.len());
+                watch.note((dataset, *object), model.is_some(), record.len());
             }
         }
     }
@@ -184,61 +188,73 @@ impl Pool {
         if self.shared.check_writable().is_err() || self.shared.models.next_id().is_none() {
             return Ok(None);
         }
-        let Some(object) = self.wants_model(options) else { return Ok(None) };
-        let learned = self.learn_from(object, level, options);
-        let deleted = self.dataset.usage(object).is_ok_and(|usage| usage.pages == 0);
+        let Some((id, object)) = self.wants_model(options) else { return Ok(None) };
+        let dataset = self.dataset_by_id(id);
+        let learned =
+            dataset.as_ref().map_or(Ok(None), |dataset| self.learn_from(dataset, object, level, options));
+        let deleted = dataset.is_none_or(|dataset| dataset.usage(object).is_ok_and(|usage| usage.pages == 0));
         let mut watch = self.watch.lock();
         match &learned {
             Ok(Some(_)) => {
-                watch.objects.remove(&object);
-                watch.late.insert(object);
+                watch.objects.remove(&(id, object));
+                if id == self.dataset.id {
+                    watch.late.insert(object);
+                }
             }
-            _ if deleted => drop(watch.objects.remove(&object)),
+            _ if deleted => drop(watch.objects.remove(&(id, object))),
             Ok(None) | Err(_) => {
-                if let Some(watched) = watch.objects.get_mut(&object) {
+                if let Some(watched) = watch.objects.get_mut(&(id, object)) {
                     watched.tried_at = watched.pages();
                 }
             }
         }
         drop(watch);
-        Ok(Some(Learned { object, adopted: learned? }))
+        Ok(Some(Learned { dataset: id, object, adopted: learned? }))
     }
 
     /// The object with the most pages that a model may gain on.
-    fn wants_model(&self, options: &LearnOptions) -> Option<u64> {
+    fn wants_model(&self, options: &LearnOptions) -> Option<(u64, u64)> {
         let models = &self.shared.models;
         let watch = self.watch.lock();
-        let due = watch.objects.iter().filter(|(object, watched)| {
-            let entry = models.current(**object).and_then(|id| models.get(id));
+        let due = watch.objects.iter().filter(|((dataset, object), watched)| {
+            let entry = models.current(*dataset, *object).and_then(|id| models.get(id));
             watched.is_due(entry.as_ref(), options.pages_min)
         });
         // Of several the one with the lowest number, so that the same state has the same outcome.
-        due.max_by_key(|(object, watched)| (watched.pages(), u64::MAX - **object)).map(|(object, _)| *object)
+        due.max_by_key(|(object, watched)| (watched.pages(), std::cmp::Reverse(**object)))
+            .map(|(object, _)| *object)
     }
 
-    /// Learns a model of an object that has none, if it is large enough and looks as if it would gain.
+    /// Learns a model of an object of the pool's own dataset that has none, if it is large enough and looks as if it would gain.
     pub(super) fn learn_if_none(&self, object: u64) -> Result<Option<ModelId>> {
+        let dataset = &self.dataset;
         let level = self.shared.compression.read().model_level();
-        let Some(level) = level.filter(|_| self.shared.models.current(object).is_none()) else {
+        let Some(level) = level.filter(|_| self.shared.models.current(dataset.id, object).is_none()) else {
             return Ok(None);
         };
-        let adopted = self.learn_from(object, level, &LearnOptions::default())?;
+        let adopted = self.learn_from(dataset, object, level, &LearnOptions::default())?;
         if adopted.is_some() {
-            self.watch.lock().objects.remove(&object);
+            self.watch.lock().objects.remove(&(dataset.id, object));
         }
         Ok(adopted)
     }
 
-    fn learn_from(&self, object: u64, level: u8, options: &LearnOptions) -> Result<Option<ModelId>> {
-        let object_pages = self.dataset.usage(object)?.pages;
+    fn learn_from(
+        &self,
+        dataset: &LiveDataset,
+        object: u64,
+        level: u8,
+        options: &LearnOptions,
+    ) -> Result<Option<ModelId>> {
+        let object_pages = dataset.usage(object)?.pages;
         if object_pages < options.pages_min {
             return Ok(None);
         }
-        let sampled = self.sample(object, options.sample_pages)?;
+        let sampled = sample(dataset, object, options.sample_pages)?;
         if sampled.is_empty() {
             return Ok(None);
         }
-        let current = self.shared.models.current(object);
+        let current = self.shared.models.current(dataset.id, object);
         let (mut training, mut held_out): (Vec<&[u8]>, Vec<&[u8]>) = (Vec::new(), Vec::new());
         for (at, page) in sampled.iter().enumerate() {
             let kept = current.is_some() && at % HELD_OUT == HELD_OUT - 1;
@@ -273,35 +289,13 @@ impl Pool {
         self.adopt(model, bytes, |ptr, codec| ModelEntry {
             ptr,
             codec,
+            dataset: dataset.id,
             object,
             generation,
             sampled_pages,
             object_pages,
             record_bytes,
         })
-    }
-
-    /// Up to `wanted` pages that look like a database's, spread over the object.
-    fn sample(&self, object: u64, wanted: u64) -> Result<Vec<Vec<u8>>> {
-        let record_size = self.dataset.record_size(object)?;
-        let pages = self.dataset.end_page(object)?;
-        if wanted == 0 || record_size == 0 {
-            return Ok(Vec::new());
-        }
-        let mut sampled = Vec::new();
-        let mut next = 0;
-        for at in 0..wanted.min(pages) {
-            let from = next.max((u128::from(at) * u128::from(pages) / u128::from(wanted.min(pages))) as u64);
-            let Some(page) = self.dataset.next_data(object, from)? else { break };
-            next = page + 1;
-            let Some(offset) = page.checked_mul(record_size.into()) else { break };
-            let mut bytes = vec![0; record_size as usize];
-            self.dataset.read(object, record_size, offset, &mut bytes)?;
-            if looks_like_database(&bytes) {
-                sampled.push(bytes);
-            }
-        }
-        Ok(sampled)
     }
 
     /// Writes a model to the log, and then uses it: no record before it in the log can name it (M1). `None` if there is no room.
@@ -345,7 +339,7 @@ impl Pool {
                 let mut ops = Vec::new();
                 put = ptrs.first().map(|ptr| entry(*ptr, codec));
                 if let Some(entry) = &put {
-                    Redo::Put(self.dataset.id, Key::model(id), &entry.encode()).encode(&mut ops);
+                    Redo::Put(self.own.id, Key::model(id), &entry.encode()).encode(&mut ops);
                 }
                 ops
             },
@@ -355,10 +349,33 @@ impl Pool {
         log.window_bytes += appended.written_bytes;
         count(&self.shared.counters.tree_bytes, appended.written_bytes);
         let Some(entry) = put else { return Ok(None) };
-        let placed = self.dataset.put_model(id, entry, Arc::new(model));
+        let placed = self.own.put_model(id, entry, Arc::new(model));
         placed.inspect_err(|error| self.shared.fail(error))?;
         Ok(Some(id))
     }
+}
+
+/// Up to `wanted` pages that look like a database's, spread over the object.
+fn sample(dataset: &LiveDataset, object: u64, wanted: u64) -> Result<Vec<Vec<u8>>> {
+    let record_size = dataset.record_size(object)?;
+    let pages = dataset.end_page(object)?;
+    if wanted == 0 || record_size == 0 {
+        return Ok(Vec::new());
+    }
+    let mut sampled = Vec::new();
+    let mut next = 0;
+    for at in 0..wanted.min(pages) {
+        let from = next.max((u128::from(at) * u128::from(pages) / u128::from(wanted.min(pages))) as u64);
+        let Some(page) = dataset.next_data(object, from)? else { break };
+        next = page + 1;
+        let Some(offset) = page.checked_mul(record_size.into()) else { break };
+        let mut bytes = vec![0; record_size as usize];
+        dataset.read(object, record_size, offset, &mut bytes)?;
+        if looks_like_database(&bytes) {
+            sampled.push(bytes);
+        }
+    }
+    Ok(sampled)
 }
 
 /// Average length of the records of `pages`, in bytes.

@@ -5,16 +5,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 
-use super::create::FIRST_DATASET;
+use super::catalogue::{Catalogue, Parts};
+use super::create::{FIRST_DATASET, OWN};
+use super::image::Image;
 use super::label::{Label, Superblock};
 use super::root::{Root, TablePage, append_list, decode_list};
 use super::sizing::Sizing;
 use super::store::Nodes;
 use super::{Log, Maintenance, Pool, ReplayReport as Report, Signal};
 use crate::dataset::redo::{Redo, for_each};
-use crate::dataset::{Commit, Dataset, LiveDataset, ModelEntry, ModelTable, PrimaryCache, Shared};
+use crate::dataset::{
+    Blocks, Commit, Dataset, Ledger, LiveDataset, ModelEntry, ModelTable, PrimaryCache, Shared,
+};
 use crate::device::{AlignedBuf, Device, FileDevice, OpenMode};
 use crate::record::{Compression, RecordCache, decode_metadata, model_of};
 use crate::segment::{Devices, DirEntryState, Directory, Located, Segment, Segments, read_span, seal};
@@ -90,6 +94,7 @@ struct Opening {
     devices: Devices,
     superblock: Superblock,
     root: Root,
+    image: Image,
     table: Vec<TablePage>,
     chunks: Arc<Chunks>,
     segments: Arc<Segments>,
@@ -212,6 +217,15 @@ impl Opening {
         let segments = Arc::new(Segments::new(options.cache_bytes / 16 * CACHE_SHARES.1));
         let bytes = read_placed(&devices, superblock.addr, &superblock.root, "root of the last checkpoint")?;
         let root = Root::decode(&bytes)?;
+        let created = labels.first().map_or(0, |label| label.created);
+        let mut catalogue = Vec::new();
+        for list in &root.catalogue {
+            catalogue.extend(read_placed(&devices, list.addr, &list.place, "catalogue of the pool")?);
+        }
+        let image = match root.catalogue.is_empty() {
+            true => Image::of_a_new_pool(FIRST_DATASET, created),
+            false => Image::decode(&catalogue)?,
+        };
         let mut table = Vec::new();
         for list in &root.lists {
             let bytes = read_placed(&devices, list.addr, &list.place, "list of pages of the segment table")?;
@@ -252,6 +266,7 @@ impl Opening {
             devices,
             superblock,
             root,
+            image,
             table,
             chunks,
             segments,
@@ -314,13 +329,17 @@ impl Opening {
         ));
         let nodes = Arc::new(NodeCache::new(options.cache_bytes / 16 * CACHE_SHARES.0)?);
         let store: Arc<dyn NodeStore> = Arc::new(Nodes(Arc::clone(&shared)));
-        let entry = self.root.datasets.iter().find(|dataset| dataset.id == FIRST_DATASET);
-        let entry =
-            entry.ok_or_else(|| Error::corrupt("root of the last checkpoint", "it has no dataset"))?;
-        let tree = Tree::new(entry.root, store, Arc::clone(&nodes));
-        let dataset = Arc::new(LiveDataset::new(FIRST_DATASET, tree, Arc::clone(&shared))?);
-        redo_all(&dataset, &shared, ops)?;
-        dataset.load_models()?;
+        let tree = Tree::new(self.root.own, Arc::clone(&store), Arc::clone(&nodes));
+        let own = Arc::new(LiveDataset::new(OWN, tree, Arc::clone(&shared), Ledger::default(), None));
+        let blocks = Arc::new(Blocks::new(Arc::clone(&own), self.image.next_list));
+        let parts = Parts { shared: Arc::clone(&shared), store, nodes: Arc::clone(&nodes), blocks };
+        let mut catalogue = Catalogue::load(&self.image, parts)?;
+        catalogue.nodes_below = Addr::new(end.position.segment + 1, 0).raw();
+        redo_all(&mut catalogue, &own, &shared, ops)?;
+        catalogue.nodes_below = 0;
+        own.load_models()?;
+        let datasets = catalogue.datasets().map(|(_, version)| Arc::clone(&version.data)).collect();
+        let dataset = Arc::clone(&catalogue.get(FIRST_DATASET)?.data);
         let mut position = self.settle_space(&end, options.read_only)?;
         if let Some(lost) = end.lost {
             tracing::error!(
@@ -347,7 +366,11 @@ impl Opening {
             shared: Arc::clone(&shared),
             chunks: self.chunks,
             nodes,
+            own,
             dataset,
+            datasets: RwLock::new(Arc::new(datasets)),
+            catalogue: RwLock::new(catalogue),
+            reaping: Mutex::default(),
             sizing,
             log: Mutex::new(Log { writer, window_bytes: end.replayed_bytes }),
             maintenance: Mutex::new(Maintenance {
@@ -439,29 +462,38 @@ impl Opening {
     }
 }
 
-/// Second pass: the operations, in order, applied to the checkpoint's tree.
-fn redo_all(dataset: &LiveDataset, shared: &Shared, ops: &[Vec<u8>]) -> Result<()> {
+/// Second pass: the operations, in order, applied to the checkpoint's trees and catalogue.
+fn redo_all(
+    catalogue: &mut Catalogue,
+    own: &Arc<LiveDataset>,
+    shared: &Shared,
+    ops: &[Vec<u8>],
+) -> Result<()> {
     for batch in ops {
         for_each(batch, &mut |redo| match redo {
-            Redo::Put(_, key, value) => {
+            Redo::Put(OWN, key, value) => {
                 if key.kind == Key::MODEL {
                     shared.segments.mark_live(ModelEntry::decode(value)?.ptr)?;
                 }
-                dataset.replay_value(key, Some(value))
+                own.replay_value(key, Some(value))
             }
-            Redo::Delete(_, key) => dataset.replay_value(key, None),
-            Redo::Punch { object, from, to, .. } => dataset.remove_pages(object, from, to),
+            Redo::Put(id, key, value) => catalogue.changing(id)?.replay_value(key, Some(value)),
+            Redo::Delete(id, key) => catalogue.changing(id)?.replay_value(key, None),
+            Redo::Punch { dataset, object, from, to } => {
+                catalogue.changing(dataset)?.remove_pages(object, from, to)
+            }
             Redo::Pages(mut run) => {
                 if run.shared {
-                    // They may have been coded again, by a fold that a crash has undone.
+                    // They may have been coded again, by a fold that a crash has undone. Pointers say no less than is stored.
                     for ptr in run.ptrs.iter_mut().flatten() {
-                        ptr.len_bytes = shared.stored_len(*ptr);
+                        ptr.len_bytes = ptr.len_bytes.max(shared.stored_len(*ptr));
                     }
                 } else {
                     run.ptrs.iter().flatten().try_for_each(|ptr| shared.segments.mark_live(*ptr))?;
                 }
-                dataset.put_pages(&run)
+                catalogue.changing(run.dataset)?.put_pages(&run)
             }
+            Redo::Deed(deed) => catalogue.perform(&deed),
         })?;
     }
     Ok(())
@@ -486,6 +518,11 @@ impl Pool {
     /// The pool's dataset, with the engine's own types.
     pub fn live(&self) -> &Arc<LiveDataset> {
         &self.dataset
+    }
+
+    /// The pool's own tree, which has the models and the blocks of dead lists.
+    pub fn own(&self) -> &LiveDataset {
+        &self.own
     }
 
     /// The length of a record as it is stored now, in bytes: at most what a pointer to it says.

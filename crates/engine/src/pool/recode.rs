@@ -34,7 +34,7 @@ const SEGMENT_GAIN: u64 = 50;
 /// Page numbers that are looked up at a time.
 const LOOKUP_PAGES: usize = 1024;
 
-/// Consecutive pages of an object.
+/// Consecutive pages of an object of the pool's own dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageRange {
     /// The object.
@@ -104,7 +104,7 @@ impl Pool {
     /// Objects whose model was learned after some of their pages had been stored, each with the number of pages written since.
     pub fn late(&self) -> Vec<(u64, u64)> {
         let watch = self.watch.lock();
-        watch.late.iter().map(|object| (*object, watch.written(*object))).collect()
+        watch.late.iter().map(|object| (*object, watch.written((self.dataset.id, *object)))).collect()
     }
 
     /// Codes up to `pages_max` pages of such an object again, from page `from` on. `None`: all of them were looked at.
@@ -204,7 +204,7 @@ impl Pool {
                 self.learn_if_none(first.object)?;
             }
             if compression.model_level().is_some()
-                && let Some(current) = self.current_model(first.object)
+                && let Some(current) = self.current_model(self.dataset.id, first.object)
             {
                 plan.models.insert(first.object, current);
             }

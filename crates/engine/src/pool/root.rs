@@ -12,8 +12,9 @@
 //! | number of lists of pages of the segment table | varint |
 //! | per list: raw address, device, offset, stored length | 4 varints |
 //! | per list: checksum | 4 |
-//! | number of datasets | varint |
-//! | per dataset: id, length and bytes of its name, stored length of its tree's root (0: empty), raw address | varints |
+//! | root of the pool's own tree: stored length (0: empty), raw address | 2 varints |
+//! | number of records of the catalogue (0: that of a new pool) | varint |
+//! | per record of it: as for lists | |
 //!
 //! A list is a record of the same kind, stored before the root. Lists, because a table that grows with all that was ever
 //! written would outgrow one record:
@@ -25,6 +26,7 @@
 //! | per page: number, raw address, device, offset, stored length | 5 varints |
 //! | per page: checksum | 4 |
 
+use super::image::{put_ptr, read_ptr};
 use crate::limits::{CHUNK_BYTES, RECORD_BYTES_MAX};
 use crate::segment::Located;
 use crate::txg::Position;
@@ -52,24 +54,13 @@ pub(super) struct TablePage {
     pub(super) place: Located,
 }
 
-/// A stored list of pages of the segment table.
+/// A stored list of pages of the segment table, or record of the catalogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct List {
     /// Its address.
     pub(super) addr: Addr,
     /// Its place.
     pub(super) place: Located,
-}
-
-/// A dataset and the root of its tree.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct DatasetRoot {
-    /// Number of the dataset.
-    pub(super) id: u64,
-    /// Its name below the pool's; empty for the pool's own.
-    pub(super) name: String,
-    /// Root node of its tree.
-    pub(super) root: Option<Ptr>,
 }
 
 /// The root of a checkpoint.
@@ -83,8 +74,10 @@ pub(super) struct Root {
     pub(super) open_directory: Vec<u8>,
     /// Lists of the pages of the segment table.
     pub(super) lists: Vec<List>,
-    /// The datasets.
-    pub(super) datasets: Vec<DatasetRoot>,
+    /// Root node of the pool's own tree.
+    pub(super) own: Option<Ptr>,
+    /// The records of the catalogue of datasets.
+    pub(super) catalogue: Vec<List>,
 }
 
 impl Root {
@@ -94,18 +87,9 @@ impl Root {
         put_varint(&mut out, self.checkpoint);
         self.position.encode(&mut out);
         put_bytes(&mut out, &self.open_directory);
-        put_varint(&mut out, self.lists.len() as u64);
-        for List { addr, place } in &self.lists {
-            put_varint(&mut out, addr.raw());
-            put_place(&mut out, place);
-        }
-        put_varint(&mut out, self.datasets.len() as u64);
-        for dataset in &self.datasets {
-            put_varint(&mut out, dataset.id);
-            put_bytes(&mut out, dataset.name.as_bytes());
-            put_varint(&mut out, dataset.root.map_or(0, |ptr| ptr.len_bytes.into()));
-            put_varint(&mut out, dataset.root.map_or(0, |ptr| ptr.addr.raw()));
-        }
+        put_lists(&mut out, &self.lists);
+        put_ptr(&mut out, self.own);
+        put_lists(&mut out, &self.catalogue);
         out
     }
 
@@ -118,27 +102,29 @@ impl Root {
         let checkpoint = reader.varint()?;
         let position = Position::decode(&mut reader)?;
         let open_directory = reader.bytes(CHUNK_BYTES as usize)?.to_vec();
-        let mut lists = Vec::new();
-        for _ in 0..reader.varint()? {
-            let (addr, place) = read_place(&mut reader)?;
-            lists.push(List { addr, place });
-        }
-        let count = reader.varint()?;
-        let mut datasets = Vec::new();
-        for _ in 0..count {
-            let id = reader.varint()?;
-            let name = String::from_utf8(reader.bytes(1024)?.to_vec());
-            let name = name.map_err(|_| reader.bad("a dataset's name is not UTF-8"))?;
-            let (len_bytes, raw) = (reader.varint_u32()?, reader.varint()?);
-            if len_bytes as usize > RECORD_BYTES_MAX {
-                return Err(reader.bad("a tree's root is out of range"));
-            }
-            let root = Addr::from_raw(raw).map(|addr| Ptr { addr, len_bytes });
-            datasets.push(DatasetRoot { id, name, root });
-        }
+        let lists = read_lists(&mut reader)?;
+        let own = read_ptr(&mut reader)?;
+        let catalogue = read_lists(&mut reader)?;
         reader.end()?;
-        Ok(Self { checkpoint, position, open_directory, lists, datasets })
+        Ok(Self { checkpoint, position, open_directory, lists, own, catalogue })
     }
+}
+
+fn put_lists(out: &mut Vec<u8>, lists: &[List]) {
+    put_varint(out, lists.len() as u64);
+    for List { addr, place } in lists {
+        put_varint(out, addr.raw());
+        put_place(out, place);
+    }
+}
+
+fn read_lists(reader: &mut Reader<'_>) -> Result<Vec<List>> {
+    let mut lists = Vec::new();
+    for _ in 0..reader.varint()? {
+        let (addr, place) = read_place(reader)?;
+        lists.push(List { addr, place });
+    }
+    Ok(lists)
 }
 
 /// The stored lists of `table`.

@@ -140,7 +140,9 @@ impl Pool {
     /// State of the pool. Waits for a commit or checkpoint that is under way.
     pub fn status(&self) -> Status {
         let space = self.dataset.space();
-        let (logical_bytes, stored_bytes) = self.dataset.totals().unwrap_or_default();
+        let datasets = self.datasets.read().clone();
+        let totals = datasets.iter().map(|dataset| dataset.totals().unwrap_or_default());
+        let (logical_bytes, stored_bytes) = totals.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         let (log_bytes, txg) = {
             let log = self.log.lock();
             (log.window_bytes, log.writer.position().txg)
@@ -169,7 +171,7 @@ impl Pool {
             logical_bytes,
             stored_bytes,
             dirty_bytes: self.shared.dirty_bytes.load(Ordering::Relaxed),
-            unstored_tree_bytes: self.dataset.tree.unstored_bytes(),
+            unstored_tree_bytes: self.unstored_tree_bytes(),
             log_bytes,
             checkpoint: self.shared.counters.checkpoints.load(Ordering::Relaxed),
             txg,

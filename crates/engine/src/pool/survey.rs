@@ -43,12 +43,13 @@ thread_local! {
 }
 
 impl Pool {
-    /// Looks at up to `samples` stored pages of `object`, spread over it. What is not committed yet is not seen.
+    /// Looks at up to `samples` stored pages of `object` of the pool's own dataset, spread over it. What is not committed yet is not seen.
     ///
     /// # Errors
     /// Of reading.
     pub fn survey(&self, object: u64, samples: u64) -> Result<Survey> {
-        let mut survey = Survey { current: self.shared.models.current(object), ..Survey::default() };
+        let mut survey =
+            Survey { current: self.shared.models.current(self.dataset.id, object), ..Survey::default() };
         let record_size = self.dataset.record_size(object)?;
         let end = self.dataset.end_page(object)?;
         let mut next = 0;

@@ -161,6 +161,11 @@ pub(super) fn wants(branch: &Branch, bounds: Bounds) -> impl Iterator<Item = Wan
     })
 }
 
+/// All children of a stored branch.
+pub(super) fn wants_all(branch: &Branch, bounds: Bounds) -> Vec<Want> {
+    wants(branch, bounds).collect()
+}
+
 /// Indices of the entries of `leaf` in the interval.
 fn indices(leaf: &Leaf, interval: &Interval) -> Range<usize> {
     leaf.search(&interval.from).unwrap_or_else(|i| i)..leaf.search(&interval.to).unwrap_or_else(|i| i)

@@ -1,92 +1,168 @@
-//! Checkpoints of a tree.
+//! Versions of a tree: a checkpoint's, those that snapshots keep, and those that grow from them.
+//!
+//! Versions share nodes, changed ones too. So what one of them has let go of is not noted at the edit: it is what another has and
+//! it has not ([`Tree::written`], [`Frozen::written`]), compared at an instant at which none of them changes.
 
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
 
 use super::branch::Child;
 use super::node::{Body, Node};
-use super::{NodeCache, Tree, codec};
+use super::{Live, NodeCache, Tree, codec};
 use crate::limits::{NODE_WRITE_BYTES, TREE_LEVELS_MAX};
 use crate::types::Ptr;
 use crate::{Error, Result};
 
-/// A tree as it was at one instant, on its way to storage. Made by [`Tree::freeze`], ended by
-/// [`Tree::retire`].
-///
-/// Where it is dropped instead, its tree stays readable and editable but cannot be frozen again.
+/// Nodes in memory that have been written, and where. The key tells one node from another as long as a version refers to it.
+pub type Written = HashMap<usize, Ptr>;
+
+/// A tree as it was at one instant, on its way to storage. Made by [`Tree::freeze`].
 pub struct Frozen {
     root: Option<Child>,
     cache: Arc<NodeCache>,
-    identity: Arc<()>,
     footprint_bytes: u64,
 }
 
+/// What [`Tree::settle`] has made of nodes that several versions share: the node before (so that its place in memory is not used
+/// anew meanwhile), what it became, and what was counted below it.
+#[derive(Default)]
+pub struct Settling {
+    made: HashMap<usize, (Arc<Node>, Child, Vec<Ptr>)>,
+}
+
 impl Tree {
-    /// The tree as of now, in constant time.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if the previous one has not been retired.
-    pub fn freeze(&self) -> Result<Frozen> {
-        let mut writer = self.writer.lock();
-        if writer.outstanding.is_some() {
-            return Err(Error::Invalid("the tree's previous checkpoint is not finished".into()));
-        }
-        let identity = Arc::new(());
-        writer.outstanding = Some(Arc::clone(&identity));
+    /// The tree as of now, in constant time, to be written.
+    pub fn freeze(&self) -> Frozen {
+        let _writer = self.writer.lock();
         let root = self.live.read().root.clone();
         let footprint_bytes = self.dirty_bytes.swap(0, Ordering::Relaxed);
         self.frozen_bytes.store(footprint_bytes, Ordering::Relaxed);
-        Ok(Frozen { root, cache: Arc::clone(&self.cache), identity, footprint_bytes })
+        Frozen { root, cache: Arc::clone(&self.cache), footprint_bytes }
     }
 
-    /// Ends a checkpoint, after it has become durable: its nodes become clean. `freed` gets those that the
-    /// live tree has let go of in the meantime.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] for a `frozen` of another tree, or one that has not been persisted; nothing is
-    /// changed then.
-    pub fn retire(&self, frozen: Frozen, freed: &mut Vec<Ptr>) -> Result<()> {
-        let mut writer = self.writer.lock();
-        if !writer.outstanding.as_ref().is_some_and(|identity| Arc::ptr_eq(identity, &frozen.identity)) {
-            return Err(Error::Invalid("a checkpoint was to be finished that is not this tree's".into()));
+    /// Another tree with the same content, in constant time. The two share nodes until one of them changes them.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        let _writer = self.writer.lock();
+        let root = self.live.read().root.clone();
+        self.with_root(root)
+    }
+
+    /// Takes the content of `other`, in constant time, and returns what it had as a tree of its own.
+    #[must_use]
+    pub fn replace(&self, other: &Self) -> Self {
+        let root = other.fork().live.into_inner().root;
+        let _writer = self.writer.lock();
+        let before = std::mem::replace(&mut self.live.write().root, root);
+        let tree = self.with_root(before);
+        tree.dirty_bytes.store(self.dirty_bytes.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        tree
+    }
+
+    fn with_root(&self, root: Option<Child>) -> Self {
+        Self {
+            live: RwLock::new(Live { root }),
+            writer: Mutex::default(),
+            store: Arc::clone(&self.store),
+            cache: Arc::clone(&self.cache),
+            shape: self.shape,
+            dirty_bytes: AtomicU64::new(0),
+            frozen_bytes: AtomicU64::new(0),
         }
-        frozen.root()?;
+    }
+
+    /// Where the tree's root is stored, `None` for an empty tree; nothing if nodes of it are not stored or not settled.
+    pub fn stored_root(&self) -> Option<Option<Ptr>> {
+        match &self.live.read().root {
+            None => Some(None),
+            Some(Child::Clean { len_bytes, addr }) => Some(Some(Ptr { addr: *addr, len_bytes: *len_bytes })),
+            Some(Child::Dirty(_)) => None,
+        }
+    }
+
+    /// The nodes in memory that have been written and not been settled.
+    pub fn written(&self) -> Written {
+        let mut found = Written::new();
+        if let Some(root) = &self.live.read().root {
+            collect_written(root, &mut found);
+        }
+        found
+    }
+
+    /// Makes references to nodes that have been written clean ones, and returns these nodes. `settling` is the same for all
+    /// versions that may share nodes; none of them may change between the first and the last.
+    pub fn settle(&self, settling: &mut Settling) -> Vec<Ptr> {
+        let _writer = self.writer.lock();
+        let mut settled = Vec::new();
         if let Some(root) = &mut self.live.write().root {
-            settle(root);
+            settle(root, settling, &mut settled);
         }
-        let Frozen { root, .. } = frozen;
-        if let Some(root) = root {
-            free_superseded(&root, freed);
-        }
-        writer.outstanding = None;
         self.frozen_bytes.store(0, Ordering::Relaxed);
-        Ok(())
+        settled
     }
 }
 
-/// Makes references to frozen nodes, all of which have been written, clean ones.
-fn settle(child: &mut Child) {
+/// Takes the address of a node for its name.
+fn name(node: &Arc<Node>) -> usize {
+    Arc::as_ptr(node) as usize
+}
+
+fn collect_written(child: &Child, found: &mut Written) {
+    let Child::Dirty(node) = child else { return };
+    if let Some(ptr) = node.written()
+        && found.insert(name(node), ptr).is_some()
+    {
+        return;
+    }
+    if let Body::Branch(branch) = node.body() {
+        branch.children().iter().for_each(|child| collect_written(child, found));
+    }
+}
+
+/// Reports the written nodes from `child` down, all of which become clean with it.
+fn collect_ptrs(child: &Child, found: &mut Vec<Ptr>) {
+    let Child::Dirty(node) = child else { return };
+    found.extend(node.written());
+    if let Body::Branch(branch) = node.body() {
+        branch.children().iter().for_each(|child| collect_ptrs(child, found));
+    }
+}
+
+fn settle(child: &mut Child, settling: &mut Settling, settled: &mut Vec<Ptr>) {
     let Child::Dirty(node) = child else { return };
     if let Some(ptr) = node.written() {
+        collect_ptrs(child, settled);
         *child = Child::clean(ptr);
-    } else if let Some(node) = Arc::get_mut(node)
-        && let Body::Branch(branch) = node.body_mut()
-    {
-        branch.children_mut().iter_mut().for_each(settle);
+        return;
     }
-}
-
-/// Reports the nodes that the live tree has let go of. What is below a node that it still refers to it refers
-/// to as well.
-fn free_superseded(child: &Child, freed: &mut Vec<Ptr>) {
-    if let Child::Dirty(node) = child
-        && node.is_superseded()
-    {
-        freed.extend(node.written());
-        if let Body::Branch(branch) = node.body() {
-            branch.children().iter().for_each(|child| free_superseded(child, freed));
+    if let Some(node) = Arc::get_mut(node) {
+        if let Body::Branch(branch) = node.body_mut() {
+            branch.children_mut().iter_mut().for_each(|child| settle(child, settling, settled));
         }
+        return;
     }
+    // Several versions refer to this node: all of them get the same new one.
+    if !matches!(node.body(), Body::Branch(_)) {
+        return;
+    }
+    let (old, key) = (Arc::clone(node), name(node));
+    if let Some((_, made, below)) = settling.made.get(&key) {
+        settled.extend_from_slice(below);
+        *child = made.clone();
+        return;
+    }
+    let mut copy = Node::clone(node);
+    let mut below = Vec::new();
+    if let Body::Branch(branch) = copy.body_mut() {
+        branch.children_mut().iter_mut().for_each(|child| settle(child, settling, &mut below));
+    }
+    let made = if below.is_empty() { Child::Dirty(Arc::clone(&old)) } else { Child::dirty(copy) };
+    settled.extend_from_slice(&below);
+    settling.made.insert(key, (old, made.clone(), below));
+    *child = made;
 }
 
 /// All nodes below `child` that are to be written, by level.
@@ -171,9 +247,13 @@ impl Frozen {
         root.stored_ptr().map(Some).ok_or_else(unwritten)
     }
 
-    #[cfg(test)]
-    pub(super) fn root_child(&self) -> Option<&Child> {
-        self.root.as_ref()
+    /// The nodes of it that were in memory when it was frozen and have been written.
+    pub fn written(&self) -> Written {
+        let mut found = Written::new();
+        if let Some(root) = &self.root {
+            collect_written(root, &mut found);
+        }
+        found
     }
 
     /// Memory that the frozen nodes took when they were frozen, in bytes.

@@ -3,16 +3,16 @@
 //! # Life of a node
 //!
 //! ```text
-//!             apply                freeze              persist, retire
-//!   clean  ----------->  changed  -------->  frozen  ------------------>  clean
-//!     |                     |                   |
-//!     | apply: `freed`      | apply: gone       | apply: superseded; retire: `freed`
+//!             apply                freeze, fork         persist                settle
+//!   clean  ----------->  changed  ------------->  shared  ------->  written  ---------->  clean
+//!     |                     |                        |                 |
+//!     | apply: `freed`      | apply: gone            | apply: a version lets go of it; told by comparing versions
 //! ```
 //!
 //! *Clean* nodes are stored; a tree refers to them by [`Ptr`] and finds them in the [`NodeCache`], or loads
 //! them. *Changed* nodes exist in memory only and belong to one tree, which edits them in place.
-//! [`Tree::freeze`] turns all changed nodes into *frozen* ones, in no time: from then on two references lead
-//! to the root, the tree's and the [`Frozen`]'s, and whoever comes from a shared node finds its children
+//! [`Tree::freeze`] and [`Tree::fork`] make all changed nodes *shared*, in no time: from then on two references lead
+//! to the root, the tree's and the other version's, and whoever comes from a shared node finds its children
 //! shared. An edit of a shared node copies it first.
 //!
 //! # Invariants
@@ -20,14 +20,15 @@
 //! 1. A node is edited in place only if a single reference leads to it and it has not been written
 //!    (`Editor::own`). References to changed nodes are copied only by `freeze`, or while the writers' lock is
 //!    held.
-//! 2. Clean nodes have clean descendants only; frozen nodes frozen and clean ones (`Node::settled`, invariant
+//! 2. Clean nodes have clean descendants only; written nodes written and clean ones (`Node::settled`, invariant
 //!    1).
-//! 3. Each stored node that the live tree stops referring to goes to `freed` once: a clean one at once
-//!    (`Editor::own`, `Editor::take`, `Editor::discard`), a frozen one when it is retired (`Tree::retire`).
+//! 3. Each stored node that a tree stops referring to is told of once: a clean one goes to `freed` at once
+//!    (`Editor::own`, `Editor::take`, `Editor::discard`), a written one is in [`Tree::written`] of another version and not in
+//!    its own, before the versions that have it are settled ([`Tree::settle`]).
 //! 4. Each value that is overwritten or deleted is reported once (`Editor`).
 //! 5. Keys of a node lie within the separators around it in its parent; the level falls by one with each step
 //!    down. Checked when a node is loaded (`read::Want`), because stored bytes are not trusted.
-//! 6. No lock that readers need is held during I/O. Writers (`apply`, `freeze`, `retire`) exclude each other
+//! 6. No lock that readers need is held during I/O. Writers (`apply`, `freeze`, `settle`, ...) exclude each other
 //!    by a lock of their own, during which they do I/O; so the tree does not change between the loading of
 //!    what an edit needs and the edit.
 
@@ -51,6 +52,7 @@ pub mod fuzzing;
 mod leaf;
 mod node;
 mod read;
+mod reap;
 mod values;
 mod varint;
 mod visit;
@@ -60,7 +62,8 @@ mod tests;
 
 pub use cache::{CacheStats, NodeCache};
 pub use edit::Applied;
-pub use frozen::Frozen;
+pub use frozen::{Frozen, Settling, Written};
+pub use reap::{Reaped, reap};
 pub use visit::{Visit, visit};
 
 use branch::Child;
@@ -99,12 +102,12 @@ pub trait NodeStore: Send + Sync {
 pub struct Tree {
     live: RwLock<Live>,
     /// Serialises writers; taken before `live`.
-    writer: Mutex<Writer>,
+    writer: Mutex<()>,
     store: Arc<dyn NodeStore>,
     cache: Arc<NodeCache>,
     shape: Shape,
     dirty_bytes: AtomicU64,
-    /// Those of the [`Frozen`] that still has to be retired.
+    /// Those of the last [`Frozen`], until [`Tree::settle`].
     frozen_bytes: AtomicU64,
 }
 
@@ -112,12 +115,6 @@ pub struct Tree {
 struct Live {
     /// `None`: no entries.
     root: Option<Child>,
-}
-
-#[derive(Default)]
-struct Writer {
-    /// Identifies the [`Frozen`] that still has to be retired.
-    outstanding: Option<Arc<()>>,
 }
 
 impl Tree {

@@ -134,7 +134,7 @@ fn a_failed_checkpoint_goes_on_where_it_stopped() {
     let store = Arc::new(MemStore::default());
     let tree = tree_with(&store, None, 1 << 20, SMALL);
     apply(&tree, (0..3000).map(|n| Edit::Put(Key::page(1, n), page(n))).collect());
-    let mut frozen = tree.freeze().unwrap();
+    let mut frozen = tree.freeze();
     let mut calls = 0;
     let error = frozen.persist(&mut |nodes| {
         calls += 1;
@@ -145,7 +145,7 @@ fn a_failed_checkpoint_goes_on_where_it_stopped() {
     let written = store.live().len();
     assert!(written > 0);
     let root = frozen.persist(&mut |nodes| store.write(nodes)).unwrap();
-    tree.retire(frozen, &mut Vec::new()).unwrap();
+    retire(&tree, frozen, &mut Vec::new());
     let mut nodes = 0;
     visit(root, &*store, &mut |visit| {
         nodes += usize::from(matches!(visit, Visit::Node { .. }));
@@ -166,6 +166,6 @@ fn frozen_count(tree: &Tree, pages: u64) -> bool {
 fn a_wrong_number_of_addresses_is_refused() {
     let tree = tree_with(&Arc::new(MemStore::default()), None, 1 << 20, SMALL);
     apply(&tree, vec![Edit::Put(Key::page(1, 1), page(1))]);
-    let mut frozen = tree.freeze().unwrap();
+    let mut frozen = tree.freeze();
     assert!(matches!(frozen.persist(&mut |_| Ok(Vec::new())), Err(Error::Invalid(_))));
 }

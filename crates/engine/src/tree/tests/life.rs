@@ -117,26 +117,96 @@ fn an_unchanged_tree_writes_nothing() {
     assert_eq!(checkpoint(&tree, &store), None);
     apply(&tree, put_pages(1, 0..10_000));
     let root = checkpoint(&tree, &store);
-    let mut frozen = tree.freeze().unwrap();
+    let mut frozen = tree.freeze();
     assert_eq!(frozen.persist(&mut |_| panic!("nothing changed")).unwrap(), root);
-    tree.retire(frozen, &mut Vec::new()).unwrap();
+    retire(&tree, frozen, &mut Vec::new());
     // neither does deleting what is not there
     apply(&tree, vec![Edit::Delete(Key::page(7, 7)), Edit::DeleteRange(Key::page(3, 0), Key::page(4, 0))]);
     assert_eq!(tree.dirty_bytes(), 0);
 }
 
+/// Versions go their own ways; what each has let go of is found by comparing them, and nothing twice.
 #[test]
-fn checkpoints_are_told_apart() {
+fn forks_share_what_neither_has_changed() {
     let store = Arc::new(MemStore::default());
-    let (a, b) =
-        (tree_with(&store, None, 1 << 20, Shape::STORED), tree_with(&store, None, 1 << 20, Shape::STORED));
-    apply(&a, put_pages(1, 0..10));
-    apply(&b, put_pages(1, 0..10));
-    let (of_a, mut of_b) = (a.freeze().unwrap(), b.freeze().unwrap());
-    assert!(a.freeze().is_err());
-    of_b.persist(&mut |nodes| store.write(nodes)).unwrap();
-    assert!(a.retire(of_b, &mut Vec::new()).is_err(), "of another tree");
-    assert!(a.retire(of_a, &mut Vec::new()).is_err(), "not persisted");
+    let tree = tree_with(&store, None, 1 << 20, Shape::STORED);
+    apply(&tree, put_pages(1, 0..20_000));
+    let fork = tree.fork();
+    // of an unstored tree: both share changed nodes
+    apply(&tree, put_pages(1, 100..101));
+    let clone = fork.fork();
+    apply(&clone, vec![Edit::Put(Key::page(1, 19_000), page(3))]);
+    let (mut first, mut second) = (fork.freeze(), tree.freeze());
+    first.persist(&mut |nodes| store.write(nodes)).unwrap();
+    let all = store.live().len();
+    second.persist(&mut |nodes| store.write(nodes)).unwrap();
+    assert_eq!(store.live().len() - all, 2, "a leaf and the root are the tree's own");
+    // taken while the two were written, and not stored itself
+    let late = tree.fork();
+    apply(&tree, vec![Edit::Put(Key::page(1, 10_000), page(4))]);
+    apply(&late, vec![]);
+    let versions = [&fork, &tree, &clone, &late];
+    let written: Vec<Written> = versions.iter().map(|tree| tree.written()).collect();
+    let missing =
+        |a: usize, b: usize| written[a].keys().filter(|node| !written[b].contains_key(node)).count();
+    assert_eq!((missing(0, 2), missing(3, 1), missing(1, 3)), (2, 2, 0));
+    drop((first, second));
+    let mut settling = Settling::default();
+    let settled: Vec<usize> = versions.iter().map(|tree| tree.settle(&mut settling).len()).collect();
+    assert_eq!(settled, written.iter().map(Written::len).collect::<Vec<_>>());
+    assert!(versions.iter().all(|tree| tree.written().is_empty()));
+    assert!(fork.stored_root().is_some() && late.stored_root().is_some() && tree.stored_root().is_none());
+    let at = |tree: &Tree, n| tree.get(&Key::page(1, n)).unwrap();
+    assert_eq!(at(&clone, 19_000), Some(page(3)));
+    assert_eq!(
+        [&fork, &tree, &late].map(|tree| at(tree, 19_000)),
+        [const { 19_000 }; 3].map(|n| Some(page(n)))
+    );
+    assert_eq!([&tree, &late].map(|tree| at(tree, 10_000)), [Some(page(4)), Some(page(10_000))]);
+    // a rollback: the tree takes the fork's content and leaves its own
+    let before = tree.replace(&fork);
+    assert_eq!((at(&tree, 10_000), at(&before, 10_000)), (Some(page(10_000)), Some(page(4))));
+    assert_eq!((tree.dirty_bytes(), tree.stored_root()), (0, fork.stored_root()));
+}
+
+/// Whatever the steps are, each node and page above the bound is told once, and a branch after all below it.
+#[test]
+fn a_tree_is_reaped_in_steps() {
+    let store = Arc::new(MemStore::default());
+    let tree = tree_with(&store, None, 1 << 20, Shape { leaf_bytes: 300, fanout: 5 });
+    apply(&tree, put_pages(1, 0..3_000));
+    let first = checkpoint(&tree, &store);
+    let bound = 1 + store.live().last().unwrap().raw();
+    apply(&tree, (0..5).map(|n| Edit::Put(Key::page(1, n * 570), page(n))).collect());
+    let second = checkpoint(&tree, &store);
+    let all = |root, bound, limit| {
+        let (mut nodes, mut pages, mut from, mut steps) = (Vec::new(), Vec::new(), None, 0);
+        loop {
+            let step = reap(root, &*store, from, bound, limit);
+            assert!(step.unreadable.is_empty());
+            nodes.extend(step.nodes);
+            pages.extend(step.pages);
+            (from, steps) = (step.next, steps + 1);
+            if from.is_none() {
+                return (nodes, pages, steps);
+            }
+        }
+    };
+    let (nodes, pages, steps) = all(first, 0, usize::MAX);
+    let unique: BTreeSet<Addr> = nodes.iter().map(|ptr| ptr.addr).collect();
+    assert_eq!((nodes.len(), pages.len(), steps), (unique.len(), 3_000, 1));
+    assert_eq!(nodes.last().copied(), first);
+    for limit in [1, 7, 100, 1000] {
+        let (again, pages, steps) = all(first, 0, limit);
+        assert!(again == nodes && pages.len() == 3_000 && steps > 2, "{limit}");
+    }
+    let (fresh, ..) = all(second, bound, 1);
+    let kept: BTreeSet<Addr> = all(second, 0, 1).0.iter().map(|ptr| ptr.addr).collect();
+    let expected: Vec<Addr> = kept.difference(&unique).copied().collect();
+    let mut fresh: Vec<Addr> = fresh.iter().map(|ptr| ptr.addr).collect();
+    fresh.sort_unstable();
+    assert!(fresh == expected && !fresh.is_empty() && fresh.len() < nodes.len() / 2);
+    assert!(all(None, 0, 1).0.is_empty());
 }
 
 /// Writers replace whole runs of pages in one call; no reader ever sees half of one, and checkpoints go on
@@ -170,13 +240,13 @@ fn readers_see_whole_changes() {
         let mut garbage: Vec<Ptr> = Vec::new();
         for v in 1..60 {
             let freed = apply(&tree, version(v));
-            let mut frozen = tree.freeze().unwrap();
+            let mut frozen = tree.freeze();
             garbage.extend(freed);
             if v % 2 == 0 {
                 garbage.extend(apply(&tree, version(v + 1000)));
             }
             frozen.persist(&mut |nodes| store.write(nodes)).unwrap();
-            tree.retire(frozen, &mut garbage).unwrap();
+            retire(&tree, frozen, &mut garbage);
             // freed records go away under the readers' hands
             store.free(&std::mem::take(&mut garbage));
         }

@@ -84,9 +84,18 @@ pub(super) fn apply(tree: &Tree, edits: Vec<Edit>) -> Vec<Ptr> {
 }
 
 pub(super) fn checkpoint(tree: &Tree, store: &MemStore) -> Option<Ptr> {
-    let mut frozen = tree.freeze().unwrap();
+    let mut frozen = tree.freeze();
     let root = frozen.persist(&mut |nodes| store.write(nodes)).unwrap();
-    let mut freed = Vec::new();
-    tree.retire(frozen, &mut freed).unwrap();
+    retire(tree, frozen, &mut Vec::new());
     root
+}
+
+/// Ends a checkpoint of a tree without other versions.
+pub(super) fn retire(tree: &Tree, frozen: Frozen, freed: &mut Vec<Ptr>) {
+    let kept = tree.written();
+    freed.extend(
+        frozen.written().into_iter().filter(|(node, _)| !kept.contains_key(node)).map(|(_, ptr)| ptr),
+    );
+    drop(frozen);
+    tree.settle(&mut Settling::default());
 }

@@ -88,9 +88,9 @@ impl World {
         match step {
             Step::Apply(edits) => self.apply(edits),
             Step::Freeze if self.frozen.is_none() => {
-                self.frozen = Some((self.tree.freeze().unwrap(), self.model.clone(), self.freed.len()));
+                self.frozen = Some((self.tree.freeze(), self.model.clone(), self.freed.len()));
             }
-            Step::Freeze => assert!(self.tree.freeze().is_err()),
+            Step::Freeze => {}
             Step::Persist => {
                 let Some((frozen, ..)) = &mut self.frozen else { return };
                 let store = &self.store;
@@ -136,7 +136,7 @@ impl World {
         // what was freed before the freeze no checkpoint refers to any more
         self.store.free(&self.freed[..freed_before]);
         self.freed.drain(..freed_before);
-        self.tree.retire(frozen, &mut self.freed).unwrap();
+        retire(&self.tree, frozen, &mut self.freed);
     }
 
     fn reopen(&mut self) {
@@ -180,11 +180,14 @@ impl World {
         for ptr in &self.freed {
             assert!(accounted.remove(&ptr.addr), "{ptr:?} freed twice");
         }
-        if let Some((frozen, ..)) = &self.frozen
-            && let Some(root) = &frozen.root_child()
-        {
-            // written by the checkpoint, let go of by the live tree, not yet reported
-            superseded(root, &mut accounted);
+        if let Some((frozen, ..)) = &self.frozen {
+            // written by the checkpoint, let go of by the live tree, not yet told of
+            let kept = self.tree.written();
+            for (node, ptr) in frozen.written() {
+                if !kept.contains_key(&node) {
+                    accounted.remove(&ptr.addr);
+                }
+            }
         }
         assert_eq!(
             stored, accounted,
@@ -227,19 +230,6 @@ impl World {
         })
         .unwrap();
         assert_eq!(entries, self.durable.1.clone().into_iter().collect::<Vec<_>>());
-    }
-}
-
-fn superseded(child: &Child, accounted: &mut BTreeSet<Addr>) {
-    if let Child::Dirty(node) = child
-        && node.is_superseded()
-    {
-        if let Some(ptr) = node.written() {
-            assert!(accounted.remove(&ptr.addr));
-        }
-        if let Body::Branch(branch) = node.body() {
-            branch.children().iter().for_each(|child| superseded(child, accounted));
-        }
     }
 }
 

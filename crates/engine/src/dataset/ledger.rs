@@ -1,0 +1,134 @@
+//! What a version of a dataset holds, and what becomes of records that it lets go of.
+//!
+//! - L2: a record that a tree refers to is in the tree of a snapshot before it if and only if it is older than the snapshot:
+//!   records enter a tree by their birth alone. Pages are older if their address is below where the log stood when the
+//!   snapshot was made. Nodes are written later, by checkpoints: those of a snapshot before those that only later versions
+//!   have, so that they have a bound of their own. Until a checkpoint has written it, a snapshot holds all stored nodes.
+//! - L3: `page_bytes` and `node_bytes` are what the stored records of the tree take, each counted once, and `fresh_bytes` what
+//!   those take that the snapshot before does not have.
+
+use super::dead::{DeadList, space_of};
+use super::live::LiveDataset;
+use crate::{Addr, Ptr, Result};
+
+/// What a record is to a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// A page of an object.
+    Page,
+    /// A node of the tree.
+    Node,
+}
+
+/// A snapshot that a dataset grows from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its number.
+    pub id: u64,
+    /// Raw address from which on pages are younger.
+    pub bound: u64,
+    /// The same for nodes; `None` before a checkpoint has written those of the snapshot.
+    pub node_bound: Option<u64>,
+}
+
+impl Holder {
+    /// Whether the snapshot is older than a record.
+    pub fn precedes(&self, part: Part, addr: Addr) -> bool {
+        match part {
+            Part::Page => self.bound <= addr.raw(),
+            Part::Node => self.node_bound.is_some_and(|bound| bound <= addr.raw()),
+        }
+    }
+}
+
+/// Accounts of a version.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    /// The snapshots that it grows from, oldest first; of datasets alone.
+    pub holders: Vec<Holder>,
+    /// Space of pages.
+    pub page_bytes: u64,
+    /// Space of nodes.
+    pub node_bytes: u64,
+    /// Space of records that the snapshot before does not have.
+    pub fresh_bytes: u64,
+    /// What was let go of since the snapshot before, and is held by it.
+    pub dead: DeadList,
+}
+
+impl Ledger {
+    /// Whether the newest snapshot has a record of the tree.
+    pub fn holds(&self, part: Part, addr: Addr) -> bool {
+        self.holders.last().is_some_and(|newest| !newest.precedes(part, addr))
+    }
+
+    /// The newest snapshot that is older than a record; 0 if none is.
+    pub fn birth(&self, part: Part, addr: Addr) -> u64 {
+        let older = self.holders.partition_point(|holder| holder.precedes(part, addr));
+        older.checked_sub(1).and_then(|at| self.holders.get(at)).map_or(0, |holder| holder.id)
+    }
+
+    fn counter(&mut self, part: Part) -> &mut u64 {
+        match part {
+            Part::Page => &mut self.page_bytes,
+            Part::Node => &mut self.node_bytes,
+        }
+    }
+
+    /// Records of the tree that were just stored.
+    pub fn born<'a>(&mut self, part: Part, ptrs: impl Iterator<Item = &'a Ptr>) {
+        let bytes: u64 = ptrs.map(space_of).sum();
+        *self.counter(part) += bytes;
+        self.fresh_bytes += bytes;
+    }
+
+    /// Pages that no snapshot has were coded again: they take so many bytes less.
+    pub fn shortened(&mut self, bytes: i64) {
+        self.page_bytes = self.page_bytes.saturating_add_signed(-bytes);
+        self.fresh_bytes = self.fresh_bytes.saturating_add_signed(-bytes);
+    }
+
+    /// Records that the tree refers to no more. Those that nothing refers to are added to `dying`. True: a block of the dead list
+    /// is full.
+    fn let_go(&mut self, part: Part, ptrs: &[Ptr], dying: &mut Vec<Ptr>) -> bool {
+        let mut full = false;
+        for ptr in ptrs {
+            let bytes = space_of(ptr);
+            let counter = self.counter(part);
+            *counter = counter.saturating_sub(bytes);
+            if self.holds(part, ptr.addr) {
+                full |= self.dead.push(self.birth(part, ptr.addr), *ptr);
+            } else {
+                self.fresh_bytes = self.fresh_bytes.saturating_sub(bytes);
+                dying.push(*ptr);
+            }
+        }
+        full
+    }
+}
+
+impl LiveDataset {
+    /// Records that the tree refers to no more: they are dead, unless a snapshot has them.
+    pub(super) fn let_go(&self, part: Part, ptrs: &[Ptr]) -> Result<()> {
+        if ptrs.is_empty() {
+            return Ok(());
+        }
+        let mut dying = Vec::with_capacity(ptrs.len());
+        let mut ledger = self.ledger.lock();
+        let full = ledger.let_go(part, ptrs, &mut dying);
+        if let (true, Some(blocks)) = (full, &self.blocks) {
+            ledger.dead.flush(blocks)?;
+        }
+        drop(ledger);
+        match part {
+            Part::Page => self.shared.free_pages(&dying),
+            Part::Node => self.shared.segments.mark_dead(&dying),
+        }
+        Ok(())
+    }
+
+    /// A copy of the accounts.
+    pub fn accounts(&self) -> Ledger {
+        self.ledger.lock().clone()
+    }
+}

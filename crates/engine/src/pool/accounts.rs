@@ -1,0 +1,176 @@
+//! What datasets and snapshots hold, and what destroying them frees. All of it follows from sums that are kept (L1, L3), so it is
+//! exact for what is stored, and asked for without reading anything but a catalogue in memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Pool;
+use super::catalogue::{Catalogue, Version};
+use crate::{Error, Result};
+
+/// A dataset or snapshot and what it holds, in stored bytes of all its records, metadata counted.
+#[derive(Clone, Debug, Default)]
+pub struct Listed {
+    /// Below the pool: `dataset`, or `dataset@snapshot`; empty for the pool's own dataset.
+    pub path: String,
+    /// Its number, never used twice.
+    pub id: u64,
+    /// Whether it is a snapshot.
+    pub is_snapshot: bool,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// The snapshot that a clone began as.
+    pub origin: Option<String>,
+    /// Clones of a snapshot.
+    pub clones: Vec<String>,
+    /// Holds of a snapshot, with seconds since 1970.
+    pub holds: BTreeMap<String, u64>,
+    /// Properties that are set on it.
+    pub properties: BTreeMap<String, String>,
+    /// All that it refers to.
+    pub referenced_bytes: u64,
+    /// Uncompressed bytes of its pages.
+    pub logical_bytes: u64,
+    /// A dataset: what it and its snapshots hold and no other dataset does. A snapshot: what destroying it alone frees.
+    pub used_bytes: u64,
+    /// A dataset: what its snapshots hold and it does not. A snapshot: 0.
+    pub snapshots_bytes: u64,
+    /// What was written since the snapshot before, and is still there.
+    pub written_bytes: u64,
+}
+
+impl Catalogue {
+    fn fresh(&self, id: u64) -> u64 {
+        self.versions.get(&id).map_or(0, |version| version.data.ledger.lock().fresh_bytes)
+    }
+
+    /// What becomes free when these go. [`Error::Busy`] if more than one other version grows from a group of them.
+    pub(super) fn freed(&self, ids: &BTreeSet<u64>) -> Result<u64> {
+        let prev = |id: u64| self.versions.get(&id).map_or(0, |version| version.prev);
+        let mut total = 0;
+        for first in ids.iter().filter(|id| !ids.contains(&prev(**id))) {
+            // Each record of the group that was born after `before` is new in exactly one of them.
+            let before = prev(*first);
+            let mut stays = Vec::new();
+            let mut group = vec![*first];
+            while let Some(id) = group.pop() {
+                total += self.fresh(id);
+                if self.holder(id).is_some() {
+                    let (gone, kept): (Vec<u64>, Vec<u64>) =
+                        self.successors(id).into_iter().partition(|next| ids.contains(next));
+                    group.extend(gone);
+                    stays.extend(kept);
+                }
+            }
+            match stays[..] {
+                [] => {}
+                [next] => total = total.saturating_sub(self.kept(next, before)),
+                _ => {
+                    let path = self.path(*first);
+                    return Err(Error::Busy(format!("'{path}' has clones, which keep what it has")));
+                }
+            }
+        }
+        Ok(total)
+    }
+
+    /// What a version has of those that it grows from, down to snapshot `before`, that was born after that.
+    fn kept(&self, id: u64, before: u64) -> u64 {
+        let gone = |id: u64| {
+            self.versions.get(&id).map_or(0, |version| version.data.ledger.lock().dead.bytes_from(before))
+        };
+        let prev = |id: u64| self.versions.get(&id).map_or(0, |version| version.prev);
+        let (mut at, mut kept, mut lost) = (prev(id), 0, gone(id));
+        while at != before && self.versions.contains_key(&at) {
+            kept += self.fresh(at);
+            lost += gone(at);
+            at = prev(at);
+        }
+        kept.saturating_sub(lost)
+    }
+
+    fn listed(&self, id: u64) -> Result<Listed> {
+        let version = self.get(id)?;
+        let (referenced_bytes, written_bytes) = {
+            let ledger = version.data.ledger.lock();
+            (ledger.page_bytes + ledger.node_bytes, ledger.fresh_bytes)
+        };
+        let mut listed = Listed {
+            path: self.path(id),
+            id,
+            is_snapshot: version.snapshot_of().is_some(),
+            created: version.created,
+            holds: version.holds.clone(),
+            properties: version.properties.clone(),
+            referenced_bytes,
+            logical_bytes: version.data.totals()?.0,
+            written_bytes,
+            ..Listed::default()
+        };
+        match version.snapshot_of() {
+            Some(of) => {
+                let foreign = |next: &u64| {
+                    self.versions
+                        .get(next)
+                        .is_some_and(|next_of| next_of.snapshot_of().unwrap_or(*next) != of)
+                };
+                let clones = self.successors(id).into_iter().filter(foreign);
+                // A clone is told by its dataset, also where snapshots of it come first.
+                let dataset =
+                    |next: u64| self.versions.get(&next).and_then(Version::snapshot_of).unwrap_or(next);
+                listed.clones = clones.map(|next| self.path(dataset(next))).collect();
+                // With clones nothing is its own: they have what it has, or will not let it go.
+                listed.used_bytes = self.freed(&BTreeSet::from([id])).unwrap_or(0);
+            }
+            None => {
+                let origin = self.origin(id);
+                listed.origin = origin.map(|origin| self.path(origin));
+                let since = origin.unwrap_or(0);
+                for at in self.snapshots(id).into_iter().chain([id]) {
+                    listed.used_bytes += self.fresh(at);
+                    let dead = self.get(at)?.data.ledger.lock().dead.bytes_from(since);
+                    listed.snapshots_bytes += dead;
+                }
+            }
+        }
+        Ok(listed)
+    }
+}
+
+impl Pool {
+    /// All datasets and snapshots, by path.
+    ///
+    /// # Errors
+    /// Of reading trees.
+    pub fn list(&self) -> Result<Vec<Listed>> {
+        let catalogue = self.catalogue.read();
+        let mut found: Vec<Listed> =
+            catalogue.versions.keys().map(|id| catalogue.listed(*id)).collect::<Result<_>>()?;
+        found.sort_by(|a, b| {
+            (a.path.split('@').next(), a.is_snapshot, a.id).cmp(&(
+                b.path.split('@').next(),
+                b.is_snapshot,
+                b.id,
+            ))
+        });
+        Ok(found)
+    }
+
+    /// What is known of one dataset or snapshot.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; of reading trees.
+    pub fn listed(&self, path: &str) -> Result<Listed> {
+        let catalogue = self.catalogue.read();
+        catalogue.listed(catalogue.find(path)?)
+    }
+
+    /// Stored bytes that become free when these snapshots and datasets are destroyed together: exact for what is stored by now.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Busy`] if one of the snapshots has a clone that stays.
+    pub fn freed_by_destroying(&self, paths: &[&str]) -> Result<u64> {
+        let catalogue = self.catalogue.read();
+        let ids: BTreeSet<u64> = paths.iter().map(|path| catalogue.find(path)).collect::<Result<_>>()?;
+        catalogue.freed(&ids)
+    }
+}

@@ -1,0 +1,547 @@
+//! The datasets and snapshots of an open pool, and the deeds that change them.
+//!
+//! - C1: the versions that grow from a snapshot name it as `prev`. A snapshot is destroyed only while one version does.
+//! - C2: the catalogue changes with the log's lock held and the gate closed, by a deed that is in the log; but for what
+//!   checkpoints find out (where a version is stored) and what is worked off of `dying`.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::image::{Image, Kept, VersionImage};
+use crate::dataset::redo::Deed;
+use crate::dataset::{Blocks, Bucket, Holder, Ledger, LiveDataset, Part, Shared};
+use crate::tree::{NodeCache, NodeStore, Tree};
+use crate::{Addr, Error, Key, Ptr, Result};
+
+/// What a version is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A dataset: changes.
+    Dataset,
+    /// A snapshot of the dataset `of`.
+    Snapshot {
+        /// Number of its dataset.
+        of: u64,
+        /// See [`Holder`].
+        bound: u64,
+        /// See [`Holder`].
+        node_bound: Option<u64>,
+    },
+}
+
+/// A dataset or snapshot.
+pub(super) struct Version {
+    pub(super) kind: Kind,
+    /// A dataset's path below the pool (empty: the pool's own); a snapshot's name within its dataset.
+    pub(super) name: String,
+    /// The snapshot before it; 0 for none.
+    pub(super) prev: u64,
+    /// Seconds since 1970.
+    pub(super) created: u64,
+    pub(super) properties: BTreeMap<String, String>,
+    /// Holds of a snapshot: tag, and seconds since 1970.
+    pub(super) holds: BTreeMap<String, u64>,
+    pub(super) data: Arc<LiveDataset>,
+}
+
+impl Version {
+    pub(super) fn snapshot_of(&self) -> Option<u64> {
+        match self.kind {
+            Kind::Snapshot { of, .. } => Some(of),
+            Kind::Dataset => None,
+        }
+    }
+}
+
+/// What was let go of as a whole, and is worked off in the background.
+pub(super) enum Dying {
+    /// Records to be freed, or (`held`) only to be forgotten, because a snapshot has them.
+    Records { bucket: Bucket, held: bool },
+    /// A tree: what is not older than these bounds, from the cursor on.
+    Tree { data: Arc<LiveDataset>, bound: u64, node_bound: u64, cursor: Option<Key> },
+}
+
+impl Dying {
+    /// The tree, if it is one.
+    pub(super) fn tree(&self) -> Option<&Tree> {
+        match self {
+            Self::Tree { data, .. } => Some(&data.tree),
+            Self::Records { .. } => None,
+        }
+    }
+}
+
+/// What versions are made of.
+pub(super) struct Parts {
+    pub(super) shared: Arc<Shared>,
+    pub(super) store: Arc<dyn NodeStore>,
+    pub(super) nodes: Arc<NodeCache>,
+    pub(super) blocks: Arc<Blocks>,
+}
+
+/// All datasets and snapshots, by number.
+pub(super) struct Catalogue {
+    pub(super) parts: Parts,
+    /// Number of the next dataset or snapshot.
+    pub(super) next_id: u64,
+    pub(super) versions: BTreeMap<u64, Version>,
+    pub(super) dying: VecDeque<Dying>,
+    /// While the log is replayed: a raw address above those of all nodes. A checkpoint's nodes may come after what is replayed.
+    pub(super) nodes_below: u64,
+}
+
+fn unknown(id: u64) -> Error {
+    Error::corrupt(format!("dataset or snapshot {id}"), "the catalogue does not have it")
+}
+
+impl Catalogue {
+    /// The catalogue of a stored image.
+    pub(super) fn load(image: &Image, parts: Parts) -> Result<Self> {
+        let mut catalogue = Self {
+            parts,
+            next_id: image.next_id,
+            versions: BTreeMap::new(),
+            dying: VecDeque::new(),
+            nodes_below: 0,
+        };
+        for (id, stored) in &image.versions {
+            let ledger = Ledger {
+                holders: Vec::new(),
+                page_bytes: stored.page_bytes,
+                node_bytes: stored.node_bytes,
+                fresh_bytes: stored.fresh_bytes,
+                dead: stored.dead.clone(),
+            };
+            let version = Version {
+                kind: stored.kind,
+                name: stored.name.clone(),
+                prev: stored.prev,
+                created: stored.created,
+                properties: stored.properties.clone(),
+                holds: stored.holds.clone(),
+                data: catalogue.dataset_of(*id, catalogue.tree(stored.root), ledger),
+            };
+            if version.snapshot_of().is_some() {
+                version.data.sealed.store(true, Ordering::Relaxed);
+            }
+            catalogue.versions.insert(*id, version);
+        }
+        for kept in &image.dying {
+            catalogue.dying.push_back(match kept.clone() {
+                Kept::Records { bucket, held } => Dying::Records { bucket, held },
+                Kept::Tree { root, bound, node_bound, cursor } => {
+                    let data = catalogue.dataset_of(0, catalogue.tree(root), Ledger::default());
+                    Dying::Tree { data, bound, node_bound, cursor }
+                }
+            });
+        }
+        catalogue.check_links()?;
+        for (id, version) in &catalogue.versions {
+            if version.kind == Kind::Dataset {
+                version.data.ledger.lock().holders = catalogue.lineage(*id);
+                version.data.count_shared_records()?;
+            }
+        }
+        Ok(catalogue)
+    }
+
+    /// What was read names only what there is, and what is older.
+    fn check_links(&self) -> Result<()> {
+        let snapshot =
+            |id: u64| self.versions.get(&id).is_some_and(|version| version.snapshot_of().is_some());
+        for (id, version) in &self.versions {
+            let prev = version.prev == 0 || (version.prev < self.next_id && snapshot(version.prev));
+            let older = version.snapshot_of().is_none() || version.prev < *id;
+            let of = version
+                .snapshot_of()
+                .is_none_or(|of| self.versions.get(&of).is_some_and(|dataset| dataset.kind == Kind::Dataset));
+            if *id == 0 || *id >= self.next_id || !(prev && older && of) {
+                return Err(Error::corrupt("catalogue of the pool", format!("version {id} is out of place")));
+            }
+        }
+        Ok(())
+    }
+
+    fn tree(&self, root: Option<Ptr>) -> Tree {
+        Tree::new(root, Arc::clone(&self.parts.store), Arc::clone(&self.parts.nodes))
+    }
+
+    fn dataset_of(&self, id: u64, tree: Tree, ledger: Ledger) -> Arc<LiveDataset> {
+        let blocks = Some(Arc::clone(&self.parts.blocks));
+        Arc::new(LiveDataset::new(id, tree, Arc::clone(&self.parts.shared), ledger, blocks))
+    }
+
+    pub(super) fn get(&self, id: u64) -> Result<&Version> {
+        self.versions.get(&id).ok_or_else(|| unknown(id))
+    }
+
+    fn get_mut(&mut self, id: u64) -> Result<&mut Version> {
+        self.versions.get_mut(&id).ok_or_else(|| unknown(id))
+    }
+
+    /// A dataset that an operation of the log changes.
+    pub(super) fn changing(&self, id: u64) -> Result<&LiveDataset> {
+        let version = self.get(id)?;
+        match version.kind {
+            Kind::Dataset => Ok(&version.data),
+            Kind::Snapshot { .. } => Err(Error::corrupt("log", format!("it changes snapshot {id}"))),
+        }
+    }
+
+    /// The datasets, by number.
+    pub(super) fn datasets(&self) -> impl Iterator<Item = (u64, &Version)> {
+        self.versions
+            .iter()
+            .filter(|(_, version)| version.kind == Kind::Dataset)
+            .map(|(id, version)| (*id, version))
+    }
+
+    /// The snapshots of a dataset, oldest first.
+    pub(super) fn snapshots(&self, dataset: u64) -> Vec<u64> {
+        let of = |version: &Version| version.snapshot_of() == Some(dataset);
+        self.versions.iter().filter(|(_, version)| of(version)).map(|(id, _)| *id).collect()
+    }
+
+    /// The versions that grow from a snapshot.
+    pub(super) fn successors(&self, snapshot: u64) -> Vec<u64> {
+        self.versions.iter().filter(|(_, version)| version.prev == snapshot).map(|(id, _)| *id).collect()
+    }
+
+    /// A snapshot as those that grow from it see it.
+    pub(super) fn holder(&self, id: u64) -> Option<Holder> {
+        match self.versions.get(&id)?.kind {
+            Kind::Snapshot { bound, node_bound, .. } => Some(Holder { id, bound, node_bound }),
+            Kind::Dataset => None,
+        }
+    }
+
+    /// The snapshots that a version grows from, oldest first.
+    fn lineage(&self, id: u64) -> Vec<Holder> {
+        let mut found = Vec::new();
+        let mut at = self.versions.get(&id).map_or(0, |version| version.prev);
+        while let Some(holder) = self.holder(at) {
+            found.push(holder);
+            at = self.versions.get(&at).map_or(0, |version| version.prev);
+        }
+        found.reverse();
+        found
+    }
+
+    /// The newest snapshot before `id` that is older than a node; 0 if none is.
+    pub(super) fn birth_of_node(&self, id: u64, addr: Addr) -> u64 {
+        let mut at = self.versions.get(&id).map_or(0, |version| version.prev);
+        while let Some(holder) = self.holder(at) {
+            if holder.node_bound.is_some_and(|bound| bound <= addr.raw()) {
+                return at;
+            }
+            at = self.versions.get(&at).map_or(0, |version| version.prev);
+        }
+        0
+    }
+
+    /// The snapshot that a dataset was cloned from, unless it is no clone.
+    pub(super) fn origin(&self, dataset: u64) -> Option<u64> {
+        let mut at = self.versions.get(&dataset)?.prev;
+        while self.versions.get(&at)?.snapshot_of() == Some(dataset) {
+            at = self.versions.get(&at)?.prev;
+        }
+        Some(at)
+    }
+
+    /// Does what a deed of the log says; the deed was found to be possible before it was logged.
+    ///
+    /// # Errors
+    /// Of reading trees; [`Error::Corrupt`] for a deed that is not possible.
+    pub(super) fn perform(&mut self, deed: &Deed<'_>) -> Result<()> {
+        match *deed {
+            Deed::Create { id, created, name } => {
+                let data = self.dataset_of(id, self.tree(None), Ledger::default());
+                self.add(id, Kind::Dataset, name, 0, created, data)
+            }
+            Deed::Snapshot { dataset, id, bound, created, name } => {
+                self.snapshot(dataset, id, bound, created, name)
+            }
+            Deed::Clone { snapshot, id, created, name } => self.clone_of(snapshot, id, created, name),
+            Deed::Destroy { id } => match self.get(id)?.kind {
+                Kind::Dataset => self.destroy_dataset(id),
+                Kind::Snapshot { .. } => self.destroy_snapshot(id),
+            },
+            Deed::Rollback { dataset } => self.rollback(dataset),
+            Deed::Promote { dataset } => self.promote(dataset),
+            Deed::Rename { id, name } => self.rename(id, name),
+            Deed::Property { id, name, value } => {
+                let properties = &mut self.get_mut(id)?.properties;
+                match value {
+                    Some(value) => drop(properties.insert(name.into(), value.into())),
+                    None => drop(properties.remove(name)),
+                }
+                Ok(())
+            }
+            Deed::Hold { snapshot, created, tag } => {
+                let holds = &mut self.get_mut(snapshot)?.holds;
+                if created == 0 {
+                    holds.remove(tag);
+                } else {
+                    holds.insert(tag.into(), created);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn add(
+        &mut self,
+        id: u64,
+        kind: Kind,
+        name: &str,
+        prev: u64,
+        created: u64,
+        data: Arc<LiveDataset>,
+    ) -> Result<()> {
+        let next = id.checked_add(1).filter(|_| id >= self.next_id);
+        self.next_id = next.ok_or_else(|| {
+            Error::corrupt(format!("dataset or snapshot {id}"), "its number was used before")
+        })?;
+        let version = Version {
+            kind,
+            name: name.into(),
+            prev,
+            created,
+            properties: BTreeMap::new(),
+            holds: BTreeMap::new(),
+            data,
+        };
+        self.versions.insert(id, version);
+        Ok(())
+    }
+
+    fn snapshot(&mut self, dataset: u64, id: u64, bound: u64, created: u64, name: &str) -> Result<()> {
+        let of = self.get(dataset)?;
+        let (data, prev) = (Arc::clone(&of.data), of.prev);
+        data.settle_usage()?;
+        let tree = data.tree.fork();
+        // Nothing of it is waiting to be written: all of its nodes are older than the snapshot, or were found by replay.
+        let node_bound = tree.stored_root().map(|_| bound.max(self.nodes_below));
+        let mut ledger = data.ledger.lock();
+        let holders = std::mem::take(&mut ledger.holders);
+        let taken = std::mem::take(&mut *ledger);
+        ledger.page_bytes = taken.page_bytes;
+        ledger.node_bytes = taken.node_bytes;
+        ledger.holders = holders;
+        ledger.holders.push(Holder { id, bound, node_bound });
+        drop(ledger);
+        let kept = self.dataset_of(id, tree, taken);
+        kept.sealed.store(true, Ordering::Relaxed);
+        self.add(id, Kind::Snapshot { of: dataset, bound, node_bound }, name, prev, created, kept)?;
+        self.get_mut(dataset)?.prev = id;
+        Ok(())
+    }
+
+    fn clone_of(&mut self, snapshot: u64, id: u64, created: u64, name: &str) -> Result<()> {
+        let holder = self.holder(snapshot).ok_or_else(|| unknown(snapshot))?;
+        let mut holders = self.lineage(snapshot);
+        holders.push(holder);
+        let source = Arc::clone(&self.get(snapshot)?.data);
+        let (page_bytes, node_bytes) = {
+            let ledger = source.ledger.lock();
+            (ledger.page_bytes, ledger.node_bytes)
+        };
+        let ledger = Ledger { holders, page_bytes, node_bytes, ..Ledger::default() };
+        let data = self.dataset_of(id, source.tree.fork(), ledger);
+        data.count_shared_records()?;
+        self.add(id, Kind::Dataset, name, snapshot, created, data)
+    }
+
+    fn destroy_snapshot(&mut self, id: u64) -> Result<()> {
+        let successors = self.successors(id);
+        let [next] = successors[..] else {
+            return Err(Error::corrupt(format!("snapshot {id}"), "it is to be destroyed and has clones"));
+        };
+        let Some(gone) = self.versions.remove(&id) else { return Err(unknown(id)) };
+        let taken = std::mem::take(&mut *gone.data.ledger.lock());
+        let after = self.get_mut(next)?;
+        after.prev = gone.prev;
+        let mut ledger = after.data.ledger.lock();
+        // Let go of after it, and born after the snapshot before it: nobody else has these.
+        let bucket = ledger.dead.take_from(gone.prev);
+        ledger.dead.absorb(taken.dead);
+        ledger.fresh_bytes = (ledger.fresh_bytes + taken.fresh_bytes).saturating_sub(bucket.bytes);
+        drop(ledger);
+        if bucket.records > 0 {
+            self.dying.push_back(Dying::Records { bucket, held: false });
+        }
+        for (_, dataset) in self.datasets() {
+            dataset.data.ledger.lock().holders.retain(|holder| holder.id != id);
+        }
+        Ok(())
+    }
+
+    /// Bounds of what a dataset has for itself.
+    fn bounds(&self, dataset: u64) -> Result<(u64, u64)> {
+        let prev = self.get(dataset)?.prev;
+        if prev == 0 {
+            return Ok((0, 0));
+        }
+        let holder = self.holder(prev).ok_or_else(|| unknown(prev))?;
+        let node_bound = holder.node_bound.ok_or_else(|| {
+            Error::corrupt(format!("snapshot {prev}"), "its dataset goes back before it is stored")
+        })?;
+        Ok((holder.bound, node_bound))
+    }
+
+    /// What is held by a snapshot need not be listed any more.
+    fn forget(&mut self, ledger: &mut Ledger) {
+        let bucket = ledger.dead.take_from(0);
+        if !bucket.lists.is_empty() {
+            self.dying.push_back(Dying::Records { bucket, held: true });
+        }
+    }
+
+    fn destroy_dataset(&mut self, id: u64) -> Result<()> {
+        let (bound, node_bound) = self.bounds(id)?;
+        let Some(gone) = self.versions.remove(&id) else { return Err(unknown(id)) };
+        gone.data.sealed.store(true, Ordering::Relaxed);
+        let mut taken = std::mem::take(&mut *gone.data.ledger.lock());
+        self.forget(&mut taken);
+        let data = self.dataset_of(0, gone.data.tree.fork(), Ledger::default());
+        self.dying.push_back(Dying::Tree { data, bound, node_bound, cursor: None });
+        Ok(())
+    }
+
+    fn rollback(&mut self, dataset: u64) -> Result<()> {
+        let (bound, node_bound) = self.bounds(dataset)?;
+        let (data, prev) = (Arc::clone(&self.get(dataset)?.data), self.get(dataset)?.prev);
+        let target = Arc::clone(&self.get(prev)?.data);
+        let (page_bytes, node_bytes) = {
+            let ledger = target.ledger.lock();
+            (ledger.page_bytes, ledger.node_bytes)
+        };
+        let before = data.tree.replace(&target.tree);
+        data.reset()?;
+        let mut taken = {
+            let mut ledger = data.ledger.lock();
+            let holders = std::mem::take(&mut ledger.holders);
+            let now = Ledger { holders, page_bytes, node_bytes, ..Ledger::default() };
+            std::mem::replace(&mut *ledger, now)
+        };
+        self.forget(&mut taken);
+        let data = self.dataset_of(0, before, Ledger::default());
+        self.dying.push_back(Dying::Tree { data, bound, node_bound, cursor: None });
+        Ok(())
+    }
+
+    fn promote(&mut self, dataset: u64) -> Result<()> {
+        let origin = self.origin(dataset).ok_or_else(|| unknown(dataset))?;
+        let from = self.get(origin)?.snapshot_of();
+        let mut at = origin;
+        while let Some(version) = self.versions.get_mut(&at) {
+            match &mut version.kind {
+                Kind::Snapshot { of, .. } if Some(*of) == from => *of = dataset,
+                _ => break,
+            }
+            at = version.prev;
+        }
+        Ok(())
+    }
+
+    fn rename(&mut self, id: u64, name: &str) -> Result<()> {
+        let version = self.get_mut(id)?;
+        let before = std::mem::replace(&mut version.name, name.into());
+        if version.kind != Kind::Dataset {
+            return Ok(());
+        }
+        for version in self.versions.values_mut().filter(|version| version.kind == Kind::Dataset) {
+            let below = version.name.strip_prefix(&before).filter(|rest| rest.starts_with('/'));
+            if let Some(rest) = below {
+                version.name = format!("{name}{rest}");
+            }
+        }
+        Ok(())
+    }
+
+    /// All of it as of now, but for where changed trees will be stored.
+    pub(super) fn image(&self) -> Image {
+        let versions = self.versions.iter().map(|(id, version)| {
+            let ledger = version.data.ledger.lock();
+            let image = VersionImage {
+                kind: version.kind,
+                name: version.name.clone(),
+                prev: version.prev,
+                created: version.created,
+                properties: version.properties.clone(),
+                holds: version.holds.clone(),
+                root: version.data.tree.stored_root().flatten(),
+                page_bytes: ledger.page_bytes,
+                node_bytes: ledger.node_bytes,
+                fresh_bytes: ledger.fresh_bytes,
+                dead: ledger.dead.clone(),
+            };
+            (*id, image)
+        });
+        let dying = self.dying.iter().map(|dying| match dying {
+            Dying::Records { bucket, held } => Kept::Records { bucket: bucket.clone(), held: *held },
+            Dying::Tree { data, bound, node_bound, cursor } => Kept::Tree {
+                root: data.tree.stored_root().flatten(),
+                bound: *bound,
+                node_bound: *node_bound,
+                cursor: *cursor,
+            },
+        });
+        Image {
+            next_id: self.next_id,
+            next_list: self.parts.blocks.next_list(),
+            versions: versions.collect(),
+            dying: dying.collect(),
+        }
+    }
+
+    /// A checkpoint has written the nodes of a snapshot.
+    pub(super) fn set_node_bound(&mut self, id: u64, stored: u64) {
+        if let Some(Version { kind: Kind::Snapshot { node_bound, .. }, .. }) = self.versions.get_mut(&id) {
+            *node_bound = Some(stored);
+        }
+        for (_, dataset) in self.datasets() {
+            let mut ledger = dataset.data.ledger.lock();
+            ledger.holders.iter_mut().filter(|holder| holder.id == id).for_each(|holder| {
+                holder.node_bound = Some(stored);
+            });
+        }
+    }
+
+    /// All trees in memory, with the number of their version (0: dying).
+    pub(super) fn trees(&self) -> Vec<(u64, Arc<LiveDataset>)> {
+        let versions = self.versions.iter().map(|(id, version)| (*id, Arc::clone(&version.data)));
+        let dying = self.dying.iter().filter_map(|dying| match dying {
+            Dying::Tree { data, .. } => Some((0, Arc::clone(data))),
+            Dying::Records { .. } => None,
+        });
+        versions.chain(dying).collect()
+    }
+
+    /// Nodes of the snapshot before version `id` that are not its own: it has let go of them.
+    pub(super) fn add_dead_nodes(&mut self, id: u64, ptrs: &[Ptr]) -> Result<()> {
+        let births: Vec<u64> = ptrs.iter().map(|ptr| self.birth_of_node(id, ptr.addr)).collect();
+        let mut ledger = self.get(id)?.data.ledger.lock();
+        for (birth, ptr) in births.into_iter().zip(ptrs) {
+            ledger.dead.push(birth, *ptr);
+        }
+        Ok(())
+    }
+
+    /// Puts full blocks of dead lists into the pool's own tree.
+    pub(super) fn flush_dead(&self) -> Result<()> {
+        self.versions
+            .values()
+            .try_for_each(|version| version.data.ledger.lock().dead.flush(&self.parts.blocks))
+    }
+
+    /// Nodes of version `id` that are stored now; those of `fresh` the snapshot before does not have.
+    pub(super) fn add_nodes(&self, id: u64, all: &[Ptr], fresh_bytes: u64) -> Result<()> {
+        let mut ledger = self.get(id)?.data.ledger.lock();
+        let before = ledger.fresh_bytes;
+        ledger.born(Part::Node, all.iter());
+        ledger.fresh_bytes = before + fresh_bytes;
+        Ok(())
+    }
+}

@@ -1,0 +1,407 @@
+//! Datasets, snapshots and clones: what can be done with them.
+//!
+//! A deed is logged and done in one instant: everything accepted before it is in the log, the gate is closed, so the trees are
+//! what the log says. None of them takes longer with more data.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Pool;
+use super::catalogue::Catalogue;
+use crate::dataset::redo::{Deed, TEXT_BYTES_MAX};
+use crate::dataset::{Dataset, LiveDataset, count};
+use crate::limits::REDO_BYTES_MAX;
+use crate::{Addr, Error, Result};
+
+/// Longest path of a dataset, with a snapshot's name, in bytes.
+const PATH_BYTES_MAX: usize = 255;
+/// How often a destruction waits for a checkpoint to store the snapshot before.
+const ATTEMPTS: usize = 16;
+
+/// Parts of `dataset@snapshot`; a dataset's path is empty for the pool's own.
+fn split(path: &str) -> Result<(&str, &str)> {
+    path.split_once('@').ok_or_else(|| Error::Invalid(format!("'{path}' names no snapshot: dataset@name")))
+}
+
+fn check_part(part: &str, what: &str) -> Result<()> {
+    let sane = part.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && part.chars().all(|c| c.is_ascii_alphanumeric() || "_-.:".contains(c));
+    if sane {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "'{part}' is no name for a {what}: it begins with a letter or digit and has letters, digits and any of _ - . :"
+    )))
+}
+
+fn check_path(path: &str) -> Result<()> {
+    if path.len() > PATH_BYTES_MAX {
+        return Err(Error::Invalid(format!("'{path}' is longer than {PATH_BYTES_MAX} bytes")));
+    }
+    path.split('/').try_for_each(|part| check_part(part, "dataset"))
+}
+
+impl Catalogue {
+    /// Number of the dataset with this path.
+    pub(super) fn dataset(&self, path: &str) -> Result<u64> {
+        let found = self.datasets().find(|(_, version)| version.name == path);
+        found.map(|(id, _)| id).ok_or_else(|| Error::NotFound(format!("there is no dataset '{path}'")))
+    }
+
+    /// Number of the snapshot `path`.
+    pub(super) fn snapshot_at(&self, path: &str) -> Result<u64> {
+        let (dataset, name) = split(path)?;
+        let of = self.dataset(dataset)?;
+        self.named_snapshot(of, name).ok_or_else(|| Error::NotFound(format!("there is no snapshot '{path}'")))
+    }
+
+    fn named_snapshot(&self, of: u64, name: &str) -> Option<u64> {
+        self.snapshots(of)
+            .into_iter()
+            .find(|id| self.versions.get(id).is_some_and(|found| found.name == name))
+    }
+
+    /// Number of the dataset or snapshot `path`.
+    pub(super) fn find(&self, path: &str) -> Result<u64> {
+        if path.contains('@') { self.snapshot_at(path) } else { self.dataset(path) }
+    }
+
+    /// `dataset` or `dataset@snapshot`, below the pool.
+    pub(super) fn path(&self, id: u64) -> String {
+        let Some(version) = self.versions.get(&id) else { return String::new() };
+        match version.snapshot_of().and_then(|of| self.versions.get(&of)) {
+            Some(of) => format!("{}@{}", of.name, version.name),
+            None => version.name.clone(),
+        }
+    }
+
+    /// A path that no dataset has, below one that there is.
+    fn check_new(&self, path: &str) -> Result<()> {
+        check_path(path)?;
+        if self.dataset(path).is_ok() {
+            return Err(Error::Exists(format!("there is a dataset '{path}' already")));
+        }
+        match path.rsplit_once('/') {
+            Some((parent, _)) => self.dataset(parent).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// An error if a snapshot is held, or if other datasets than its own grow from it.
+    fn check_destroyable(&self, id: u64) -> Result<()> {
+        let version = self.get(id)?;
+        if let Some(tag) = version.holds.keys().next() {
+            return Err(Error::Busy(format!("snapshot '{}' is held by '{tag}'", self.path(id))));
+        }
+        let of = version.snapshot_of();
+        let owner = |id: u64| self.versions.get(&id).map(|next| next.snapshot_of().unwrap_or(id));
+        match self.successors(id).into_iter().find(|next| owner(*next) != of) {
+            Some(clone) => Err(Error::Busy(format!(
+                "snapshot '{}' has a clone: '{}'; destroy or promote that first",
+                self.path(id),
+                self.path(clone)
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a checkpoint has written the snapshot that a dataset grows from.
+    fn check_stored(&self, dataset: u64) -> Result<()> {
+        match self.holder(self.get(dataset)?.prev) {
+            Some(holder) if holder.node_bound.is_none() => Err(Error::Busy(NOT_STORED.into())),
+            _ => Ok(()),
+        }
+    }
+}
+
+const NOT_STORED: &str = "the snapshot before is not stored yet";
+
+/// Seconds since 1970 at which something was made are the caller's to tell: the engine has no clock.
+impl Pool {
+    /// A dataset, to be used: `path` is below the pool, empty for the pool's own. A snapshot (`dataset@name`) takes no changes.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`].
+    pub fn open_dataset(&self, path: &str) -> Result<Arc<dyn Dataset>> {
+        Ok(self.version(path)? as Arc<dyn Dataset>)
+    }
+
+    /// As [`Pool::open_dataset`], with the engine's own type.
+    pub fn version(&self, path: &str) -> Result<Arc<LiveDataset>> {
+        let catalogue = self.catalogue.read();
+        Ok(Arc::clone(&catalogue.get(catalogue.find(path)?)?.data))
+    }
+
+    /// Makes an empty dataset. Durable on return, as all that follows.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a name that is none, [`Error::Exists`], [`Error::NotFound`] for the dataset above.
+    pub fn create_dataset(&self, path: &str, created: u64) -> Result<()> {
+        self.perform(|catalogue, _| {
+            catalogue.check_new(path)?;
+            Ok(vec![Deed::Create { id: catalogue.next_id, created, name: path }])
+        })
+    }
+
+    /// Makes the same snapshot of several datasets, at one instant.
+    ///
+    /// # Errors
+    /// As [`Pool::create_dataset`].
+    pub fn snapshot(&self, datasets: &[&str], name: &str, created: u64) -> Result<()> {
+        check_part(name, "snapshot")?;
+        self.perform(|catalogue, bound| {
+            let mut deeds = Vec::new();
+            for (path, id) in datasets.iter().zip(catalogue.next_id..) {
+                let dataset = catalogue.dataset(path)?;
+                if path.len() + name.len() > PATH_BYTES_MAX {
+                    return Err(Error::Invalid(format!("'{path}@{name}' is too long")));
+                }
+                if catalogue.named_snapshot(dataset, name).is_some() {
+                    return Err(Error::Exists(format!("there is a snapshot '{path}@{name}' already")));
+                }
+                deeds.push(Deed::Snapshot { dataset, id, bound, created, name });
+            }
+            Ok(deeds)
+        })
+    }
+
+    /// Makes a dataset that begins as a snapshot.
+    ///
+    /// # Errors
+    /// As [`Pool::create_dataset`].
+    pub fn clone_snapshot(&self, snapshot: &str, path: &str, created: u64) -> Result<()> {
+        self.perform(|catalogue, _| {
+            let snapshot = catalogue.snapshot_at(snapshot)?;
+            catalogue.check_new(path)?;
+            Ok(vec![Deed::Clone { snapshot, id: catalogue.next_id, created, name: path }])
+        })
+    }
+
+    /// Destroys a dataset without snapshots and without datasets below. Its space is freed in the background ([`Pool::reap`]).
+    /// Nobody may be using it.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Busy`] if it has either, [`Error::Invalid`] for the pool's own.
+    pub fn destroy_dataset(&self, path: &str) -> Result<()> {
+        self.perform_stored(|catalogue, _| {
+            let id = catalogue.dataset(path)?;
+            if path.is_empty() {
+                return Err(Error::Invalid("the pool's own dataset goes with the pool".into()));
+            }
+            let below = |other: &str| other.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'));
+            if let Some((_, other)) = catalogue.datasets().find(|(_, other)| below(&other.name)) {
+                return Err(Error::Busy(format!("dataset '{path}' has '{}' below it", other.name)));
+            }
+            if let Some(snapshot) = catalogue.snapshots(id).first() {
+                return Err(Error::Busy(format!(
+                    "dataset '{path}' has snapshots: '{}'",
+                    catalogue.path(*snapshot)
+                )));
+            }
+            catalogue.check_stored(id)?;
+            Ok(vec![Deed::Destroy { id }])
+        })
+    }
+
+    /// Destroys snapshots, all or none. Their space is freed in the background ([`Pool::reap`]).
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Busy`] if one is held or has a clone.
+    pub fn destroy_snapshots(&self, snapshots: &[&str]) -> Result<()> {
+        self.perform_stored(|catalogue, _| {
+            let mut deeds = Vec::new();
+            for path in snapshots {
+                let id = catalogue.snapshot_at(path)?;
+                catalogue.check_destroyable(id)?;
+                if deeds.contains(&Deed::Destroy { id }) {
+                    return Err(Error::Invalid(format!("'{path}' is named twice")));
+                }
+                deeds.push(Deed::Destroy { id });
+            }
+            Ok(deeds)
+        })
+    }
+
+    /// Returns a dataset to its snapshot `snapshot`. Newer ones are in the way unless `destroy_newer`. Nobody may be using the dataset.
+    ///
+    /// # Errors
+    /// As [`Pool::destroy_snapshots`]; [`Error::Busy`] for newer snapshots.
+    pub fn rollback(&self, snapshot: &str, destroy_newer: bool) -> Result<()> {
+        self.perform_stored(|catalogue, _| {
+            let to = catalogue.snapshot_at(snapshot)?;
+            let dataset = catalogue.get(to)?.snapshot_of().unwrap_or_default();
+            let newer: Vec<u64> = catalogue.snapshots(dataset).into_iter().filter(|id| *id > to).collect();
+            if let (Some(first), false) = (newer.first(), destroy_newer) {
+                return Err(Error::Busy(format!("there is a newer snapshot: '{}'", catalogue.path(*first))));
+            }
+            newer.iter().try_for_each(|id| catalogue.check_destroyable(*id))?;
+            match catalogue.holder(to) {
+                Some(holder) if holder.node_bound.is_some() => {}
+                _ => return Err(Error::Busy(NOT_STORED.into())),
+            }
+            let mut deeds: Vec<Deed<'_>> = newer.into_iter().map(|id| Deed::Destroy { id }).collect();
+            deeds.push(Deed::Rollback { dataset });
+            Ok(deeds)
+        })
+    }
+
+    /// Makes a clone the owner of the snapshots it shares with the dataset it comes from, which becomes its clone.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Invalid`] if it is no clone; [`Error::Exists`] if both have a snapshot of one name.
+    pub fn promote(&self, path: &str) -> Result<()> {
+        self.perform_stored(|catalogue, _| {
+            let dataset = catalogue.dataset(path)?;
+            let origin = catalogue.origin(dataset);
+            let origin = origin.ok_or_else(|| Error::Invalid(format!("'{path}' is no clone")))?;
+            let from = catalogue.get(origin)?.snapshot_of().unwrap_or_default();
+            for id in catalogue.snapshots(from).into_iter().filter(|id| *id <= origin) {
+                if catalogue.named_snapshot(dataset, &catalogue.get(id)?.name).is_some() {
+                    let (name, of) = (&catalogue.get(id)?.name, catalogue.path(from));
+                    return Err(Error::Exists(format!("both '{path}' and '{of}' have a snapshot '{name}'")));
+                }
+            }
+            Ok(vec![Deed::Promote { dataset }])
+        })
+    }
+
+    /// Names a dataset (with those below it), or a snapshot, anew; `to` is a path or, for a snapshot, a name.
+    ///
+    /// # Errors
+    /// As [`Pool::create_dataset`].
+    pub fn rename(&self, path: &str, to: &str) -> Result<()> {
+        self.perform(|catalogue, _| {
+            let id = catalogue.find(path)?;
+            match catalogue.get(id)?.snapshot_of() {
+                Some(of) => {
+                    check_part(to, "snapshot")?;
+                    if catalogue.named_snapshot(of, to).is_some() {
+                        return Err(Error::Exists(format!("there is a snapshot '{to}' already")));
+                    }
+                }
+                None if path.is_empty() => {
+                    return Err(Error::Invalid("the pool's own dataset has the pool's name".into()));
+                }
+                None if to.strip_prefix(path).is_some_and(|rest| rest.starts_with('/')) => {
+                    return Err(Error::Invalid(format!("'{to}' lies below '{path}'")));
+                }
+                None => catalogue.check_new(to)?,
+            }
+            Ok(vec![Deed::Rename { id, name: to }])
+        })
+    }
+
+    /// Keeps a snapshot from being destroyed until `tag` is released.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Exists`] if the tag holds it already.
+    pub fn hold(&self, snapshot: &str, tag: &str, created: u64) -> Result<()> {
+        check_part(tag, "hold")?;
+        self.perform(|catalogue, _| {
+            let id = catalogue.snapshot_at(snapshot)?;
+            if catalogue.get(id)?.holds.contains_key(tag) {
+                return Err(Error::Exists(format!("'{snapshot}' is held by '{tag}' already")));
+            }
+            Ok(vec![Deed::Hold { snapshot: id, created: created.max(1), tag }])
+        })
+    }
+
+    /// Ends [`Pool::hold`].
+    ///
+    /// # Errors
+    /// [`Error::NotFound`].
+    pub fn release(&self, snapshot: &str, tag: &str) -> Result<()> {
+        self.perform(|catalogue, _| {
+            let id = catalogue.snapshot_at(snapshot)?;
+            if !catalogue.get(id)?.holds.contains_key(tag) {
+                return Err(Error::NotFound(format!("'{snapshot}' is not held by '{tag}'")));
+            }
+            Ok(vec![Deed::Hold { snapshot: id, created: 0, tag }])
+        })
+    }
+
+    /// A property that is set on a dataset or snapshot itself.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] for the dataset or snapshot.
+    pub fn property_of(&self, path: &str, name: &str) -> Result<Option<String>> {
+        let catalogue = self.catalogue.read();
+        Ok(catalogue.get(catalogue.find(path)?)?.properties.get(name).cloned())
+    }
+
+    /// Sets a property; `None` clears it.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] for the dataset or snapshot; [`Error::Invalid`] for one that is too long.
+    pub fn set_property_of(&self, path: &str, name: &str, value: Option<&str>) -> Result<()> {
+        if name.len().max(value.map_or(0, str::len)) > TEXT_BYTES_MAX {
+            return Err(Error::Invalid(format!("a property is longer than {TEXT_BYTES_MAX} bytes")));
+        }
+        self.perform(|catalogue, _| Ok(vec![Deed::Property { id: catalogue.find(path)?, name, value }]))
+    }
+
+    /// As [`Pool::perform`], for deeds that need the snapshots to be stored, and no checkpoint to be writing them.
+    fn perform_stored<'a>(&self, plan: impl Fn(&Catalogue, u64) -> Result<Vec<Deed<'a>>>) -> Result<()> {
+        self.shared.check_writable()?;
+        self.make_room()?;
+        let mut state = self.maintenance.lock();
+        for _ in 1..ATTEMPTS {
+            match self.perform_now(&plan) {
+                Err(Error::Busy(why)) if why == NOT_STORED => self.checkpoint_locked(&mut state, false)?,
+                done => return done,
+            }
+        }
+        self.perform_now(&plan)
+    }
+
+    /// Does the deeds that `plan` makes of the catalogue and the raw address of the next record, all or none.
+    fn perform<'a>(&self, plan: impl Fn(&Catalogue, u64) -> Result<Vec<Deed<'a>>>) -> Result<()> {
+        self.shared.check_writable()?;
+        self.make_room()?;
+        self.perform_now(&plan)
+    }
+
+    fn perform_now<'a>(&self, plan: &dyn Fn(&Catalogue, u64) -> Result<Vec<Deed<'a>>>) -> Result<()> {
+        // Asked beforehand, so that what is not possible closes no gate.
+        plan(&self.catalogue.read(), 0)?;
+        self.commit_ahead()?;
+        let mut log = self.log.lock();
+        self.check_failed()?;
+        let gate = self.shared.gate.write();
+        self.shared.check_writable()?;
+        let accepted = self.shared.accepted.load(Ordering::Acquire);
+        let cut = self.cut();
+        self.finish(&mut log, &cut, accepted, false)?;
+        let position = log.writer.position();
+        let mut catalogue = self.catalogue.write();
+        let deeds = plan(&catalogue, Addr::new(position.segment, position.slots).raw())?;
+        let mut ops = Vec::new();
+        deeds.iter().for_each(|deed| deed.encode(&mut ops));
+        if ops.len() as u64 > REDO_BYTES_MAX {
+            return Err(Error::Invalid("that is too much at once".into()));
+        }
+        let appended = log.writer.append(0, &[], ops.len(), |_| ops, false);
+        let appended = appended.inspect_err(|error| self.shared.fail(error))?;
+        count(&self.shared.counters.framing_bytes, appended.framing_bytes);
+        log.window_bytes += appended.written_bytes;
+        let done = deeds.iter().try_for_each(|deed| catalogue.perform(deed));
+        done.inspect_err(|error| self.shared.fail(error))?;
+        let datasets = catalogue.datasets().map(|(_, version)| Arc::clone(&version.data)).collect();
+        *self.datasets.write() = Arc::new(datasets);
+        let accepted = self.shared.accepted.fetch_add(1, Ordering::AcqRel) + 1;
+        self.committed.fetch_max(accepted, Ordering::AcqRel);
+        drop((catalogue, gate, log));
+        self.flush_to(accepted)
+    }
+
+    /// Brings what is accepted by now into the log, so that the gate is closed only for what comes meanwhile.
+    pub(super) fn commit_ahead(&self) -> Result<()> {
+        let mut log = self.log.lock();
+        self.check_failed()?;
+        let gate = self.shared.gate.write();
+        let accepted = self.shared.accepted.load(Ordering::Acquire);
+        let cut = self.cut();
+        drop(gate);
+        self.finish(&mut log, &cut, accepted, false)
+    }
+}

@@ -1,0 +1,130 @@
+//! Freeing what was destroyed, in bounded steps.
+//!
+//! - C3: the log says nothing of a step: it changes what is live and what is dying at one instant, under the log's lock, and both
+//!   are stored by the next checkpoint or not at all. Chunks that become free are not reused before it counts (S1).
+
+use std::sync::Arc;
+
+use super::Pool;
+use super::catalogue::Dying;
+use super::store::Nodes;
+use crate::tree::{Tree, reap};
+use crate::{Key, Ptr, Result};
+
+/// Records of a tree that a step looks at, about.
+const STEP_RECORDS: usize = 2048;
+
+/// What a step found to do, with what it read.
+enum Step {
+    /// Nothing: the item is done with.
+    Done,
+    /// Records that are in no block.
+    Open,
+    Block {
+        list: u64,
+        at: u64,
+        records: Vec<Ptr>,
+    },
+    Tree {
+        dead: Vec<Ptr>,
+        next: Option<Key>,
+    },
+}
+
+impl Pool {
+    /// Stored bytes of destroyed snapshots that are yet to be freed. Those of datasets are not known before.
+    pub fn dying_bytes(&self) -> u64 {
+        let one = |dying: &Dying| match dying {
+            Dying::Records { bucket, held: false } => bucket.bytes,
+            Dying::Records { .. } | Dying::Tree { .. } => 0,
+        };
+        self.catalogue.read().dying.iter().map(one).sum()
+    }
+
+    /// Whether anything that was destroyed is yet to be freed.
+    pub fn is_reaping(&self) -> bool {
+        !self.catalogue.read().dying.is_empty()
+    }
+
+    /// One step of freeing what was destroyed. False: there is nothing to do before the next checkpoint.
+    ///
+    /// # Errors
+    /// Of reading trees; the pool goes on without the space of what cannot be read.
+    pub fn reap(&self) -> Result<bool> {
+        self.shared.check_writable()?;
+        let _alone = self.reaping.lock();
+        let Some(step) = self.reap_step()? else { return Ok(false) };
+        self.with_log(|| self.take_step(&step))?;
+        Ok(true)
+    }
+
+    /// Reads what the next step needs. Only steps take from the front of what is dying, so it stays there meanwhile.
+    fn reap_step(&self) -> Result<Option<Step>> {
+        let blocks = Arc::clone(&self.catalogue.read().parts.blocks);
+        let (list, at) = {
+            let mut catalogue = self.catalogue.write();
+            // A tree that is not stored waits for the next checkpoint, the others do not wait for it.
+            let ready = |dying: &Dying| dying.tree().is_none_or(|tree| tree.stored_root().is_some());
+            let Some(at) = catalogue.dying.iter().position(ready) else { return Ok(None) };
+            catalogue.dying.swap(0, at);
+            match catalogue.dying.front() {
+                None => return Ok(None),
+                Some(Dying::Records { bucket, .. }) => match bucket.next_block() {
+                    Some(block) => block,
+                    None if bucket.open.is_empty() => return Ok(Some(Step::Done)),
+                    None => return Ok(Some(Step::Open)),
+                },
+                Some(Dying::Tree { data, bound, node_bound, cursor }) => {
+                    let (data, bounds, cursor) = (Arc::clone(data), (*bound, *node_bound), *cursor);
+                    drop(catalogue);
+                    return Ok(Some(self.reap_tree(&data.tree, bounds, cursor)));
+                }
+            }
+        };
+        Ok(Some(Step::Block { list, at, records: blocks.load(list, at)? }))
+    }
+
+    fn reap_tree(&self, tree: &Tree, (bound, node_bound): (u64, u64), cursor: Option<Key>) -> Step {
+        let store = Nodes(Arc::clone(&self.shared));
+        let found = reap(tree.stored_root().flatten(), &store, cursor, node_bound, STEP_RECORDS);
+        for (ptr, error) in &found.unreadable {
+            tracing::error!(addr = %ptr.addr, %error, "a node of a destroyed dataset could not be read; its space is lost");
+        }
+        let mut dead = found.nodes;
+        dead.extend(found.pages.into_iter().filter(|page| page.addr.raw() >= bound));
+        Step::Tree { dead, next: found.next }
+    }
+
+    fn take_step(&self, step: &Step) -> Result<()> {
+        let mut catalogue = self.catalogue.write();
+        let blocks = Arc::clone(&catalogue.parts.blocks);
+        let mut done = false;
+        match (catalogue.dying.front_mut(), step) {
+            (Some(Dying::Records { bucket, held }), Step::Block { list, at, records }) => {
+                bucket.drop_block(records);
+                blocks.remove(*list, *at)?;
+                if !*held {
+                    self.shared.free_pages(records);
+                }
+            }
+            (Some(Dying::Records { bucket, held }), Step::Open) => {
+                let records = bucket.take_open();
+                if !*held {
+                    self.shared.free_pages(&records);
+                }
+                done = true;
+            }
+            (Some(Dying::Tree { cursor, .. }), Step::Tree { dead, next }) => {
+                self.shared.free_pages(dead);
+                *cursor = *next;
+                done = next.is_none();
+            }
+            (Some(_), _) => done = true,
+            (None, _) => {}
+        }
+        if done {
+            catalogue.dying.pop_front();
+        }
+        Ok(())
+    }
+}

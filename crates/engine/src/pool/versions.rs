@@ -1,0 +1,209 @@
+//! Writing the versions of datasets in a checkpoint, and what it means for their accounts.
+//!
+//! Versions share nodes that are not stored yet. A checkpoint writes snapshots first, in the order of their making, then what
+//! only datasets have: so a snapshot's nodes lie below its bound (L2). Which nodes a version has let go of is found twice by
+//! comparing it with the snapshot before: as of the cut for what is stored, and as of now for what is in memory.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Pool;
+use super::catalogue::{Catalogue, Kind};
+use super::image::{Image, Kept};
+use crate::dataset::{LiveDataset, space_of};
+use crate::record::encode_metadata;
+use crate::tree::{Frozen, Settling, Written};
+use crate::txg::RecordKind;
+use crate::{Addr, Ptr, Result};
+
+/// The trees of a cut that are to be written, and the catalogue as of it.
+pub(super) struct Versions {
+    image: Image,
+    snapshots: Vec<(u64, Frozen)>,
+    datasets: Vec<(u64, Frozen)>,
+    /// By position in the image.
+    dying: Vec<(usize, Frozen)>,
+    own: Frozen,
+    /// Bounds of the snapshots that were written.
+    bounds: Vec<(u64, u64)>,
+}
+
+/// How a version differs in newly stored nodes from the snapshot before it.
+struct Difference {
+    id: u64,
+    /// Nodes of the snapshot that are not its own.
+    released: Vec<Ptr>,
+    /// All of its own.
+    all: Vec<Ptr>,
+    /// Of these, what the snapshot does not have takes so many bytes.
+    fresh_bytes: u64,
+}
+
+/// Compares versions, each given with the snapshot before it.
+fn differences(written: &BTreeMap<u64, Written>, links: impl Iterator<Item = (u64, u64)>) -> Vec<Difference> {
+    let none = Written::new();
+    let mut found = Vec::new();
+    for (id, prev) in links {
+        let of = written.get(&id).unwrap_or(&none);
+        let before = written.get(&prev).unwrap_or(&none);
+        let missing = |(node, ptr): (&usize, &Ptr)| if of.contains_key(node) { None } else { Some(*ptr) };
+        let mut released: Vec<Ptr> = before.iter().filter_map(missing).collect();
+        // In the order of the log, so that the same history makes the same bytes.
+        released.sort_unstable_by_key(|ptr| ptr.addr);
+        let fresh = of.iter().filter(|(node, _)| !before.contains_key(*node));
+        let fresh_bytes = fresh.map(|(_, ptr)| space_of(ptr)).sum();
+        if !(released.is_empty() && of.is_empty()) {
+            found.push(Difference { id, released, all: of.values().copied().collect(), fresh_bytes });
+        }
+    }
+    found
+}
+
+impl Versions {
+    /// The trees as of now. The caller holds the log's lock and the gate's write side.
+    pub(super) fn freeze(catalogue: &Catalogue, own: &LiveDataset) -> Self {
+        let (mut snapshots, mut datasets) = (Vec::new(), Vec::new());
+        for (id, version) in &catalogue.versions {
+            let tree = &version.data.tree;
+            match version.kind {
+                Kind::Snapshot { node_bound: None, .. } => snapshots.push((*id, tree.freeze())),
+                Kind::Dataset if tree.stored_root().is_none() => datasets.push((*id, tree.freeze())),
+                Kind::Snapshot { .. } | Kind::Dataset => {}
+            }
+        }
+        let dying = catalogue.dying.iter().enumerate().filter_map(|(at, dying)| {
+            let tree = dying.tree()?;
+            tree.stored_root().is_none().then(|| (at, tree.freeze()))
+        });
+        Self {
+            dying: dying.collect(),
+            image: catalogue.image(),
+            snapshots,
+            datasets,
+            own: own.tree.freeze(),
+            bounds: Vec::new(),
+        }
+    }
+
+    /// Writes what is not stored, and returns the root of the pool's own tree.
+    pub(super) fn persist(&mut self, pool: &Pool, number: u64) -> Result<Option<Ptr>> {
+        let write = &mut |nodes: Vec<Vec<u8>>| {
+            let records = nodes.into_iter().map(encode_metadata).collect();
+            pool.append_internal(number, RecordKind::Node, records)
+        };
+        let image = &mut self.image;
+        for (id, frozen) in &mut self.snapshots {
+            let root = frozen.persist(write)?;
+            let bound = pool.next_addr();
+            self.bounds.push((*id, bound));
+            if let Some(version) = image.versions.get_mut(id) {
+                version.root = root;
+                if let Kind::Snapshot { node_bound, .. } = &mut version.kind {
+                    *node_bound = Some(bound);
+                }
+            }
+        }
+        for (id, frozen) in &mut self.datasets {
+            let root = frozen.persist(write)?;
+            if let Some(version) = image.versions.get_mut(id) {
+                version.root = root;
+            }
+        }
+        for (at, frozen) in &mut self.dying {
+            if let Some(Kept::Tree { root, .. }) = image.dying.get_mut(*at) {
+                *root = frozen.persist(write)?;
+            }
+        }
+        self.settle_image();
+        self.own.persist(write)
+    }
+
+    /// Brings the accounts of the image to what the trees are that were just stored.
+    fn settle_image(&mut self) {
+        let frozen = self.snapshots.iter().chain(&self.datasets);
+        let written: BTreeMap<u64, Written> = frozen.map(|(id, frozen)| (*id, frozen.written())).collect();
+        let links: Vec<(u64, u64)> =
+            self.image.versions.iter().map(|(id, version)| (*id, version.prev)).collect();
+        for Difference { id, released, all, fresh_bytes } in differences(&written, links.into_iter()) {
+            let births: Vec<u64> = released.iter().map(|ptr| self.birth_of_node(id, ptr.addr)).collect();
+            let Some(version) = self.image.versions.get_mut(&id) else { continue };
+            version.node_bytes += all.iter().map(space_of).sum::<u64>();
+            version.fresh_bytes += fresh_bytes;
+            for (birth, ptr) in births.into_iter().zip(released) {
+                version.dead.push(birth, ptr);
+            }
+        }
+    }
+
+    /// As [`Catalogue::birth_of_node`], as of the cut.
+    fn birth_of_node(&self, id: u64, addr: Addr) -> u64 {
+        let prev = |id: u64| self.image.versions.get(&id).map_or(0, |version| version.prev);
+        let mut at = prev(id);
+        while let Some(version) = self.image.versions.get(&at) {
+            match version.kind {
+                Kind::Snapshot { node_bound: Some(bound), .. } if bound <= addr.raw() => return at,
+                _ => at = prev(at),
+            }
+        }
+        0
+    }
+
+    /// The catalogue's records, after all has been written.
+    pub(super) fn encode(&self) -> Vec<Vec<u8>> {
+        self.image.encode()
+    }
+}
+
+impl Pool {
+    /// Raw address that the next record gets at least.
+    pub(super) fn next_addr(&self) -> u64 {
+        let position = self.log.lock().writer.position();
+        Addr::new(position.segment, position.slots).raw()
+    }
+
+    /// Ends the writing of versions, when their checkpoint counts: nodes become clean, and dead where nobody has them any more.
+    pub(super) fn retire(&self, versions: Versions) -> Result<()> {
+        // Found without a lock: what was frozen does not change.
+        let frozen = versions.snapshots.iter().chain(&versions.datasets).map(|(_, frozen)| frozen);
+        let frozen = frozen.chain(versions.dying.iter().map(|(_, frozen)| frozen)).chain([&versions.own]);
+        let mut left: Written = frozen.flat_map(Frozen::written).collect();
+        let bounds = versions.bounds.clone();
+        let _log = self.log.lock();
+        let _gate = self.shared.gate.write();
+        let mut catalogue = self.catalogue.write();
+        bounds.iter().for_each(|(id, bound)| catalogue.set_node_bound(*id, *bound));
+        let trees = catalogue.trees();
+        let mut written: BTreeMap<u64, Written> = BTreeMap::new();
+        for (id, data) in trees.iter().map(|(id, data)| (*id, data)).chain([(0, &self.own)]) {
+            let of = data.tree.written();
+            for node in of.keys() {
+                left.remove(node);
+            }
+            if id != 0 && !of.is_empty() {
+                written.insert(id, of);
+            }
+        }
+        let links: Vec<(u64, u64)> =
+            catalogue.versions.iter().map(|(id, version)| (*id, version.prev)).collect();
+        for Difference { id, released, all, fresh_bytes } in differences(&written, links.into_iter()) {
+            catalogue.add_dead_nodes(id, &released)?;
+            catalogue.add_nodes(id, &all, fresh_bytes)?;
+        }
+        // Or else they would count as references.
+        drop(versions);
+        let mut settling = Settling::default();
+        for data in trees.iter().map(|(_, data)| data).chain([&self.own]) {
+            data.tree.settle(&mut settling);
+        }
+        // Which changes the pool's own tree, that had to be settled first.
+        catalogue.flush_dead()?;
+        let dead: Vec<Ptr> = left.into_values().collect();
+        self.shared.segments.mark_dead(&dead);
+        Ok(())
+    }
+
+    /// A dataset of the pool by its number.
+    pub(super) fn dataset_by_id(&self, id: u64) -> Option<Arc<LiveDataset>> {
+        self.datasets.read().iter().find(|dataset| dataset.id == id).map(Arc::clone)
+    }
+}

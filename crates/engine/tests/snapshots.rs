@@ -1,0 +1,277 @@
+//! Snapshots and clones while everything else goes on. What they hold after crashes, `crates/sim` tells.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use pagefold_engine::dataset::{Change, Commit, Dataset};
+use pagefold_engine::device::{Device, SimDevice};
+use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
+use pagefold_engine::segment::Devices;
+use pagefold_engine::{Error, Key};
+
+const MIB: u64 = 1 << 20;
+const PAGE: u32 = 8192;
+
+fn devices(device: &Arc<SimDevice>) -> Devices {
+    vec![Arc::clone(device) as Arc<dyn Device>]
+}
+
+fn open(device: &Arc<SimDevice>) -> Arc<Pool> {
+    Pool::open_on(devices(device), &OpenOptions::default()).unwrap()
+}
+
+fn fresh(mib: u64) -> (Arc<SimDevice>, Arc<Pool>) {
+    let device = Arc::new(SimDevice::new(mib * MIB, 1));
+    let options = CreateOptions { force: false, created: 0, guid: Guid(*b"0123456789abcdef") };
+    create_on("tank", &devices(&device), &options).unwrap();
+    let pool = open(&device);
+    (device, pool)
+}
+
+fn counter(dataset: &dyn Dataset, object: u64) -> u64 {
+    let value = dataset.get(&Key::new(object, 1, 0)).unwrap();
+    value.map_or(0, |value| u64::from_le_bytes(value.try_into().unwrap()))
+}
+
+/// Generation `n` of a dataset: the same number in values and pages of several objects, by one change.
+fn write(dataset: &dyn Dataset, n: u64) -> pagefold_engine::Result<()> {
+    let page: Vec<u8> = n.to_le_bytes().repeat(PAGE as usize / 8);
+    let mut changes = Vec::new();
+    for object in 1..4_u64 {
+        changes.push(Change::Put(Key::new(object, 1, 0), n.to_le_bytes().to_vec()));
+        let offset = n % 50 * u64::from(PAGE);
+        changes.push(Change::Write { object, record_size: PAGE, offset, data: &page });
+    }
+    dataset.apply(&changes)
+}
+
+/// The generation that a dataset holds, all of it.
+fn generation(dataset: &dyn Dataset) -> u64 {
+    let n = counter(dataset, 1);
+    for object in 1..4_u64 {
+        assert_eq!(counter(dataset, object), n);
+        for at in (n.saturating_sub(49).max(1))..=n {
+            let mut page = vec![0; PAGE as usize];
+            dataset.read(object, PAGE, at % 50 * u64::from(PAGE), &mut page).unwrap();
+            assert!(page.chunks(8).all(|found| found == at.to_le_bytes()), "page of {at} in {n}");
+        }
+    }
+    n
+}
+
+fn settle(pool: &Pool) {
+    pool.sync().unwrap();
+    while pool.is_reaping() {
+        if !pool.reap().unwrap() {
+            pool.checkpoint(false).unwrap();
+        }
+    }
+    pool.checkpoint(false).unwrap();
+    let report = pool.check_open(&mut |_| {});
+    assert!(report.messages.is_empty(), "{:?}", report.messages);
+}
+
+/// Two datasets are written, committed, checkpointed and folded at once, while snapshots of both come, are cloned, and go.
+#[test]
+fn snapshots_are_whole_under_load() {
+    let (device, pool) = fresh(400);
+    pool.create_dataset("db", 1).unwrap();
+    let done = AtomicBool::new(false);
+    let written = [AtomicU64::new(0), AtomicU64::new(0)];
+    std::thread::scope(|scope| {
+        for (path, written) in ["", "db"].into_iter().zip(&written) {
+            let (pool, done) = (&pool, &done);
+            scope.spawn(move || {
+                let dataset = pool.open_dataset(path).unwrap();
+                for n in 1.. {
+                    if done.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    write(&*dataset, n).unwrap();
+                    written.store(n, Ordering::Relaxed);
+                }
+            });
+        }
+        let (pool, done) = (&pool, &done);
+        scope.spawn(move || {
+            while !done.load(Ordering::Relaxed) {
+                pool.checkpoint(false).unwrap();
+                pool.commit(false).unwrap();
+                pool.reap().unwrap();
+                pool.fold().unwrap();
+            }
+        });
+        let mut held: Vec<(String, [u64; 2])> = Vec::new();
+        for round in 0..120_u64 {
+            let name = format!("s{round}");
+            let least = written.each_ref().map(|n| n.load(Ordering::Relaxed));
+            pool.snapshot(&["", "db"], &name, 1).unwrap();
+            let found =
+                ["", "db"].map(|of| generation(&*pool.open_dataset(&format!("{of}@{name}")).unwrap()));
+            assert!(found[0] >= least[0] && found[1] >= least[1], "{found:?} of {least:?}");
+            held.push((name.clone(), found));
+            if round % 4 == 0 {
+                let clone = format!("clone{round}");
+                pool.clone_snapshot(&format!("db@{name}"), &clone, 1).unwrap();
+                let dataset = pool.open_dataset(&clone).unwrap();
+                write(&*dataset, found[1] + 1).unwrap();
+                assert_eq!(generation(&*dataset), found[1] + 1);
+            }
+            if round % 3 == 2 {
+                let at = (round * 7919) as usize % held.len();
+                let (name, found) = held[at].clone();
+                for (of, n) in ["", "db"].into_iter().zip(found) {
+                    let path = format!("{of}@{name}");
+                    assert_eq!(generation(&*pool.open_dataset(&path).unwrap()), n);
+                    match pool.destroy_snapshots(&[&path]) {
+                        Ok(()) => {}
+                        Err(Error::Busy(_)) => {
+                            let clone = name.replace('s', "clone");
+                            pool.destroy_dataset(&clone).unwrap();
+                            pool.destroy_snapshots(&[&path]).unwrap();
+                        }
+                        Err(error) => unreachable!("{error}"),
+                    }
+                }
+                held.remove(at);
+            }
+        }
+        for (name, found) in &held {
+            for (of, n) in ["", "db"].into_iter().zip(found) {
+                assert_eq!(generation(&*pool.open_dataset(&format!("{of}@{name}")).unwrap()), *n);
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    settle(&pool);
+    let listed = pool.list().unwrap();
+    drop(pool);
+    let pool = open(&device);
+    let again: Vec<String> = pool.list().unwrap().into_iter().map(|one| one.path).collect();
+    assert_eq!(again, listed.iter().map(|one| one.path.clone()).collect::<Vec<_>>());
+    settle(&pool);
+}
+
+/// What is told to become free becomes free, and space comes back.
+#[test]
+fn destroying_frees_what_is_told() {
+    let (_device, pool) = fresh(256);
+    let dataset = pool.dataset();
+    let noise = |seed: u64| -> Vec<u8> {
+        (0..MIB / 8).flat_map(|at| (at ^ seed).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes()).collect()
+    };
+    let write = |object, seed| {
+        let data = noise(seed);
+        let change = Change::Write { object, record_size: PAGE, offset: 0, data: &data };
+        dataset.apply(&[change]).unwrap();
+        pool.sync().unwrap();
+    };
+    (1..5).for_each(|object| write(object, object));
+    settle(&pool);
+    let before = pool.status().used_bytes;
+    for (round, name) in (10..).zip(["a", "b", "c", "d"]) {
+        pool.snapshot(&[""], name, 1).unwrap();
+        write(1, round);
+        write(round % 3 + 2, round);
+    }
+    settle(&pool);
+    let used = pool.listed("").unwrap();
+    assert!(
+        used.snapshots_bytes > 6 * MIB
+            && used.used_bytes > used.referenced_bytes + used.snapshots_bytes - MIB
+    );
+    let sets: [&[&str]; 5] = [&["@a"], &["@b", "@c"], &["@a", "@c"], &["@a", "@b", "@c"], &["@d"]];
+    let told = sets.map(|set| pool.freed_by_destroying(set).unwrap());
+    assert!(told[3] > told[1] && told[1] >= MIB && told[2] >= told[0]);
+    for (set, told) in [(sets[3], told[3]), (sets[4], told[4])] {
+        let told = told.max(pool.freed_by_destroying(set).unwrap());
+        let dying = pool.dying_bytes();
+        pool.destroy_snapshots(set).unwrap();
+        assert_eq!(pool.dying_bytes() - dying, told);
+    }
+    settle(&pool);
+    let after = pool.status().used_bytes;
+    assert!(after.abs_diff(before) < 64 << 10, "{before} bytes before, {after} after");
+    assert_eq!(pool.listed("").unwrap().snapshots_bytes, 0);
+}
+
+/// A pool that is full by what a snapshot holds takes the destruction, and then writes again.
+#[test]
+fn a_full_pool_is_emptied_by_destroying() {
+    let (_device, pool) = fresh(136);
+    let dataset = pool.dataset();
+    let fill = |round: u64| -> pagefold_engine::Result<()> {
+        for object in 1..200_u64 {
+            let data: Vec<u8> = (0..MIB / 8)
+                .flat_map(|at| (at ^ object ^ round << 32).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes())
+                .collect();
+            let object = object % 12;
+            dataset.apply(&[Change::Write {
+                object: 1 + object,
+                record_size: PAGE,
+                offset: 0,
+                data: &data,
+            }])?;
+            pool.snapshot(&[""], &format!("{round}-{object}-{}", data[0]), 1).or_else(
+                |error| match error {
+                    Error::Exists(_) => Ok(()),
+                    other => Err(other),
+                },
+            )?;
+        }
+        Ok(())
+    };
+    for round in 0..3 {
+        assert!(matches!(fill(round), Err(Error::NoSpace(_))));
+        let names: Vec<String> =
+            pool.list().unwrap().into_iter().filter(|one| one.is_snapshot).map(|one| one.path).collect();
+        assert!(names.len() > 5);
+        pool.destroy_snapshots(&names.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+        settle(&pool);
+        assert!(pool.status().available_bytes > 40 * MIB);
+    }
+}
+
+#[test]
+fn what_is_not_possible_changes_nothing() {
+    let (_device, pool) = fresh(136);
+    pool.create_dataset("db", 1).unwrap();
+    pool.snapshot(&["db"], "one", 1).unwrap();
+    pool.clone_snapshot("db@one", "db/clone", 2).unwrap();
+    let busy = |done: pagefold_engine::Result<()>| assert!(matches!(done, Err(Error::Busy(_))), "{done:?}");
+    let absent =
+        |done: pagefold_engine::Result<()>| assert!(matches!(done, Err(Error::NotFound(_))), "{done:?}");
+    let exists =
+        |done: pagefold_engine::Result<()>| assert!(matches!(done, Err(Error::Exists(_))), "{done:?}");
+    let invalid =
+        |done: pagefold_engine::Result<()>| assert!(matches!(done, Err(Error::Invalid(_))), "{done:?}");
+    exists(pool.create_dataset("db", 1));
+    absent(pool.create_dataset("none/db", 1));
+    for path in ["", "/db", "db/", "a b", "ä", ".", "-a", &"x".repeat(300)] {
+        invalid(pool.create_dataset(path, 1));
+    }
+    exists(pool.snapshot(&["", "db"], "one", 1));
+    absent(pool.open_dataset("@one").map(drop));
+    invalid(pool.snapshot(&[""], "a@b", 1));
+    busy(pool.destroy_snapshots(&["db@one"]));
+    busy(pool.destroy_dataset("db"));
+    invalid(pool.destroy_dataset(""));
+    invalid(pool.rename("db", "db/below"));
+    invalid(pool.promote("db"));
+    pool.hold("db@one", "keep", 3).unwrap();
+    exists(pool.hold("db@one", "keep", 4));
+    pool.destroy_dataset("db/clone").unwrap();
+    busy(pool.destroy_snapshots(&["db@one"]));
+    pool.release("db@one", "keep").unwrap();
+    absent(pool.release("db@one", "keep"));
+    let snapshot = pool.open_dataset("db@one").unwrap();
+    assert!(matches!(snapshot.apply(&[Change::Delete(Key::new(1, 1, 1))]), Err(Error::ReadOnly(_))));
+    pool.snapshot(&["db"], "two", 1).unwrap();
+    busy(pool.rollback("db@one", false));
+    pool.rollback("db@one", true).unwrap();
+    pool.destroy_snapshots(&["db@one"]).unwrap();
+    pool.destroy_dataset("db").unwrap();
+    assert_eq!(pool.list().unwrap().len(), 1);
+    settle(&pool);
+}

@@ -1,0 +1,221 @@
+//! What a pool should hold: its datasets and their snapshots, each a copy.
+
+use std::collections::BTreeMap;
+
+use crate::history::{Act, Deed};
+use crate::model::State;
+
+/// The one hold that histories use.
+pub const TAG: &str = "tag";
+
+/// A snapshot.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// Its name.
+    pub name: String,
+    /// Content.
+    pub state: State,
+    /// Whether it is held.
+    pub held: bool,
+}
+
+/// A dataset.
+#[derive(Clone, Debug, Default)]
+pub struct Set {
+    /// Content.
+    pub state: State,
+    /// Its snapshots, oldest first.
+    pub snapshots: Vec<Snapshot>,
+    /// Dataset and name of the snapshot that it was cloned from.
+    pub origin: Option<(String, String)>,
+}
+
+/// All datasets by path.
+#[derive(Clone, Debug)]
+pub struct World {
+    /// The datasets.
+    pub sets: BTreeMap<String, Set>,
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self { sets: BTreeMap::from([(String::new(), Set::default())]) }
+    }
+}
+
+/// What tells one state of a world from another: paths, origins, whether they are held, and numbers of the last changes.
+pub type Signature = Vec<(String, Option<String>, bool, u64)>;
+
+fn split(path: &str) -> (String, String) {
+    let (dataset, name) = path.split_once('@').unwrap_or((path, ""));
+    (dataset.into(), name.into())
+}
+
+impl World {
+    /// Applies a change to a dataset that there is.
+    pub fn apply(&mut self, path: &str, id: u64, acts: &[Act]) {
+        if let Some(set) = self.sets.get_mut(path) {
+            set.state.apply(id, acts);
+        }
+    }
+
+    /// All states, by path.
+    pub fn states(&self) -> impl Iterator<Item = (String, &State)> {
+        self.sets.iter().flat_map(|(path, set)| {
+            let snapshots = set.snapshots.iter().map(move |one| (format!("{path}@{}", one.name), &one.state));
+            std::iter::once((path.clone(), &set.state)).chain(snapshots)
+        })
+    }
+
+    /// See [`Signature`].
+    pub fn signature(&self) -> Signature {
+        let origin = |path: &str| {
+            let (of, name) = self.sets.get(path)?.origin.as_ref()?;
+            Some(format!("{of}@{name}"))
+        };
+        let held = |path: &str| {
+            let (of, name) = split(path);
+            self.sets.get(&of).is_some_and(|set| set.snapshots.iter().any(|one| one.name == name && one.held))
+        };
+        self.states().map(|(path, state)| (path.clone(), origin(&path), held(&path), state.id)).collect()
+    }
+
+    fn snapshot(&mut self, path: &str) -> Option<&mut Snapshot> {
+        let (of, name) = split(path);
+        self.sets.get_mut(&of)?.snapshots.iter_mut().find(|one| one.name == name)
+    }
+
+    fn has_clone(&self, path: &str) -> bool {
+        let origin = split(path);
+        self.sets.values().any(|set| set.origin.as_ref() == Some(&origin))
+    }
+
+    fn is_new(&self, path: &str) -> bool {
+        let parent = path.rsplit_once('/').map(|(parent, _)| parent);
+        !self.sets.contains_key(path) && parent.is_none_or(|parent| self.sets.contains_key(parent))
+    }
+
+    fn below(&self, path: &str) -> Vec<String> {
+        let below = |other: &&String| other.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'));
+        self.sets.keys().filter(below).cloned().collect()
+    }
+
+    /// The world after a deed; `None`: it is not possible.
+    pub fn after(&self, deed: &Deed) -> Option<Self> {
+        let mut world = self.clone();
+        match deed {
+            Deed::Create { path } => {
+                self.is_new(path).then_some(())?;
+                world.sets.insert(path.clone(), Set::default());
+            }
+            Deed::Snapshot { datasets, name } => {
+                for path in datasets {
+                    let set = world.sets.get_mut(path)?;
+                    if set.snapshots.iter().any(|one| one.name == *name) {
+                        return None;
+                    }
+                    let state = set.state.clone();
+                    set.snapshots.push(Snapshot { name: name.clone(), state, held: false });
+                }
+            }
+            Deed::Clone { snapshot, path } => {
+                let state = world.snapshot(snapshot)?.state.clone();
+                self.is_new(path).then_some(())?;
+                let set = Set { state, snapshots: Vec::new(), origin: Some(split(snapshot)) };
+                world.sets.insert(path.clone(), set);
+            }
+            Deed::DestroyDataset { path } => {
+                let set = world.sets.remove(path)?;
+                (set.snapshots.is_empty() && self.below(path).is_empty()).then_some(())?;
+            }
+            Deed::DestroySnapshots { snapshots } => {
+                for path in snapshots {
+                    let free = !world.snapshot(path)?.held && !self.has_clone(path);
+                    free.then_some(())?;
+                    let (of, name) = split(path);
+                    world.sets.get_mut(&of)?.snapshots.retain(|one| one.name != name);
+                }
+            }
+            Deed::Rollback { snapshot, newer } => {
+                let (of, name) = split(snapshot);
+                let set = world.sets.get_mut(&of)?;
+                let at = set.snapshots.iter().position(|one| one.name == name)?;
+                let gone = set.snapshots.split_off(at + 1);
+                if !gone.is_empty() && !newer {
+                    return None;
+                }
+                let blocked = |one: &Snapshot| one.held || self.has_clone(&format!("{of}@{}", one.name));
+                if gone.iter().any(blocked) {
+                    return None;
+                }
+                set.state = set.snapshots.last()?.state.clone();
+            }
+            Deed::Promote { path } => world.promote(path)?,
+            Deed::Rename { path, to } if path.contains('@') => {
+                let (of, before) = split(path);
+                world.snapshot(path)?;
+                if world.snapshot(&format!("{of}@{to}")).is_some() {
+                    return None;
+                }
+                world.snapshot(path)?.name.clone_from(to);
+                world.relabel(|origin| {
+                    if *origin == (of.clone(), before.clone()) {
+                        origin.1.clone_from(to);
+                    }
+                });
+            }
+            Deed::Rename { path, to } => {
+                self.sets.get(path)?;
+                self.is_new(to).then_some(())?;
+                if to.strip_prefix(path.as_str()).is_some_and(|rest| rest.starts_with('/')) {
+                    return None;
+                }
+                for before in self.below(path).into_iter().chain([path.clone()]) {
+                    let after = format!("{to}{}", before.strip_prefix(path.as_str())?);
+                    let set = world.sets.remove(&before)?;
+                    world.sets.insert(after.clone(), set);
+                    world.relabel(|origin| {
+                        if origin.0 == before {
+                            origin.0.clone_from(&after);
+                        }
+                    });
+                }
+            }
+            Deed::Hold { snapshot } => {
+                let one = world.snapshot(snapshot)?;
+                (!std::mem::replace(&mut one.held, true)).then_some(())?;
+            }
+            Deed::Release { snapshot } => {
+                let one = world.snapshot(snapshot)?;
+                std::mem::replace(&mut one.held, false).then_some(())?;
+            }
+        }
+        Some(world)
+    }
+
+    fn relabel(&mut self, mut change: impl FnMut(&mut (String, String))) {
+        self.sets.values_mut().filter_map(|set| set.origin.as_mut()).for_each(&mut change);
+    }
+
+    fn promote(&mut self, path: &str) -> Option<()> {
+        let (from, name) = self.sets.get(path)?.origin.clone()?;
+        let source = self.sets.get_mut(&from)?;
+        let at = source.snapshots.iter().position(|one| one.name == name)?;
+        let kept = source.snapshots.split_off(at + 1);
+        let moved = std::mem::replace(&mut source.snapshots, kept);
+        let origin = source.origin.replace((path.into(), name));
+        let names: Vec<String> = moved.iter().map(|one| one.name.clone()).collect();
+        let set = self.sets.get_mut(path)?;
+        if set.snapshots.iter().any(|one| names.contains(&one.name)) {
+            return None;
+        }
+        set.snapshots.splice(0..0, moved);
+        set.origin = origin;
+        self.relabel(|origin| {
+            if origin.0 == from && names.contains(&origin.1) {
+                path.clone_into(&mut origin.0);
+            }
+        });
+        Some(())
+    }
+}
