@@ -40,6 +40,8 @@ class Run:
         self._file = open(self.dir / "ledger.jsonl", "a", buffering=1)
         self._write({"owner": os.getpid(), "started": proc.start_time(os.getpid())})
         self._owner = os.getpid()
+        # Who is started in the background by a shell without job control has SIGINT ignored, and would not end by it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         atexit.register(self.close)
 
     def __enter__(self) -> Run:

@@ -70,8 +70,8 @@ time.sleep(600)
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_run_leaves_nothing(how):
-    """SIGKILL: `lab clean` undoes it. SIGINT: it undoes itself."""
-    argv = [sys.executable, "-c", SCRIPT]
+    """SIGKILL: `lab clean` undoes it. SIGINT: it undoes itself, also where whoever started it has that signal ignored."""
+    argv = ["env", "--ignore-signal=INT", sys.executable, "-c", SCRIPT]
     with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as run:
         folder, mountpoint, device, pid = run.stdout.readline().split()
         assert ledger.is_mounted(mountpoint) and proc.start_time(int(pid)) is not None
