@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 
 import pytest
 
 from lab.ledger import Run
 from lab.paths import ROOT, require_room
+from lab.pool import Pool
 from lab.server import Server
 from lab.storage import Place, place
 
@@ -52,3 +54,27 @@ def survives_remount(server: Server, where: Place, ask: Callable[[], str]) -> No
     where.mount()
     server.start()
     assert ask() == expected
+
+
+@pytest.fixture(scope="module")
+def pages(run, where):
+    """A pool of its own with compression=page."""
+    if not where.is_pagefold:
+        pytest.skip("there are no models elsewhere")
+    with Pool(run, POOL_BYTES, compression="page") as pages:
+        yield pages
+        pages.unmount()
+        pages.check()
+
+
+def counter(pool: Pool, name: str) -> dict:
+    """One of the counters of `pagefold iostat`."""
+    return next(c for c in pool.counters() if c["name"] == name)
+
+
+def wait_for_models(pool: Pool, count: int, timeout_s: float = 60) -> None:
+    """Waits until the background has learned."""
+    deadline = time.monotonic() + timeout_s
+    while pool.figures("status")["models"] < count:
+        assert time.monotonic() < deadline, f"{pool.figures('status')['models']} models in {timeout_s:.0f} s, not {count}"
+        time.sleep(0.2)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from lab.paths import pagefold
 from lab.pool import Pool
 from lab.postgres import USER, Postgres
 
-from .conftest import POOL_BYTES, survives_remount
+from .conftest import POOL_BYTES, counter, survives_remount, wait_for_models
 
 DATABASE = "lab"
 ROWS = 120_000
@@ -66,17 +65,6 @@ CHECKPOINT;
 
 
 @pytest.fixture(scope="module")
-def pages(run, where):
-    """A pool of its own with compression=page."""
-    if not where.is_pagefold:
-        pytest.skip("there are no models elsewhere")
-    with Pool(run, POOL_BYTES, compression="page") as pages:
-        yield pages
-        pages.unmount()
-        pages.check()
-
-
-@pytest.fixture(scope="module")
 def server(run, pages):
     """A cluster with tables of several characters, some of them aged."""
     server = Postgres(run, pages.folder("pg", USER), settings={"full_page_writes": "off", "checkpoint_timeout": "30s"})
@@ -93,19 +81,6 @@ def server(run, pages):
     server.sql(AGE, database=DATABASE)
     yield server
     server.kill()
-
-
-def counter(pool: Pool, name: str) -> dict:
-    """One of the counters of `pagefold iostat`."""
-    return next(c for c in pool.counters() if c["name"] == name)
-
-
-def wait_for_models(pool: Pool, count: int, timeout_s: float = 60) -> None:
-    """Waits until the background has learned."""
-    deadline = time.monotonic() + timeout_s
-    while pool.figures("status")["models"] < count:
-        assert time.monotonic() < deadline, f"{pool.figures('status')['models']} models in {timeout_s:.0f} s, not {count}"
-        time.sleep(0.2)
 
 
 def answers(server: Postgres) -> str:

@@ -10,8 +10,7 @@ from lab.crash import crash_loses_nothing
 from lab.mariadb import USER, MariaDB
 from lab.pool import Pool
 
-from .conftest import POOL_BYTES, survives_remount
-from .test_page import counter, wait_for_models
+from .conftest import counter, survives_remount, wait_for_models
 
 ROWS = 50_000
 
@@ -28,17 +27,6 @@ DELETE FROM orders WHERE id % 11 = 3;
 UPDATE sbtest1 SET k = k + 1 WHERE id % 3 = 0;
 UPDATE sbtest2 SET pad = REVERSE(pad) WHERE id % 5 = 0;
 """
-
-
-@pytest.fixture(scope="module")
-def pages(run, where):
-    """A pool of its own with compression=page."""
-    if not where.is_pagefold:
-        pytest.skip("there are no models elsewhere")
-    with Pool(run, POOL_BYTES, compression="page") as pages:
-        yield pages
-        pages.unmount()
-        pages.check()
 
 
 @pytest.fixture(scope="module")
