@@ -16,13 +16,14 @@ SEEDS ?= 1000
 OPS ?= 1000000
 N ?= 100000
 ONLY ?=
+SCALE ?= 1
 SECONDS ?= 60
 TARGET ?=
 BENCH ?=
 
 PAGEFOLD := target/release/pagefold
 
-.PHONY: help setup build demo test lint sim mutants flips posix fuzz soak fill bench man install uninstall clean
+.PHONY: help setup build demo test lint sim mutants flips posix fuzz soak fill ratios bench man install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -83,6 +84,11 @@ fill: ## A pool of 2 GiB overwritten with 20 GiB of changing pages
 	@scripts/setup build test
 	@scripts/build --quiet
 	@$(LAB) fill
+
+ratios: ## What database files take, file by file, here and on btrfs and zfs-fuse: [SCALE=1]
+	@scripts/setup build test demo
+	@scripts/build --quiet
+	@$(LAB) ratios --scale $(SCALE)
 
 bench: ## Benchmarks against null, ext4, XFS, btrfs, zfs-fuse
 	@scripts/setup build bench

@@ -25,6 +25,12 @@ def main() -> int:
     fill.add_argument("--pool-mib", type=int, default=2048)
     fill.add_argument("--write-mib", type=int, default=20480)
     fill.add_argument("--seed", type=int, default=1)
+    ratios = verbs.add_parser("ratios", help="what files of databases take here and on other file systems, file by file")
+    ratios.add_argument("--scale", type=float, default=1.0, help="1 makes about 1 GB of relations of PostgreSQL")
+    ratios.add_argument("--set", action="append", dest="sets", choices=["postgres", "innodb", "sqlite", "rrd"])
+    ratios.add_argument("--from", dest="source", type=Path, help="folder with SET/files, instead of making them")
+    ratios.add_argument("--out", type=Path, help="a file for all figures, as JSON")
+    ratios.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     verbs.add_parser("clean", help="undo what killed runs have left")
     for verb in (demo, soak, fill):
         verb.add_argument("--on", default="pagefold:zstd", help="pagefold[:CODEC], dir, ext4, xfs, btrfs[:CODEC]")
@@ -67,6 +73,16 @@ def run(options: argparse.Namespace) -> int:
             from .fill import fill
 
             return fill(options.pool_mib << 20, options.write_mib << 20, seed=options.seed, on=options.on)
+        case "ratios":
+            from .ratios import MAKERS, ratios
+
+            return ratios(
+                scale=options.scale,
+                sets=options.sets or list(MAKERS),
+                source=options.source,
+                keep_logs=logs / "ratios-logs",
+                out=options.out,
+            )
         case "clean":
             from .ledger import clean
 

@@ -1,0 +1,182 @@
+"""`lab ratios`: what files of databases take, file by file, on Pagefold with models and on what it replaces.
+
+The files are made here, aged by updates and copied to real mounts. Two verdicts of docs/CODEC.md are drawn from them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+from . import proc, ui
+from .demo import compare
+from .ledger import Run
+from .paths import ROOT, require_room, tool
+from .pool import Pool
+from .storage import Usage
+
+OVERALL = 6.5
+"""PostgreSQL's relations without pgbench's have at least this ratio, all metadata counted."""
+OF_ZLIB = 1.9
+"""And at least so many times the one of btrfs with zlib."""
+OF_ZSTD = 0.95
+"""No relation has less than this of its ratio on btrfs with zstd:3."""
+RRD_STEP = 300
+
+
+def ratios(*, scale: float, sets: list[str], source: Path | None, keep_logs: Path, out: Path | None) -> int:
+    """Makes the sets (or takes those of `source`), compares each, judges; returns an exit status."""
+    missed = []
+    results = {}
+    with Run("ratios", keep_logs=keep_logs) as run:
+        for name in sets:
+            steps = ui.Steps()
+            root = source / name if source is not None else run.fresh(name)
+            if source is None:
+                with steps.step(f"{name}: making the files"):
+                    MAKERS[name](root, scale)
+            files: dict[str, list[Path]] = {}
+            for path in sorted((root / "files").iterdir()):
+                files.setdefault(path.name.partition("@")[0], []).append(path.relative_to(root))
+            total = sum((root / path).stat().st_size for paths in files.values() for path in paths)
+            if total == 0:
+                raise RuntimeError(f"{root / 'files'} holds nothing to compare")
+            require_room(2 * total)
+            columns = compare_all(run, root, files, total, steps)
+            print(f"\n{compare.render(columns)}\n")
+            verdicts = judge(name, columns)
+            for reached, words in verdicts:
+                print(f"  {'reached' if reached else 'MISSED '}  {words}")
+            print()
+            missed += [words for reached, words in verdicts if not reached]
+            results[name] = {c.title: figures(c) for c in columns}
+            if source is None:
+                proc.run([tool("rm"), "-rf", root])
+    if out is not None:
+        out.write_text(json.dumps(results, indent=1) + "\n")
+    return 1 if missed else 0
+
+
+def compare_all(run: Run, root: Path, files: dict, total: int, steps: ui.Steps) -> list[compare.Column]:
+    """The files on Pagefold (folded), then on every rival, one after the other."""
+    image_bytes = max(3 * total, 1 << 30)
+    places = [("pagefold", Pool(run, image_bytes, compression="page"))]
+    places += [(title, place) for title, place in compare.rivals(run, image_bytes, places[0][1]) if title != "ext4"]
+    zfs = compare.zfs(run, image_bytes)
+    if isinstance(zfs, str):
+        print(f"  - zfs-fuse is left out: {zfs}")
+    else:
+        places.append(zfs)
+    columns = []
+    for title, place in places:
+        with steps.step(f"the files on {title}") as step:
+            columns.append(compare.copy_and_measure(title, place, root, files, step))
+    return columns
+
+
+def figures(column: compare.Column) -> dict:
+    """A column as JSON: bytes."""
+    groups = {name: [usage.logical, usage.physical] for name, usage in column.groups.items()}
+    return {"files": groups, "total_physical": column.total_physical}
+
+
+def judge(name: str, columns: list[compare.Column]) -> list[tuple[bool, str]]:
+    """What is promised of these files, and whether it holds."""
+    ours = columns[0]
+    rivals = {column.title: column for column in columns}
+    zstd = rivals["btrfs-zstd"]
+    lines = []
+    for group, usage in ours.groups.items():
+        share = usage.ratio / zstd.groups[group].ratio
+        if share < OF_ZSTD:
+            lines.append((False, f"{group}: {usage.ratio:.2f}, {share:.2f} of btrfs-zstd's ratio (at least {OF_ZSTD})"))
+    if not lines:
+        lines.append((True, f"no file has less than {OF_ZSTD} of btrfs-zstd's ratio"))
+    if name == "postgres":
+        # Metadata cannot be told by file: each part pays for it by its share of the stored bytes.
+        chosen = [group for group in ours.groups if not group.startswith("pgbench")]
+        all_of, zlib_of = overall(ours, chosen), overall(rivals["btrfs-zlib"], chosen)
+        lines.append((all_of >= OVERALL, f"without pgbench {all_of:.2f} (at least {OVERALL})"))
+        words = f"that is {all_of / zlib_of:.2f} times btrfs-zlib's {zlib_of:.2f} (at least {OF_ZLIB})"
+        lines.append((all_of / zlib_of >= OF_ZLIB, words))
+    return lines
+
+
+def overall(column: compare.Column, groups: list[str]) -> float:
+    """Ratio of some files with their share of the metadata."""
+    chosen = sum((column.groups[g] for g in groups), Usage(0, 0))
+    stored = sum(usage.physical for usage in column.groups.values())
+    return chosen.logical / (chosen.physical * column.total_physical / stored)
+
+
+def script(name: str) -> Callable[[Path, float], None]:
+    """A maker that is a program of its own."""
+
+    def make(root: Path, scale: float) -> None:
+        proc.run([ROOT / "scripts" / name, root, "--scale", str(scale)], timeout_s=3600)
+
+    return make
+
+
+def make_rrd(root: Path, scale: float) -> None:
+    """718 files as collectd's rrdtool plugin makes them, each with five days of samples of a load that swings."""
+    folder = root / "files"
+    folder.mkdir(parents=True)
+    rng = random.Random(7)
+    start = 1_700_000_000
+    spans = [f"RRA:{kind}:0.1:{steps}:1200" for kind in ("AVERAGE", "MIN", "MAX") for steps in (1, 7, 50, 223, 2635)]
+    for number in range(max(1, round(718 * min(scale, 1.0)))):
+        count = 1 + number % 3
+        path = folder / f"{count} sources@{number:03}.rrd"
+        sources = [f"DS:value{n}:GAUGE:{2 * RRD_STEP}:U:U" for n in range(count)]
+        proc.run([tool("rrdtool"), "create", path, "--start", str(start), "--step", str(RRD_STEP), *sources, *spans])
+        level, updates = rng.uniform(0, 1000), []
+        for at in range(1, 1441):
+            level += rng.gauss(0, 5)
+            values = ":".join(f"{level * (n + 1):.2f}" for n in range(len(sources)))
+            updates.append(f"{start + at * RRD_STEP}:{values}")
+        proc.run([tool("rrdtool"), "update", path, *updates])
+
+
+def make_sqlite(root: Path, scale: float) -> None:
+    """A database as an application has it: a wide table, two indexes, text; then updated and partly deleted."""
+    folder = root / "files"
+    folder.mkdir(parents=True)
+    rng = random.Random(7)
+    towns = ["LONDON", "MANCHESTER", "BRISTOL", "BIRMINGHAM", "NOTTINGHAM", "LEEDS", "LIVERPOOL", "SHEFFIELD"]
+    words = (ROOT / "docs" / "ARCHITECTURE.md").read_text().split()
+    connection = sqlite3.connect(folder / "app.sqlite")
+    connection.executescript(
+        "CREATE TABLE sales (id TEXT PRIMARY KEY, price INT, sold TEXT, town TEXT, street TEXT, number INT, note TEXT);"
+        "CREATE INDEX sales_town ON sales (town, street); CREATE INDEX sales_sold ON sales (sold);"
+    )
+
+    def row():
+        first = rng.randrange(len(words) - 12)
+        return (
+            f"{rng.getrandbits(128):032x}",
+            int(50_000 + 950_000 * rng.random() ** 3) // 50 * 50,
+            f"20{rng.randrange(26):02}-{rng.randrange(1, 13):02}-{rng.randrange(1, 29):02}",
+            rng.choice(towns),
+            f"{rng.choice(words).upper()} ROAD",
+            rng.randrange(1, 200),
+            " ".join(words[first : first + rng.randrange(3, 12)]),
+        )
+
+    connection.executemany("INSERT INTO sales VALUES (?, ?, ?, ?, ?, ?, ?)", (row() for _ in range(int(400_000 * scale))))
+    connection.execute("UPDATE sales SET price = price + 1000 WHERE rowid % 13 = 0")
+    connection.execute("DELETE FROM sales WHERE rowid % 17 = 0")
+    connection.commit()
+    connection.close()
+
+
+MAKERS: dict[str, Callable[[Path, float], None]] = {
+    "postgres": script("page-corpus"),
+    "innodb": script("innodb-corpus"),
+    "sqlite": make_sqlite,
+    "rrd": make_rrd,
+}
+"""How each set of files is made, below FOLDER/files; those whose names begin alike up to an @ are shown together."""
