@@ -35,8 +35,8 @@ impl Sizing {
         let dirty_hard_bytes = (total_bytes / 16).clamp(4 << 20, DIRTY_BYTES_MAX);
         // What the pool keeps back follows from its size alone, so that its capacity is the same for every server.
         let dirty_tree_max = (total_bytes / 64).clamp(2 << 20, DIRTY_TREE_BYTES_MAX);
-        // Nodes are several times as large in memory as stored; a quarter of the cache budget may be dirty.
-        let dirty_tree_bytes = dirty_tree_max.min(cache_bytes / 4).max(2 << 20);
+        // With those that a checkpoint is writing they may be half as many again, and clean ones have a quarter of the budget.
+        let dirty_tree_bytes = dirty_tree_max.min(cache_bytes / 16 * 3).max(2 << 20);
         let reserve_chunks = INTERNAL_CHUNKS + dirty_tree_max.div_ceil(4 * CHUNK_BYTES);
         let held_back = reserve_chunks + 2 * dirty_hard_bytes.div_ceil(CHUNK_BYTES) + 4;
         let held_back = held_back.max(total_chunks / 16);
