@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +38,7 @@ def ratios(*, scale: float, sets: list[str], source: Path | None, keep_logs: Pat
             root = source / name if source is not None else run.fresh(name)
             if source is None:
                 with steps.step(f"{name}: making the files"):
-                    MAKERS[name](root, scale)
+                    MAKERS[name](run, root, scale)
             files: dict[str, list[Path]] = {}
             for path in sorted((root / "files").iterdir()):
                 files.setdefault(path.name.partition("@")[0], []).append(path.relative_to(root))
@@ -112,16 +113,25 @@ def overall(column: compare.Column, groups: list[str]) -> float:
     return chosen.logical / (chosen.physical * column.total_physical / stored)
 
 
-def script(name: str) -> Callable[[Path, float], None]:
-    """A maker that is a program of its own."""
+def script(run: Run, name: str, root: Path, scale: float) -> None:
+    """A maker that is a program of its own. It has a database server: interrupted, it is given the time to stop that."""
+    log = run.logs / f"{name}.log"
+    argv = [ROOT / "scripts" / name, root, "--scale", str(scale)]
+    # Who is started in the background by a shell without job control has SIGINT ignored.
+    maker = proc.spawn(argv, log=log, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    entry = run.process(maker.pid, name)
+    try:
+        status = maker.wait(3600)
+    except BaseException:
+        maker.send_signal(signal.SIGINT)
+        maker.wait(60)
+        raise
+    run.done(entry)
+    if status != 0:
+        raise RuntimeError(f"scripts/{name} failed:\n{proc.tail(log)}")
 
-    def make(root: Path, scale: float) -> None:
-        proc.run([ROOT / "scripts" / name, root, "--scale", str(scale)], timeout_s=3600)
 
-    return make
-
-
-def make_rrd(root: Path, scale: float) -> None:
+def make_rrd(_run: Run, root: Path, scale: float) -> None:
     """718 files as collectd's rrdtool plugin makes them, each with five days of samples of a load that swings."""
     folder = root / "files"
     folder.mkdir(parents=True)
@@ -141,7 +151,7 @@ def make_rrd(root: Path, scale: float) -> None:
         proc.run([tool("rrdtool"), "update", path, *updates])
 
 
-def make_sqlite(root: Path, scale: float) -> None:
+def make_sqlite(_run: Run, root: Path, scale: float) -> None:
     """A database as an application has it: a wide table, two indexes, text; then updated and partly deleted."""
     folder = root / "files"
     folder.mkdir(parents=True)
@@ -173,9 +183,9 @@ def make_sqlite(root: Path, scale: float) -> None:
     connection.close()
 
 
-MAKERS: dict[str, Callable[[Path, float], None]] = {
-    "postgres": script("page-corpus"),
-    "innodb": script("innodb-corpus"),
+MAKERS: dict[str, Callable[[Run, Path, float], None]] = {
+    "postgres": lambda run, root, scale: script(run, "page-corpus", root, scale),
+    "innodb": lambda run, root, scale: script(run, "innodb-corpus", root, scale),
     "sqlite": make_sqlite,
     "rrd": make_rrd,
 }
