@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! session     mount, INIT, run, unmount: what a server uses
-//! dispatch    operations -> calls of the file system
+//! dispatch    operations -> calls of the file system; its snapshots below .pagefold/snapshot
 //! errno       its errors -> errno, one exhaustive match
 //! null, pass  two tiny servers on the same transport: the bounds that benchmarks compare with
 //! mount       mount(2), fusermount3, mount points examined
@@ -30,7 +30,7 @@ mod stats;
 mod transport;
 
 pub use blocking::{Blocking, Wait};
-pub use dispatch::Dispatch;
+pub use dispatch::{Dispatch, HIDDEN_DIR, SNAPSHOT_DIR, SnapshotTree, Snapshots};
 pub use errno::errno;
 pub use init::{Agreement, InitError};
 pub use mount::{MountError, MountOptions, check_mount_point, is_mount_point, unmount};

@@ -82,6 +82,16 @@ impl Request {
         Operation::parse(self.header.opcode, arguments)
     }
 
+    /// The code of what is asked for; `None` for an unknown one.
+    pub(crate) fn opcode(&self) -> Option<Opcode> {
+        Opcode::from_wire(self.header.opcode)
+    }
+
+    /// As [`Request::operation`], if it has this code.
+    pub(crate) fn operation_if(&self, opcode: Opcode) -> Option<Operation<'_>> {
+        if self.opcode() == Some(opcode) { self.operation().ok() } else { None }
+    }
+
     /// Up to `len` bytes for the reply's data. Overwrites the request's arguments, which the borrow checker sees to.
     pub fn payload(&mut self, len: usize) -> &mut [u8] {
         let payload = self.exchange.as_mut().map_or(&mut [][..], |exchange| exchange.payload());

@@ -1,6 +1,6 @@
 //! A mounted file system and its server, from mount to unmount.
 
-use crate::dispatch::Dispatch;
+use crate::dispatch::{Dispatch, SnapshotTree, WithSnapshots};
 use crate::init::{Agreement, InitError, RingWish, negotiate};
 use crate::limits::{DEVICE_THREADS_MAX, INIT_TIMEOUT};
 use crate::mount::{self, MountError, MountOptions, Mounted};
@@ -47,6 +47,19 @@ impl Session {
     /// [`MountError`] says what to do; nothing is mounted then.
     pub fn mount(fs: Arc<Fs>, dir: &Path, options: &MountOptions) -> Result<Self, MountError> {
         Self::mount_handler(Arc::new(Dispatch::new(fs)), dir, options)
+    }
+
+    /// As [`Session::mount`], with snapshots of it below `.pagefold/snapshot` of its root.
+    ///
+    /// # Errors
+    /// As [`Session::mount`].
+    pub fn mount_with_snapshots(
+        fs: Arc<Fs>,
+        tree: Arc<SnapshotTree>,
+        dir: &Path,
+        options: &MountOptions,
+    ) -> Result<Self, MountError> {
+        Self::mount_handler(Arc::new(WithSnapshots::new(Dispatch::new(fs), tree)), dir, options)
     }
 
     /// Mounts at `dir` and answers requests through `handler`. Returns when the mount is usable.
@@ -101,6 +114,11 @@ impl Session {
         self.device_minor
     }
 
+    /// Whether it is still there, and nothing is mounted above it. One that was detached lives on as long as files are open.
+    pub fn is_attached(&self) -> bool {
+        mount::is_mount_of(&self.dir, self.device_minor)
+    }
+
     /// What was agreed with the kernel.
     pub fn agreement(&self) -> Agreement {
         self.agreement
@@ -139,7 +157,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         // Somebody may have unmounted it, and mounted something else there.
-        if mount::is_mount_of(&self.dir, self.device_minor)
+        if self.is_attached()
             && let Err(error) = mount::unmount(&self.dir, true)
         {
             tracing::warn!(%error, "a mount without a server stays");

@@ -4,6 +4,7 @@
 
 mod convert;
 mod directory;
+mod snapshots;
 
 use crate::errno::errno;
 use crate::operation::{Operation, SetAttributes};
@@ -15,6 +16,8 @@ use directory::Listing;
 use pagefold_fs::{
     Attr, Caller, Entry, FileKind, Fs, FsError, Ino, OpenFlags, Seek, SetAttr, TryRead, WriteFlags, Written,
 };
+pub(crate) use snapshots::WithSnapshots;
+pub use snapshots::{HIDDEN_DIR, SNAPSHOT_DIR, SnapshotTree, Snapshots};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use zerocopy::{Immutable, IntoBytes};

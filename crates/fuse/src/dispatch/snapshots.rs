@@ -1,0 +1,463 @@
+//! The snapshots of what is mounted, below `.pagefold/snapshot` of its root: found by name, listed there alone, read-only.
+//!
+//! One mount has the inodes of several file systems, so node ids say which: the upper 16 bits are a place in a table, 0 for the
+//! file system that is mounted, [`SYNTHETIC`] for the two directories above the snapshots. A place is never given to another
+//! snapshot, since the kernel may still know nodes of the first. What `stat` tells as inode number is the node id: tools
+//! that compare numbers do not take a file for its own older version. Why so: docs/decisions/0017-snapshots-in-the-mount.md.
+
+use super::convert::{attr_out, entry_out, no_entry, opened, statfs_out, statx_out};
+use super::directory::Listing;
+use super::{Dispatch, answer, failed, listed_to, refuse_for_good, sized};
+use crate::operation::Operation;
+use crate::protocol as p;
+use crate::{Agreement, Blocking, Errno, Fetching, Handler, Request, Wait};
+use pagefold_fs::{
+    Attr, Clock, DirEntry, Entry, FileKind, Fs, FsError, Ino, OpenFlags, Seek, SystemClock, Time,
+};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Name of the directory in the root of every mount that listings do not show.
+pub const HIDDEN_DIR: &str = ".pagefold";
+/// Name of the directory in it that has the snapshots.
+pub const SNAPSHOT_DIR: &str = "snapshot";
+
+/// Bits of a node id that are the inode number: more than any file system gets to.
+const INO_BITS: u32 = 48;
+const INO_MASK: u64 = (1 << INO_BITS) - 1;
+/// Place of the directories that are in no file system.
+const SYNTHETIC: u16 = u16::MAX;
+const HIDDEN: u64 = node_id(SYNTHETIC, 1);
+const SNAPSHOTS: u64 = node_id(SYNTHETIC, 2);
+/// How long the kernel may believe that a snapshot has a name: it can be destroyed or renamed at any time.
+const NAME_VALID_SECS: u64 = 1;
+/// How long is waited for requests that read a snapshot which is to go.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
+
+const fn node_id(place: u16, ino: u64) -> u64 {
+    (place as u64) << INO_BITS | ino
+}
+
+/// The snapshots of what is mounted, as the server knows them.
+pub trait Snapshots: Send + Sync {
+    /// Their numbers, ascending, and names.
+    fn list(&self) -> Vec<(u64, String)>;
+    /// The number of the one with this name.
+    fn find(&self, name: &[u8]) -> Option<u64>;
+    /// Opens its file system, read-only, and calls `enter` with it while it cannot be destroyed.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`] if it is gone; of reading it.
+    fn open(&self, number: u64, enter: &mut dyn FnMut(Arc<Fs>)) -> Result<(), FsError>;
+}
+
+/// A snapshot that was looked into.
+enum Place {
+    Open(Arc<Fs>),
+    /// It was destroyed.
+    Gone,
+}
+
+#[derive(Default)]
+struct Places {
+    by_number: HashMap<u64, u16>,
+    /// From place 1 on.
+    places: Vec<Place>,
+}
+
+/// The directory of the snapshots of one mount.
+pub struct SnapshotTree {
+    snapshots: Box<dyn Snapshots>,
+    places: Mutex<Places>,
+    /// What was told last, and when that had changed.
+    told: Mutex<(Vec<(u64, String)>, Time)>,
+}
+
+impl SnapshotTree {
+    /// The directory of these snapshots.
+    pub fn new(snapshots: Box<dyn Snapshots>) -> Self {
+        let told = Mutex::new((snapshots.list(), SystemClock.now()));
+        Self { snapshots, places: Mutex::default(), told }
+    }
+
+    /// Attributes of a directory above the snapshots. The kernel keeps a listing as long as the directory's time stays the same.
+    fn directory(&self, node: u64) -> Attr {
+        if node != SNAPSHOTS {
+            return directory(node, Time::default());
+        }
+        let now = self.snapshots.list();
+        let mut told = self.told.lock();
+        if told.0 != now {
+            *told = (now, SystemClock.now());
+        }
+        directory(node, told.1)
+    }
+
+    /// Nobody looks into this snapshot any more: what was open answers ESTALE. Returns when no request reads it, or false if one
+    /// does for long.
+    pub fn close(&self, number: u64) -> bool {
+        let fs = {
+            let mut places = self.places.lock();
+            let Some(place) = places.by_number.remove(&number) else { return true };
+            match places.places.get_mut(usize::from(place) - 1) {
+                Some(place) => std::mem::replace(place, Place::Gone),
+                None => return true,
+            }
+        };
+        let Place::Open(fs) = fs else { return true };
+        let deadline = Instant::now() + CLOSE_PATIENCE;
+        while Arc::strong_count(&fs) > 1 {
+            if Instant::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        true
+    }
+
+    /// The place of a snapshot, and its file system.
+    fn enter(&self, number: u64) -> Result<(u16, Arc<Fs>), FsError> {
+        if let Some(found) = self.entered(&self.places.lock(), number) {
+            return found;
+        }
+        // Not under our lock: whoever destroys snapshots waits for nobody who waits for it.
+        let mut entered = Err(FsError::NotFound);
+        self.snapshots.open(number, &mut |fs| entered = self.add(number, fs))?;
+        entered
+    }
+
+    fn entered(&self, places: &Places, number: u64) -> Option<Result<(u16, Arc<Fs>), FsError>> {
+        places.by_number.get(&number).map(|place| self.at(places, *place).map(|fs| (*place, fs)))
+    }
+
+    /// Gives an open snapshot a place, unless another request was faster.
+    fn add(&self, number: u64, fs: Arc<Fs>) -> Result<(u16, Arc<Fs>), FsError> {
+        let mut places = self.places.lock();
+        if let Some(found) = self.entered(&places, number) {
+            return found;
+        }
+        let place = u16::try_from(places.places.len() + 1).ok().filter(|place| *place < SYNTHETIC);
+        let place =
+            place.ok_or(FsError::Unsupported("more than 65534 snapshots looked into by one mount"))?;
+        places.places.push(Place::Open(Arc::clone(&fs)));
+        places.by_number.insert(number, place);
+        Ok((place, fs))
+    }
+
+    fn at(&self, places: &Places, place: u16) -> Result<Arc<Fs>, FsError> {
+        match usize::from(place).checked_sub(1).and_then(|at| places.places.get(at)) {
+            Some(Place::Open(fs)) => Ok(Arc::clone(fs)),
+            Some(Place::Gone) | None => Err(FsError::Stale),
+        }
+    }
+
+    fn forget(&self, node: u64, lookups: u64) {
+        let place = (node >> INO_BITS) as u16;
+        let fs = if place == SYNTHETIC { None } else { self.at(&self.places.lock(), place).ok() };
+        if let Some(fs) = fs {
+            fs.forget(Ino(node & INO_MASK), lookups);
+        }
+    }
+}
+
+/// A file system with its snapshots.
+pub(crate) struct WithSnapshots {
+    live: Dispatch,
+    tree: Arc<SnapshotTree>,
+}
+
+impl WithSnapshots {
+    pub(crate) fn new(live: Dispatch, tree: Arc<SnapshotTree>) -> Self {
+        Self { live, tree }
+    }
+}
+
+/// Who answers a request.
+enum Route {
+    Live,
+    Tree,
+    Refused(Errno),
+}
+
+const fn is_live(node: u64) -> bool {
+    node >> INO_BITS == 0
+}
+
+/// Few requests have to be looked at: those about nodes of snapshots, and those with names in the root.
+fn route(request: &Request) -> Route {
+    if !is_live(request.ino()) {
+        return match request.operation() {
+            // The kernel then copies by reading and writing.
+            Ok(Operation::CopyFileRange { .. }) => Route::Refused(Errno::XDEV),
+            _ => Route::Tree,
+        };
+    }
+    let in_root = request.ino() == Ino::ROOT.0;
+    let hidden = |name: &[u8]| in_root && name == HIDDEN_DIR.as_bytes();
+    match request.opcode() {
+        Some(p::Opcode::Lookup | p::Opcode::Unlink | p::Opcode::Rmdir) if !in_root => Route::Live,
+        Some(
+            p::Opcode::Lookup
+            | p::Opcode::Unlink
+            | p::Opcode::Rmdir
+            | p::Opcode::Rename
+            | p::Opcode::Rename2
+            | p::Opcode::Link
+            | p::Opcode::CopyFileRange
+            | p::Opcode::CopyFileRange64,
+        ) => match request.operation() {
+            Ok(Operation::Lookup { name }) if hidden(name) => Route::Tree,
+            Ok(Operation::Unlink { name } | Operation::RemoveDir { name }) if hidden(name) => {
+                Route::Refused(Errno::PERM)
+            }
+            Ok(Operation::Rename { name, new_parent, new_name, .. }) => {
+                let onto = new_parent == Ino::ROOT.0 && new_name == HIDDEN_DIR.as_bytes();
+                match is_live(new_parent) {
+                    false => Route::Refused(Errno::ROFS),
+                    true if hidden(name) || onto => Route::Refused(Errno::PERM),
+                    true => Route::Live,
+                }
+            }
+            Ok(Operation::Link { ino, .. }) if !is_live(ino) => Route::Refused(Errno::XDEV),
+            Ok(Operation::CopyFileRange { ino_out, .. }) if !is_live(ino_out) => Route::Refused(Errno::ROFS),
+            _ => Route::Live,
+        },
+        _ => Route::Live,
+    }
+}
+
+impl Handler for WithSnapshots {
+    fn agreed(&self, agreement: &Agreement) {
+        self.live.agreed(agreement);
+    }
+
+    fn handle(&self, request: Request, blocking: &Blocking) -> Option<Fetching> {
+        match route(&request) {
+            Route::Live => {
+                if let Some(Operation::BatchForget(list)) = request.operation_if(p::Opcode::BatchForget) {
+                    let others = list.iter().filter(|(node, _)| !is_live(*node));
+                    others.for_each(|(node, lookups)| self.tree.forget(node, lookups));
+                }
+                return self.live.handle(request, blocking);
+            }
+            Route::Refused(errno) => request.error(errno),
+            Route::Tree => {
+                let tree = Arc::clone(&self.tree);
+                blocking.run(Wait::Read, move || tree.answer(request));
+            }
+        }
+        None
+    }
+
+    fn fetched(&self, fetching: Fetching, filled: bool, blocking: &Blocking) {
+        self.live.fetched(fetching, filled, blocking);
+    }
+}
+
+/// Answers.
+impl SnapshotTree {
+    fn answer(&self, request: Request) {
+        let node = request.ino();
+        match request.operation() {
+            Ok(Operation::Forget { lookups }) => {
+                self.forget(node, lookups);
+                return request.silent();
+            }
+            Ok(Operation::OpenDir | Operation::Flush | Operation::NotOffered(_)) => {
+                return refuse_for_good(request);
+            }
+            Ok(Operation::ReleaseDir | Operation::Sync { .. } | Operation::SyncDir) => return request.ok(),
+            Ok(_) => {}
+            Err(why) => return request.refuse(why),
+        }
+        let place = (node >> INO_BITS) as u16;
+        if is_live(node) || place == SYNTHETIC {
+            return self.above(request);
+        }
+        match self.fs_at(place) {
+            Ok(fs) => within(&fs, place, request),
+            Err(error) => failed(request, &error),
+        }
+    }
+
+    fn fs_at(&self, place: u16) -> Result<Arc<Fs>, FsError> {
+        self.at(&self.places.lock(), place)
+    }
+
+    /// Calls on the directories above the snapshots, and the one on the root that leads there.
+    fn above(&self, mut request: Request) {
+        let node = request.ino();
+        let Ok(operation) = request.operation() else { return request.error(Errno::INVAL) };
+        match operation {
+            Operation::Lookup { name } => match self.lookup_above(node, name) {
+                Err(FsError::NotFound) => request.answer(&p::EntryOut::default()),
+                found => answer(request, found, |found| *found),
+            },
+            // Not to be believed for any time: snapshots come and go without the kernel.
+            Operation::GetAttributes => {
+                request.answer(&p::AttrOut { attr_valid: 0, ..attr_out(&self.directory(node)) });
+            }
+            Operation::StatX { .. } => {
+                request.answer(&p::StatxOut { attr_valid: 0, ..statx_out(&self.directory(node)) });
+            }
+            Operation::ReadDir { offset, size, plus } => {
+                let mut listing = Listing::new(request.payload(size as usize));
+                self.list_above(node, offset, plus, &mut listing);
+                let used = listing.used();
+                request.payload_filled(used);
+            }
+            Operation::StatFs => request.answer(&p::StatfsOut::default()),
+            Operation::GetXattr { .. } => request.error(Errno::NODATA),
+            Operation::ListXattr { size } => sized(request, Ok(Vec::new()), size),
+            _ => request.error(Errno::ROFS),
+        }
+    }
+
+    fn lookup_above(&self, node: u64, name: &[u8]) -> Result<p::EntryOut, FsError> {
+        let of = |node: u64| {
+            let attr = self.directory(node);
+            p::EntryOut { attr_valid: 0, ..entry_out(&Entry { ino: attr.ino, generation: 0, attr }) }
+        };
+        match node {
+            SNAPSHOTS => {
+                let number = self.snapshots.find(name).ok_or(FsError::NotFound)?;
+                let (place, fs) = self.enter(number)?;
+                let entry = translated(place, &fs.lookup(Ino::ROOT, b".")?)?;
+                Ok(p::EntryOut { entry_valid: NAME_VALID_SECS, ..entry_out(&entry) })
+            }
+            HIDDEN if name == SNAPSHOT_DIR.as_bytes() => Ok(of(SNAPSHOTS)),
+            HIDDEN => Err(FsError::NotFound),
+            _ => Ok(of(HIDDEN)),
+        }
+    }
+
+    fn list_above(&self, node: u64, offset: u64, plus: bool, listing: &mut Listing<'_>) {
+        let parent = if node == SNAPSHOTS { HIDDEN } else { Ino::ROOT.0 };
+        let mut entries = vec![(1, node, ".".to_owned()), (2, parent, "..".to_owned())];
+        if node == SNAPSHOTS {
+            // Numbers are never used twice, so that they tell where a listing goes on.
+            let of = |(number, name): (u64, String)| (number.saturating_add(2), SNAPSHOTS, name);
+            entries.extend(self.snapshots.list().into_iter().map(of));
+        } else {
+            entries.push((3, SNAPSHOTS, SNAPSHOT_DIR.to_owned()));
+        }
+        for (cookie, ino, name) in entries.iter().filter(|(cookie, _, _)| *cookie > offset) {
+            let (ino, kind) = (Ino(*ino), FileKind::Directory);
+            let entry = DirEntry { ino, cookie: *cookie, kind, name: name.as_bytes() };
+            let fits = if plus { listing.push_plus(&entry, None) } else { listing.push(&entry) };
+            if !fits {
+                return;
+            }
+        }
+    }
+}
+
+/// A directory above the snapshots.
+fn directory(node: u64, time: Time) -> Attr {
+    Attr {
+        ino: Ino(node),
+        kind: FileKind::Directory,
+        perm: 0o555,
+        nlink: 2,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        blksize: 4096,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+    }
+}
+
+/// What a snapshot's file system tells, with node ids of this mount.
+fn translated(place: u16, entry: &Entry) -> Result<Entry, FsError> {
+    let ino = translated_ino(place, entry.ino)?;
+    Ok(Entry { ino, attr: Attr { ino, ..entry.attr }, ..*entry })
+}
+
+fn translated_ino(place: u16, ino: Ino) -> Result<Ino, FsError> {
+    if is_live(ino.0) {
+        Ok(Ino(node_id(place, ino.0)))
+    } else {
+        Err(FsError::Unsupported("so large an inode number"))
+    }
+}
+
+/// Calls on what is in a snapshot.
+fn within(fs: &Fs, place: u16, mut request: Request) {
+    let ino = Ino(request.ino() & INO_MASK);
+    let attributes =
+        || fs.getattr(ino).and_then(|attr| Ok(Attr { ino: translated_ino(place, ino)?, ..attr }));
+    let Ok(operation) = request.operation() else { return request.error(Errno::INVAL) };
+    match operation {
+        Operation::Lookup { name } => {
+            match fs.lookup(ino, name).and_then(|entry| translated(place, &entry)) {
+                Err(FsError::NotFound) => request.answer(&no_entry()),
+                found => answer(request, found, entry_out),
+            }
+        }
+        Operation::GetAttributes => answer(request, attributes(), attr_out),
+        Operation::StatX { .. } => answer(request, attributes(), statx_out),
+        Operation::ReadLink => match fs.readlink(ino) {
+            Ok(target) => request.bytes(&target),
+            Err(error) => failed(request, &error),
+        },
+        Operation::Open { flags, .. } => {
+            let read_only = flags & libc::O_ACCMODE.cast_unsigned() == libc::O_RDONLY.cast_unsigned();
+            if !read_only || flags & libc::O_TRUNC.cast_unsigned() != 0 {
+                return request.error(Errno::ROFS);
+            }
+            let how = OpenFlags { truncate: false, exclusive: false, kill_suid: false };
+            answer(request, fs.open(ino, how), |_| opened(flags));
+        }
+        Operation::Release => {
+            fs.release(ino);
+            request.ok();
+        }
+        Operation::Read { offset, size } => match fs.read(ino, offset, request.payload(size as usize)) {
+            Ok(len) => request.payload_filled(len),
+            Err(error) => failed(request, &error),
+        },
+        Operation::ReadDir { offset, size, plus } => list(fs, place, request, (offset, size), plus),
+        Operation::StatFs => answer(request, fs.statfs(), statfs_out),
+        Operation::GetXattr { name, size } => {
+            let value = fs.getxattr(ino, name);
+            sized(request, value, size);
+        }
+        Operation::ListXattr { size } => {
+            let names = fs.listxattr(ino).map(|names| listed_to(request.uid(), names));
+            sized(request, names, size);
+        }
+        Operation::Seek { offset, whence } => {
+            let found = match whence.cast_signed() {
+                libc::SEEK_DATA => fs.seek(ino, offset, Seek::Data),
+                libc::SEEK_HOLE => fs.seek(ino, offset, Seek::Hole),
+                _ => Err(FsError::Invalid("whence of lseek(2)")),
+            };
+            answer(request, found, |&offset| p::LseekOut { offset });
+        }
+        _ => request.error(Errno::ROFS),
+    }
+}
+
+fn list(fs: &Fs, place: u16, mut request: Request, (offset, size): (u64, u32), plus: bool) {
+    let ino = Ino(request.ino() & INO_MASK);
+    let mut listing = Listing::new(request.payload(size as usize));
+    let here = |entry: &DirEntry<'_>| Ino(node_id(place, entry.ino.0 & INO_MASK));
+    // Attributes are not told with the names: who wants them asks, and holds no reference otherwise.
+    let result = fs.readdir(ino, offset, &mut |entry| {
+        let ino = here(entry);
+        let entry = DirEntry { ino, cookie: entry.cookie, kind: entry.kind, name: entry.name };
+        if plus { listing.push_plus(&entry, None) } else { listing.push(&entry) }
+    });
+    let used = listing.used();
+    match result {
+        Err(error) if used == 0 => failed(request, &error),
+        _ => request.payload_filled(used),
+    }
+}
