@@ -64,11 +64,83 @@ pub enum Verb {
   pagefold create tank ~/tank.pf --size 10G
   pagefold create -f tank /dev/sdb           even though it held something else")]
     Create(Create),
-    /// Destroy a pool: everything in it is lost.
-    #[command(after_long_help = "Examples:
-  pagefold destroy tank                      asks for the name again
-  pagefold destroy -f tank                   does not ask; unmounts first if need be")]
+    /// Destroy snapshots, datasets, or a whole pool: what is in them is lost.
+    #[command(
+        after_long_help = "Snapshots that are held or have clones are refused, and so is what is mounted. What was destroyed is freed in the
+background.
+
+Examples:
+  pagefold destroy tank/db@monday            a snapshot
+  pagefold destroy tank/db@monday%friday     these and all in between
+  pagefold destroy tank/db@%monday,friday    all up to monday, and friday
+  pagefold destroy -r tank@monday            that of every dataset of the pool
+  pagefold destroy -n tank/db@%              what would that free?
+  pagefold destroy -r tank/test              a dataset with its snapshots and the datasets below
+  pagefold destroy tank                      a pool: asks for the name again
+  pagefold destroy -f tank                   does not ask; unmounts first if need be"
+    )]
     Destroy(Destroy),
+    /// Make, destroy, list and rename datasets: file systems that share a pool.
+    #[command(
+        subcommand,
+        after_long_help = "Examples:
+  pagefold dataset create tank/db
+  pagefold dataset list tank
+  pagefold dataset rename tank/db tank/old
+  pagefold dataset destroy -r tank/old"
+    )]
+    Dataset(Dataset),
+    /// Make snapshots: datasets as they are now, read-only, in constant time.
+    #[command(
+        after_long_help = "Everything that was accepted before is in it, and nothing that comes later. Several datasets' snapshots of one
+name are of the same instant. It is durable when the command returns. Files are found below .pagefold/snapshot/NAME
+of the dataset's mount.
+
+Examples:
+  pagefold snapshot tank/db@monday
+  pagefold snapshot -r tank@monday           of all datasets of the pool, at one instant
+  pagefold snapshot -o backup:keep=yes tank/db@release-7"
+    )]
+    Snapshot(Snapshot),
+    /// Make a dataset that begins as a snapshot and shares what stays the same.
+    #[command(after_long_help = "Examples:
+  pagefold clone tank/db@monday tank/test
+  pagefold clone -o mountpoint=/srv/test tank/db@monday tank/test")]
+    Clone(MakeClone),
+    /// Return a dataset to a snapshot: what came later is lost.
+    #[command(after_long_help = "The dataset must not be mounted.
+
+Examples:
+  pagefold rollback tank/db@monday           the newest snapshot
+  pagefold rollback -r tank/db@sunday        an older one; newer ones are destroyed")]
+    Rollback(Rollback),
+    /// Make a clone the owner of the snapshots that it shares with the dataset it comes from.
+    #[command(after_long_help = "That dataset becomes the clone, and can be destroyed.
+
+Examples:
+  pagefold promote tank/test")]
+    Promote(Promote),
+    /// Rename a dataset, with those below it, or a snapshot.
+    #[command(after_long_help = "What is mounted is refused.
+
+Examples:
+  pagefold rename tank/db tank/old
+  pagefold rename tank/db@monday before-upgrade")]
+    Rename(Rename),
+    /// Keep snapshots from being destroyed.
+    #[command(after_long_help = "Examples:
+  pagefold hold audit tank/db@monday
+  pagefold hold -r audit tank@monday         and that of every dataset below")]
+    Hold(Hold),
+    /// End a hold on snapshots.
+    #[command(after_long_help = "Examples:
+  pagefold release audit tank/db@monday")]
+    Release(Hold),
+    /// Show what holds snapshots.
+    #[command(after_long_help = "Examples:
+  pagefold holds tank/db@monday
+  pagefold holds -r tank@monday --json")]
+    Holds(Holds),
     /// Find pools on devices and remember them.
     #[command(after_long_help = "Without a pool's name, shows what could be imported.
 
@@ -85,17 +157,19 @@ Examples:
 Examples:
   pagefold export tank")]
     Export(Export),
-    /// Mount a pool.
+    /// Mount a pool's own dataset, another dataset, or a snapshot.
     #[command(after_long_help = mount_help())]
     Mount(Mount),
-    /// Unmount a pool and close it cleanly.
+    /// Unmount; with the last mount of a pool, close the pool cleanly.
     #[command(
         visible_alias = "umount",
-        after_long_help = "Returns when everything is on the devices and the server has ended.
+        after_long_help = "Returns when everything is on the devices and, after the last mount of a pool, its server has ended.
 
 Examples:
   pagefold unmount /var/lib/postgresql
-  pagefold unmount tank
+  pagefold unmount tank/db                   with its snapshots and the datasets below
+  pagefold unmount tank                      all of the pool
+  pagefold unmount -a                        all pools
   pagefold unmount --lazy tank               detach now, close when the last user is gone"
     )]
     Unmount(Unmount),
@@ -107,12 +181,21 @@ Examples:
   pagefold sync /var/lib/postgresql
   pagefold sync                              all mounted pools")]
     Sync(Sync),
-    /// List pools.
-    #[command(after_long_help = "Examples:
+    /// List pools, datasets, snapshots.
+    #[command(
+        after_long_help = "USED of a dataset is what it, its snapshots and the datasets below it hold; of a snapshot, what is freed if it alone is
+destroyed. REFER is all that it refers to, shared or not; USEDSNAP what only its snapshots hold; WRITTEN what was
+written since the snapshot before. All are stored (compressed) bytes. For several snapshots: pagefold destroy -n.
+
+Examples:
   pagefold list
+  pagefold list -t dataset                   datasets of all pools
+  pagefold list -t snapshot tank/db
+  pagefold list -t all -p --json tank
   pagefold list -Hp tank                     tabs and exact numbers, for scripts
-  pagefold list --json")]
-    List(Pools),
+  pagefold list --json"
+    )]
+    List(List),
     /// Show the state of pools: devices, errors, caches, what to do.
     #[command(after_long_help = "Examples:
   pagefold status
@@ -138,6 +221,7 @@ Examples:
     #[command(after_long_help = crate::props::help() + "
 Examples:
   pagefold get all tank
+  pagefold get -r mountpoint tank            and of all datasets and snapshots below
   pagefold get compression,compressratio tank
   pagefold get -Hp used /var/lib/postgresql")]
     Get(Get),
@@ -145,8 +229,13 @@ Examples:
     #[command(after_long_help = crate::props::help() + "
 Examples:
   pagefold set compression=zstd-3 tank
-  pagefold set recordsize=8K sync=always tank")]
+  pagefold set recordsize=8K sync=always tank/db
+  pagefold set mountpoint=/srv backup:keep=yes tank")]
     Set(Set),
+    /// Clear a property, so that what a dataset above has, or the default, holds again.
+    #[command(after_long_help = "Examples:
+  pagefold inherit recordsize tank/db")]
+    Inherit(Inherit),
     /// Show what files take: logical and stored size, page size, ratio.
     #[command(after_long_help = "Examples:
   pagefold du /var/lib/postgresql
@@ -213,6 +302,9 @@ fn mount_help() -> String {
 Examples:
   pagefold mount tank /var/lib/postgresql
   pagefold mount tank                        where its mountpoint property says
+  pagefold mount tank/db /var/lib/mysql      another dataset of the same pool
+  pagefold mount tank/db@monday /mnt         a snapshot, read-only
+  pagefold mount -a                          all that have a mountpoint property
   pagefold mount ~/tank.pf ~/db              a pool in a file, without root
   pagefold mount -o ro,cache=2G tank /mnt
   mount -t pagefold tank /mnt                the same, by mount(8)
@@ -243,11 +335,193 @@ pub struct Create {
 /// See [`Verb::Destroy`].
 #[derive(Args, Debug)]
 pub struct Destroy {
-    /// Which pool.
-    pub pool: String,
-    /// Do not ask; unmount first if need be.
+    /// DATASET, DATASET@SNAPSHOT, DATASET@FIRST%LAST, or a pool.
+    #[arg(required = true, value_name = "WHAT")]
+    pub what: Vec<String>,
+    /// With a dataset, all below it; with a snapshot, those of its name of all datasets below.
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// Destroy nothing, and print exactly what would be destroyed and freed.
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// Print what was destroyed, and what that frees.
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// A pool: do not ask; unmount first if need be.
     #[arg(short, long)]
     pub force: bool,
+    /// How to print.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// See [`Verb::Dataset`].
+#[derive(Subcommand, Debug)]
+pub enum Dataset {
+    /// Make an empty dataset.
+    #[command(after_long_help = "Examples:
+  pagefold dataset create tank/db
+  pagefold dataset create -p tank/db/prod -o mountpoint=/srv/prod -o recordsize=8K")]
+    Create(CreateDataset),
+    /// Destroy datasets; as `pagefold destroy`.
+    #[command(after_long_help = "Examples:
+  pagefold dataset destroy tank/db
+  pagefold dataset destroy -rn tank/db       what would that free?")]
+    Destroy(Destroy),
+    /// List datasets with what they hold; as `pagefold list -t dataset`.
+    #[command(after_long_help = "Examples:
+  pagefold dataset list
+  pagefold dataset list --snapshots tank/db")]
+    List(ListDatasets),
+    /// Rename a dataset, with those below it; as `pagefold rename`.
+    #[command(after_long_help = "Examples:
+  pagefold dataset rename tank/db tank/old")]
+    Rename(Rename),
+}
+
+/// See [`Dataset::Create`].
+#[derive(Args, Debug)]
+pub struct CreateDataset {
+    /// POOL/DATASET.
+    pub dataset: String,
+    /// Make the datasets above it, too, as far as they are missing.
+    #[arg(short, long)]
+    pub parents: bool,
+    /// Set a property (may be repeated).
+    #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
+    pub properties: Vec<String>,
+}
+
+/// See [`Dataset::List`].
+#[derive(Args, Debug)]
+pub struct ListDatasets {
+    /// Pools, datasets or directories; all if left out.
+    pub targets: Vec<String>,
+    /// Their snapshots, too.
+    #[arg(short, long)]
+    pub snapshots: bool,
+    /// How to print.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// What `list` lists.
+#[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ListType {
+    /// Pools.
+    Pool,
+    /// Datasets.
+    #[value(alias = "filesystem")]
+    Dataset,
+    /// Snapshots.
+    Snapshot,
+    /// Datasets and snapshots.
+    All,
+}
+
+/// See [`Verb::List`].
+#[derive(Args, Debug)]
+pub struct List {
+    /// Pools, datasets, snapshots or directories; all pools if left out.
+    pub targets: Vec<String>,
+    /// What is listed: pools unless a dataset or snapshot is named.
+    #[arg(short = 't', long = "type", value_enum)]
+    pub kind: Option<ListType>,
+    /// What lies below a dataset that is named, too.
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// How to print.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// See [`Verb::Snapshot`].
+#[derive(Args, Debug)]
+pub struct Snapshot {
+    /// DATASET@NAME (several: those of one name are of one instant).
+    #[arg(required = true, value_name = "SNAPSHOT")]
+    pub snapshots: Vec<String>,
+    /// Of all datasets below, too.
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// Set a user property on each (may be repeated).
+    #[arg(short = 'o', value_name = "NAME:X=VALUE")]
+    pub properties: Vec<String>,
+}
+
+/// See [`Verb::Clone`].
+#[derive(Args, Debug)]
+pub struct MakeClone {
+    /// DATASET@NAME.
+    pub snapshot: String,
+    /// POOL/DATASET that is to be made.
+    pub dataset: String,
+    /// Set a property (may be repeated).
+    #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
+    pub properties: Vec<String>,
+}
+
+/// See [`Verb::Rollback`].
+#[derive(Args, Debug)]
+pub struct Rollback {
+    /// DATASET@NAME.
+    pub snapshot: String,
+    /// Destroy newer snapshots, which are in the way.
+    #[arg(short, long)]
+    pub recursive: bool,
+}
+
+/// See [`Verb::Promote`].
+#[derive(Args, Debug)]
+pub struct Promote {
+    /// The clone.
+    pub dataset: String,
+}
+
+/// See [`Verb::Rename`].
+#[derive(Args, Debug)]
+pub struct Rename {
+    /// DATASET or DATASET@NAME.
+    pub from: String,
+    /// What it is to be; of a snapshot the new name is enough.
+    pub to: String,
+}
+
+/// See [`Verb::Hold`].
+#[derive(Args, Debug)]
+pub struct Hold {
+    /// Name of the hold.
+    pub tag: String,
+    /// DATASET@NAME.
+    #[arg(required = true, value_name = "SNAPSHOT")]
+    pub snapshots: Vec<String>,
+    /// Those of the same name of all datasets below, too.
+    #[arg(short, long)]
+    pub recursive: bool,
+}
+
+/// See [`Verb::Holds`].
+#[derive(Args, Debug)]
+pub struct Holds {
+    /// DATASET@NAME.
+    #[arg(required = true, value_name = "SNAPSHOT")]
+    pub snapshots: Vec<String>,
+    /// Those of the same name of all datasets below, too.
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// How to print.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// See [`Verb::Inherit`].
+#[derive(Args, Debug)]
+pub struct Inherit {
+    /// Name of the property.
+    pub property: String,
+    /// Datasets or snapshots.
+    #[arg(required = true, value_name = "DATASET")]
+    pub targets: Vec<String>,
 }
 
 /// See [`Verb::Import`].
@@ -282,10 +556,14 @@ pub struct Export {
 /// See [`Verb::Mount`].
 #[derive(Args, Debug)]
 pub struct Mount {
-    /// A pool, or one of its devices.
-    pub source: String,
+    /// A dataset (POOL or POOL/DATASET), a snapshot, or one of a pool's devices.
+    #[arg(required_unless_present = "all")]
+    pub source: Option<String>,
     /// Where to mount; the mountpoint property if left out.
     pub dir: Option<PathBuf>,
+    /// Everything that has a mountpoint property and is not mounted.
+    #[arg(short, long, conflicts_with_all = ["source", "dir"])]
+    pub all: bool,
     /// Options, separated by commas (may be repeated).
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
@@ -300,9 +578,13 @@ pub struct Mount {
 /// See [`Verb::Unmount`].
 #[derive(Args, Debug)]
 pub struct Unmount {
-    /// A pool, or where it is mounted.
-    pub target: String,
-    /// Detach now; the pool is closed when the last user is gone.
+    /// A dataset with all below it, a snapshot, or a directory for what is mounted there. A pool's name: all of it.
+    #[arg(required_unless_present = "all")]
+    pub target: Option<String>,
+    /// Everything that is mounted.
+    #[arg(short, long, conflicts_with = "target")]
+    pub all: bool,
+    /// Detach now; it ends when the last user is gone.
     #[arg(short, long)]
     pub lazy: bool,
     /// Detach now and close at once: processes that still use it get errors.
@@ -360,8 +642,11 @@ pub struct Get {
     /// Names separated by commas, or `all`.
     #[arg(value_name = "PROPERTY")]
     pub properties: String,
-    /// Pools or directories; all pools if left out.
+    /// Pools, datasets, snapshots or directories; all pools if left out.
     pub targets: Vec<String>,
+    /// What lies below, too.
+    #[arg(short, long)]
+    pub recursive: bool,
     /// How to print.
     #[command(flatten)]
     pub output: Output,
@@ -370,7 +655,7 @@ pub struct Get {
 /// See [`Verb::Set`].
 #[derive(Args, Debug)]
 pub struct Set {
-    /// What to set: one or more PROPERTY=VALUE, then pools or directories.
+    /// What to set: one or more PROPERTY=VALUE, then pools, datasets, snapshots or directories.
     #[arg(required = true, num_args = 2.., value_name = "PROPERTY=VALUE... TARGET")]
     pub words: Vec<String>,
 }

@@ -4,17 +4,21 @@
 
 mod args;
 mod control;
+mod datasets;
+mod deeds;
 mod failure;
 mod helper;
 mod holders;
 mod mountopts;
 mod mounts;
+mod names;
 mod places;
 mod pools;
 mod progress;
 mod props;
 mod registry;
 mod serve;
+mod settings;
 mod signature;
 mod suggest;
 mod table;

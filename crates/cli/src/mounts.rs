@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::failure::{Context, Result};
 
@@ -19,22 +19,23 @@ pub struct MountEntry {
     pub dir: PathBuf,
     /// Type, e.g. `fuse.pagefold`.
     pub fs_type: String,
-    /// Source, e.g. the pool's name.
+    /// Source, of ours the name of the dataset or snapshot.
     pub source: String,
     /// Whether it is read-only.
     pub read_only: bool,
+}
+
+impl MountEntry {
+    /// The pool that a mount of ours is of.
+    pub fn pool(&self) -> &str {
+        self.source.split(['/', '@']).next().unwrap_or_default()
+    }
 }
 
 /// All mounts of this process's namespace, oldest first.
 pub fn all() -> Result<Vec<MountEntry>> {
     let text = fs::read("/proc/self/mountinfo").context(|| "cannot read /proc/self/mountinfo".into())?;
     Ok(parse(&text))
-}
-
-/// Whether process `pid` sees one of our mounts at `dir`; if that cannot be told, it is taken to.
-pub fn sees(pid: u32, dir: &Path) -> bool {
-    let Ok(text) = fs::read(format!("/proc/{pid}/mountinfo")) else { return true };
-    parse(&text).iter().any(|mount| mount.fs_type == FS_TYPE && mount.dir == dir)
 }
 
 fn parse(text: &[u8]) -> Vec<MountEntry> {
@@ -48,7 +49,7 @@ pub fn ours() -> Result<Vec<MountEntry>> {
 
 /// Mounts of `pool` whose server has died.
 pub fn dead(pool: &str) -> Result<Vec<MountEntry>> {
-    Ok(ours()?.into_iter().filter(|mount| mount.source == pool && is_dead(mount)).collect())
+    Ok(ours()?.into_iter().filter(|mount| mount.pool() == pool && is_dead(mount)).collect())
 }
 
 /// Whether nobody answers for a mount any more. Only what is asked of the server each time tells: attributes
@@ -103,6 +104,8 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]

@@ -1,5 +1,6 @@
 //! Pools as the verbs see them: found, made, opened for a moment, described.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -7,19 +8,20 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use pagefold_engine::Error;
+use pagefold_engine::dataset::Dataset;
 use pagefold_engine::device::{FileDevice, OpenMode};
 use pagefold_engine::limits::ATOMIC_WRITE_MAX;
 use pagefold_engine::pool::label::Label;
-use pagefold_engine::pool::{self, CreateOptions, FoundState, Guid, OpenOptions, Pool, Status};
+use pagefold_engine::pool::{self, CreateOptions, FoundState, Guid, Listed, OpenOptions, Pool, Status};
 use pagefold_fs::{FormatOptions, Fs, SystemClock};
 use serde::Serialize;
 
 use crate::control::{Activity, CacheFigures, Counter, DeviceFigures, PoolFigures, PropertyValue, Source};
 use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
-use crate::props::{PROPERTIES, Property};
+use crate::props::{self, PROPERTIES, Property};
 use crate::registry::Known;
-use crate::{table, units};
+use crate::{names, settings, table, units};
 
 /// Cache of a pool that is opened only for a question.
 const CACHE_BYTES_BRIEF: u64 = 64 << 20;
@@ -178,16 +180,22 @@ pub fn create(
 fn fill(devices: &[PathBuf], properties: &[(&'static Property, String)]) -> Result<()> {
     let options = OpenOptions { cache_bytes: CACHE_BYTES_BRIEF, ..OpenOptions::default() };
     let pool = Pool::open(devices, &options).map_err(|error| failed("cannot open it", &error))?;
+    format(pool.dataset().as_ref())?;
+    for (property, value) in properties {
+        set_one(&pool, "", property.name, Some(value))?;
+    }
+    pool.export().map_err(|error| failed("cannot close it", &error))
+}
+
+/// Makes an empty file system in a fresh dataset; its root directory belongs to whom this process belongs.
+pub fn format(dataset: &dyn Dataset) -> Result<()> {
     let options = FormatOptions {
         seed: u64::from_le_bytes(random()?),
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
         perm: ROOT_PERM,
     };
-    Fs::format(pool.dataset().as_ref(), &SystemClock, &options)
-        .context(|| "cannot make its file system".into())?;
-    set_all(&pool, properties)?;
-    pool.export().map_err(|error| failed("cannot close it", &error))
+    Fs::format(dataset, &SystemClock, &options).context(|| "cannot make its file system".into())
 }
 
 /// Random bytes of the kernel.
@@ -224,6 +232,15 @@ pub fn destroy(known: &Known) -> Result<()> {
 /// Opens a pool that is known, and makes sure that it is the one.
 pub fn open_known(known: &Known, options: &OpenOptions) -> Result<Arc<Pool>> {
     let doing = || format!("cannot open pool {}", known.name);
+    // By the labels, before anything is written.
+    for device in &known.devices {
+        match held_by(device) {
+            Some(Held::Pool { guid, name }) if guid != known.guid => {
+                return Err(other_pool(known, &guid, &name));
+            }
+            _ => {}
+        }
+    }
     let pool = Pool::open(&known.devices, options).map_err(|error| {
         let missing = known.devices.iter().find(|path| !path.exists());
         match missing {
@@ -234,14 +251,18 @@ pub fn open_known(known: &Known, options: &OpenOptions) -> Result<Arc<Pool>> {
     })?;
     let guid = pool.guid().to_string();
     if guid != known.guid {
-        return Err(Failure::new(format!(
-            "{}: its devices now hold pool {} (GUID {guid})",
-            doing(),
-            table::printable(pool.name())
-        ))
-        .hint(format!("find it again: pagefold import -d DIR {}", known.guid)));
+        return Err(other_pool(known, &guid, pool.name()));
     }
     Ok(pool)
+}
+
+fn other_pool(known: &Known, guid: &str, name: &str) -> Failure {
+    Failure::new(format!(
+        "cannot open pool {}: its devices now hold pool {} (GUID {guid})",
+        known.name,
+        table::printable(name)
+    ))
+    .hint(format!("find it again: pagefold import -d DIR {}", known.guid))
 }
 
 fn open_briefly(known: &Known, read_only: bool) -> Result<Arc<Pool>> {
@@ -277,17 +298,20 @@ pub fn give_up_damaged_log(known: &Known) -> Result<()> {
 pub fn figures_offline(known: &Known) -> Result<PoolFigures> {
     let pool = open_briefly(known, true)?;
     let state = if pool.replayed().clean { "EXPORTED" } else { "CRASHED" };
-    Ok(PoolFigures { state: state.into(), ..figures(&pool.status()) })
+    Ok(PoolFigures { state: state.into(), ..figures(&pool) })
 }
 
 /// Figures of an open pool; `state` says how it fares.
-pub fn figures(status: &Status) -> PoolFigures {
+pub fn figures(pool: &Pool) -> PoolFigures {
+    let status = &pool.status();
     PoolFigures {
         name: status.name.clone(),
         guid: status.guid.to_string(),
         state: (if status.failure.is_some() { "FAULTED" } else { "ONLINE" }).into(),
         problem: status.failure.clone(),
+        pid: None,
         mount: None,
+        mounts: Vec::new(),
         devices: status
             .devices
             .iter()
@@ -305,6 +329,8 @@ pub fn figures(status: &Status) -> PoolFigures {
         stored_bytes: status.stored_bytes,
         allocated_bytes: status.allocated_bytes,
         dirty_bytes: status.dirty_bytes,
+        freeing: pool.is_reaping(),
+        freeing_bytes: pool.dying_bytes(),
         log_bytes: status.log_bytes,
         models: status.models,
         model_bytes: status.model_bytes,
@@ -360,77 +386,124 @@ pub fn activity(pool: &Pool, age_ms: u64) -> Activity {
     }
 }
 
-/// A stored property of a pool that is not mounted.
-pub fn property_offline(known: &Known, name: &str) -> Result<Option<String>> {
-    open_briefly(known, true)?
-        .property(name)
-        .map_err(|error| failed(format!("cannot read property {name}"), &error))
+/// All properties of a dataset or snapshot of a pool that is not mounted.
+pub fn properties_offline(known: &Known, path: &str) -> Result<Vec<PropertyValue>> {
+    properties(&*open_briefly(known, true)?, path, &[])
 }
 
-/// All properties of a pool that is not mounted.
-pub fn properties_offline(known: &Known) -> Result<Vec<PropertyValue>> {
-    properties(&*open_briefly(known, true)?, &[])
+/// Sets a property; `None` clears it, so that what is inherited holds.
+pub fn set_one(pool: &Pool, path: &str, name: &str, value: Option<&str>) -> Result<()> {
+    let of = names::full(pool.name(), path);
+    pool.set_property_of(path, name, value)
+        .map_err(|error| failed(format!("cannot set {name} of {of}"), &error))
 }
 
-/// Sets properties of a pool that is not mounted.
-pub fn set_offline(known: &Known, properties: &[(&'static Property, String)]) -> Result<()> {
+/// Looks at a pool that is not mounted.
+pub fn look_offline<T>(known: &Known, look: impl FnOnce(&Arc<Pool>) -> Result<T>) -> Result<T> {
+    look(&open_briefly(known, true)?)
+}
+
+/// Does something with a pool that is not mounted, and closes it.
+pub fn with_offline<T>(known: &Known, work: impl FnOnce(&Arc<Pool>) -> Result<T>) -> Result<T> {
     let pool = open_briefly(known, false)?;
-    set_all(&pool, properties)?;
-    pool.export().map_err(|error| failed(format!("cannot close pool {}", known.name), &error))
+    let done = work(&pool);
+    let closed = pool.export().map_err(|error| failed(format!("cannot close pool {}", known.name), &error));
+    let done = done?;
+    closed.map(|()| done)
 }
 
-fn set_all(pool: &Pool, properties: &[(&'static Property, String)]) -> Result<()> {
-    for (property, value) in properties {
-        pool.set_property(property.name, Some(value))
-            .map_err(|error| failed(format!("cannot set {}", property.name), &error))?;
-    }
-    Ok(())
-}
-
-/// All properties of an open pool; `temporary` ones hold for its mount.
-pub fn properties(pool: &Pool, temporary: &[(&'static str, String)]) -> Result<Vec<PropertyValue>> {
-    let status = pool.status();
-    PROPERTIES.iter().map(|property| value_of(pool, property, &status, temporary)).collect()
-}
-
-fn value_of(
+/// All properties of a dataset or snapshot of an open pool; `temporary` ones hold for its mount.
+pub fn properties(
     pool: &Pool,
-    property: &Property,
-    status: &Status,
+    path: &str,
     temporary: &[(&'static str, String)],
-) -> Result<PropertyValue> {
-    let name = property.name.to_owned();
-    if !property.settable() {
-        return Ok(PropertyValue { name, value: computed(property.name, status), source: Source::None });
+) -> Result<Vec<PropertyValue>> {
+    let name = names::full(pool.name(), path);
+    let listed = pool.listed(path).map_err(|error| no_such_dataset(&name, &error))?;
+    let all = pool.list().map_err(|error| failed("cannot list the datasets", &error))?;
+    let below_bytes = if listed.is_snapshot { 0 } else { crate::datasets::used_below(&all, path) };
+    let status = pool.status();
+    let mut values = Vec::new();
+    for property in PROPERTIES {
+        let name = property.name.to_owned();
+        let temporary = temporary.iter().rev().find(|(temporary, _)| *temporary == property.name);
+        let (value, source) = match temporary {
+            Some((_, value)) => (value.clone(), Source::Temporary),
+            None if property.settable() => settings::of(pool, path, property)?,
+            None => match computed(property.name, &listed, below_bytes, &status) {
+                Some(value) => (value, Source::None),
+                None => continue,
+            },
+        };
+        values.push(PropertyValue { name, value, source });
     }
-    if let Some((_, value)) = temporary.iter().rev().find(|(temporary, _)| *temporary == property.name) {
-        return Ok(PropertyValue { name, value: value.clone(), source: Source::Temporary });
+    values.extend(user_properties(pool, path)?);
+    Ok(values)
+}
+
+/// The user properties of a dataset or snapshot, its own and those that it inherits.
+fn user_properties(pool: &Pool, path: &str) -> Result<Vec<PropertyValue>> {
+    let mut names = BTreeSet::new();
+    let mut at = Some(path);
+    while let Some(here) = at {
+        let listed = pool.listed(here).map_err(|error| failed("cannot read properties", &error))?;
+        names.extend(listed.properties.into_keys().filter(|name| props::is_user(name)));
+        at = if here.contains('@') { Some(names::dataset_of(here)) } else { names::parent(here) };
     }
-    let stored = pool
-        .property(property.name)
-        .map_err(|error| failed(format!("cannot read property {name}"), &error))?;
-    Ok(match stored {
-        Some(value) => PropertyValue { name, value, source: Source::Local },
-        None => PropertyValue { name, value: property.default.into(), source: Source::Default },
+    let mut values = Vec::new();
+    for name in names {
+        if let Some((value, source)) = settings::stored(pool, path, &name)? {
+            values.push(PropertyValue { name, value, source });
+        }
+    }
+    Ok(values)
+}
+
+/// A computed property, exact; `None` where there is no such thing.
+fn computed(name: &str, listed: &Listed, below_bytes: u64, status: &Status) -> Option<String> {
+    let ratio = |ratio: Option<f64>| ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"));
+    let is_pool = listed.path.is_empty();
+    Some(match name {
+        "used" if is_pool => status.used_bytes.to_string(),
+        "used" => (listed.used_bytes + below_bytes).to_string(),
+        "available" => status.available_bytes.to_string(),
+        "referenced" => listed.referenced_bytes.to_string(),
+        "logicalused" => listed.logical_bytes.to_string(),
+        "usedbysnapshots" if !listed.is_snapshot => listed.snapshots_bytes.to_string(),
+        "written" => listed.written_bytes.to_string(),
+        "origin" if !listed.is_snapshot => {
+            listed.origin.as_ref().map_or_else(|| "-".into(), |origin| names::full(&status.name, origin))
+        }
+        "clones" if listed.is_snapshot && !listed.clones.is_empty() => {
+            let clones: Vec<String> =
+                listed.clones.iter().map(|path| names::full(&status.name, path)).collect();
+            clones.join(",")
+        }
+        "userrefs" if listed.is_snapshot => listed.holds.len().to_string(),
+        "type" => (if listed.is_snapshot { "snapshot" } else { "filesystem" }).into(),
+        "compressratio" if is_pool => ratio(units::ratio(status.logical_bytes, status.used_bytes)),
+        "compressratio" => ratio(units::ratio(listed.logical_bytes, listed.referenced_bytes)),
+        "atomicwrite" => ATOMIC_WRITE_MAX.to_string(),
+        "physicalused" if is_pool => status.allocated_bytes.to_string(),
+        "waf" if is_pool => ratio(write_amplification(status)),
+        "guid" if is_pool => status.guid.to_string(),
+        "version" if is_pool => status.version.to_string(),
+        "creation" if is_pool => status.created.to_string(),
+        "creation" => listed.created.to_string(),
+        _ => return None,
     })
 }
 
-/// A computed property, exact.
-fn computed(name: &str, status: &Status) -> String {
-    let ratio = |ratio: Option<f64>| ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"));
-    match name {
-        "used" => status.used_bytes.to_string(),
-        "available" => status.available_bytes.to_string(),
-        "referenced" => status.stored_bytes.to_string(),
-        "logicalused" => status.logical_bytes.to_string(),
-        "physicalused" => status.allocated_bytes.to_string(),
-        "compressratio" => ratio(units::ratio(status.logical_bytes, status.used_bytes)),
-        "atomicwrite" => ATOMIC_WRITE_MAX.to_string(),
-        "waf" => ratio(write_amplification(status)),
-        "guid" => status.guid.to_string(),
-        "version" => status.version.to_string(),
-        "creation" => status.created.to_string(),
-        _ => "-".into(),
+/// The engine's error about a dataset or snapshot, with its whole name.
+pub fn no_such_dataset(name: &str, error: &Error) -> Failure {
+    match error {
+        Error::NotFound(_) => {
+            let kind = if name.contains('@') { "snapshot" } else { "dataset" };
+            let pool = name.split(['/', '@']).next().unwrap_or_default();
+            Failure::new(format!("there is no {kind} {name}"))
+                .hint(format!("see which there are: pagefold list -t all {pool}"))
+        }
+        error => failed(format!("cannot open {name}"), error),
     }
 }
 

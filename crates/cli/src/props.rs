@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use crate::failure::{Failure, Result};
+use crate::names::Name;
 use crate::{suggest, table, units};
 
 /// What values a property takes.
@@ -34,6 +35,15 @@ pub enum Shape {
     Text,
 }
 
+/// What a property can be set on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// The whole pool.
+    Pool,
+    /// A dataset, for itself and those below it.
+    Dataset,
+}
+
 /// One property.
 #[derive(Clone, Copy, Debug)]
 pub struct Property {
@@ -41,6 +51,8 @@ pub struct Property {
     pub name: &'static str,
     /// What it can be set to.
     pub values: Values,
+    /// What it can be set on.
+    pub scope: Scope,
     /// What holds where it was never set; empty for computed properties.
     pub default: &'static str,
     /// What it does, in a sentence or two.
@@ -52,59 +64,80 @@ pub const PROPERTIES: &[Property] = &[
     Property {
         name: "compression",
         values: Values::Codec,
+        scope: Scope::Pool,
         default: "auto",
         doc: "Codec of newly written pages. auto is zstd at a fast level. page takes pages of PostgreSQL apart by models that are learned in the background, one per relation; its level is zstd's, for text within pages; other pages get zstd at a fast level. Pages that do not shrink are always stored raw. Existing pages keep theirs.",
     },
     Property {
         name: "recordsize",
         values: Values::RecordSize,
+        scope: Scope::Dataset,
         default: "auto",
         doc: "Page size of new files. auto finds it from the first writes of each file: 8K for PostgreSQL, 16K for InnoDB, the page size in SQLite's header, 16K otherwise.",
     },
     Property {
         name: "primarycache",
         values: Values::Choice(&["all", "metadata", "none"]),
+        scope: Scope::Pool,
         default: "all",
         doc: "What the compressed record cache keeps. Databases with a large cache of their own may prefer metadata.",
     },
     Property {
         name: "sync",
         values: Values::Choice(&["standard", "always", "disabled"]),
+        scope: Scope::Dataset,
         default: "standard",
         doc: "standard: fsync waits until everything accepted before it is durable. always: every write does. disabled: fsync returns at once; a crash loses up to a second, but always leaves a prefix of the writes.",
     },
     Property {
         name: "atime",
         values: Values::Choice(&["on", "off", "relatime"]),
+        scope: Scope::Dataset,
         default: "relatime",
         doc: "Whether reading a file updates its access time; relatime does so once a day or after a change. Takes effect with the next mount.",
     },
     Property {
         name: "readonly",
         values: Values::Choice(&["on", "off"]),
+        scope: Scope::Dataset,
         default: "off",
-        doc: "Whether the pool is mounted read-only. Takes effect with the next mount.",
+        doc: "Whether mounts are read-only. Takes effect with the next mount.",
     },
     Property {
         name: "mountpoint",
         values: Values::Path,
+        scope: Scope::Dataset,
         default: "none",
-        doc: "Where `pagefold mount POOL` mounts when no directory is given.",
+        doc: "Where `pagefold mount` and `mount -a` mount when no directory is given. Datasets below inherit it, each at the directory of its name below.",
     },
     computed(
         "used",
         Shape::Bytes,
-        "Stored bytes in use, everything counted: pages, trees, directories of segments.",
+        "Stored bytes, everything counted. Of the pool: all in use. Of a dataset: what it and its snapshots hold and no other dataset does. Of a snapshot: what becomes free if it alone is destroyed.",
     ),
     computed("available", Shape::Bytes, "Stored bytes that can still be accepted."),
-    computed("referenced", Shape::Bytes, "Stored bytes that the file system refers to."),
-    computed("logicalused", Shape::Bytes, "Bytes of all stored pages before compression."),
+    computed(
+        "referenced",
+        Shape::Bytes,
+        "Stored bytes that the dataset or snapshot refers to, shared or not.",
+    ),
+    computed("usedbysnapshots", Shape::Bytes, "Stored bytes that only snapshots of the dataset hold."),
+    computed(
+        "written",
+        Shape::Bytes,
+        "Stored bytes that were written since the snapshot before, and are still there.",
+    ),
+    computed("logicalused", Shape::Bytes, "Bytes of its stored pages before compression."),
     computed(
         "physicalused",
         Shape::Bytes,
         "Bytes of the devices taken by chunks in use, space waiting to be folded included.",
     ),
-    computed("compressratio", Shape::Ratio, "logicalused / used."),
+    computed(
+        "compressratio",
+        Shape::Ratio,
+        "logicalused / used; of a dataset or snapshot, logicalused / referenced.",
+    ),
     computed(
         "atomicwrite",
         Shape::Bytes,
@@ -117,11 +150,15 @@ pub const PROPERTIES: &[Property] = &[
     ),
     computed("guid", Shape::Text, "The pool's unique number."),
     computed("version", Shape::Text, "Version of the pool's format."),
-    computed("creation", Shape::Time, "When the pool was created."),
+    computed("creation", Shape::Time, "When it was created."),
+    computed("type", Shape::Text, "filesystem or snapshot."),
+    computed("origin", Shape::Text, "The snapshot that a clone began as."),
+    computed("clones", Shape::Text, "Clones of a snapshot."),
+    computed("userrefs", Shape::Text, "Number of holds on a snapshot."),
 ];
 
 const fn computed(name: &'static str, shape: Shape, doc: &'static str) -> Property {
-    Property { name, values: Values::ReadOnly(shape), default: "", doc }
+    Property { name, values: Values::ReadOnly(shape), scope: Scope::Dataset, default: "", doc }
 }
 
 impl Property {
@@ -228,6 +265,51 @@ pub fn parse_assignment(text: &str) -> Result<(&'static Property, String)> {
     Ok((property, property.parse(value)?))
 }
 
+/// Longest name of a user property.
+const USER_NAME_BYTES_MAX: usize = 255;
+
+/// Whether a name is that of a user property: it has a colon, and only the characters that ZFS allows.
+pub fn is_user(name: &str) -> bool {
+    let sane = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || ":+-._".contains(c);
+    name.contains(':') && name.len() <= USER_NAME_BYTES_MAX && name.chars().all(sane)
+}
+
+/// Splits and checks `name=value` for a dataset or snapshot: name and value as they are stored.
+pub fn parse_for_dataset(text: &str) -> Result<(String, String)> {
+    if let Some((name, value)) = text.split_once('=').filter(|(name, _)| name.contains(':')) {
+        return if is_user(name) {
+            Ok((name.to_owned(), value.to_owned()))
+        } else {
+            Err(Failure::usage(format!(
+                "\"{}\" cannot be the name of a user property",
+                table::printable(name)
+            ))
+            .hint("it has a colon, and lower-case letters, digits and + - . _, e.g. backup:keep=yes"))
+        };
+    }
+    let (property, value) = parse_assignment(text)?;
+    Ok((property.name.to_owned(), value))
+}
+
+/// Errors where a property cannot be set on the dataset or snapshot `name`.
+pub fn check_settable_on(property: &str, name: &Name) -> Result<()> {
+    if is_user(property) || name.path.is_empty() {
+        return Ok(());
+    }
+    let found = find(property)?;
+    if name.is_snapshot() {
+        return Err(Failure::new(format!("{property} cannot be set on a snapshot: {name}"))
+            .hint("user properties (with a colon in the name) can"));
+    }
+    match found.scope {
+        Scope::Dataset => Ok(()),
+        Scope::Pool => {
+            Err(Failure::new(format!("{property} holds for the whole pool, not for {name} alone"))
+                .hint(format!("pagefold set {property}=VALUE {}", name.pool)))
+        }
+    }
+}
+
 /// The properties as a section of help.
 pub fn help() -> String {
     let mut text = String::from("Properties that can be set:\n");
@@ -237,6 +319,9 @@ pub fn help() -> String {
         let _ = writeln!(text, "  {name} = {values} (default {})", property.default);
         text.push_str(&table::wrapped(property.doc, 6));
     }
+    text.push_str(
+        "  NAME:WITH:COLON = any text\n      User properties: for you and your programs. Datasets below inherit them, too.\n",
+    );
     text.push_str("\nComputed properties:\n");
     for property in PROPERTIES.iter().filter(|property| !property.settable()) {
         let _ = writeln!(text, "  {}", property.name);

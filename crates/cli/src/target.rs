@@ -6,20 +6,36 @@ use std::path::{Path, PathBuf};
 use crate::control::Client;
 use crate::failure::{Context, Failure, Result};
 use crate::mounts::{self, MountEntry};
+use crate::names::Name;
 use crate::registry::{Known, Registry};
 use crate::{places, pools, table};
 
-/// The pool that `word` names: a pool's name, or a path on a mounted pool. A name that is both is the pool's.
-pub fn pool_name(word: &str) -> Result<String> {
+/// The dataset or snapshot that `word` names, or whose mount it is a path on. What is both is the name.
+pub fn name(word: &str) -> Result<Name> {
     let path = Path::new(word);
-    if word.contains('/') || word == "." || word == ".." {
-        return Ok(mount_of(path)?.source);
+    if is_path(word) {
+        return Name::parse(&mount_of(path)?.source);
     }
-    let is_pool = connect(word)?.is_some() || Registry::open()?.all()?.iter().any(|known| known.name == word);
+    let pool = word.split(['/', '@']).next().unwrap_or_default();
+    if connect(pool)?.is_some() || Registry::open()?.all()?.iter().any(|known| known.name == pool) {
+        return Name::parse(word);
+    }
     match mount_of(path) {
-        Ok(mount) if !is_pool => Ok(mount.source),
-        _ => Ok(word.to_owned()),
+        Ok(mount) => Name::parse(&mount.source),
+        // A path, for all that can be known.
+        Err(failure) if path.exists() && word.contains('/') => Err(failure),
+        Err(_) => Name::parse(word),
     }
+}
+
+/// The pool that `word` names, or a dataset of it, or a path on one of its mounts.
+pub fn pool_name(word: &str) -> Result<String> {
+    Ok(name(word)?.pool)
+}
+
+/// Whether a word can only be a path.
+fn is_path(word: &str) -> bool {
+    word.starts_with('/') || word.starts_with("./") || word.starts_with("../") || word == "." || word == ".."
 }
 
 /// The mount of ours that `path` lies on. The path of a mount point is found even if its server is dead.
@@ -45,8 +61,9 @@ pub fn server(word: &str) -> Result<Client> {
     }
     if let Some(mount) = mounts::dead(&pool)?.first() {
         let dir = mount.dir.display();
+        let source = &mount.source;
         return Err(Failure::new(format!("the server of pool {pool}, mounted at {dir}, has died"))
-            .hint(format!("mounting the pool again recovers it: pagefold mount {pool} {dir}")));
+            .hint(format!("mounting it again recovers it: pagefold mount {source} {dir}")));
     }
     let known = Registry::open()?.find(&pool)?;
     Err(Failure::new(format!("pool {} is not mounted", known.name))
@@ -72,41 +89,25 @@ pub fn absolute(path: &Path) -> Result<PathBuf> {
         .context(|| format!("cannot resolve {}", table::printable(&path.to_string_lossy())))
 }
 
-/// The pool that `POOL`, `POOL/` or the path of one of its devices stands for, and whether it was a path.
-pub fn source(word: &str) -> Result<(Known, bool)> {
+/// The pool and the path of the dataset or snapshot in it that a name stands for; or the path of one of a pool's devices, for its
+/// own dataset. True where it was a path.
+pub fn source(word: &str) -> Result<(Known, String, bool)> {
     let path = Path::new(word);
-    if word.starts_with('/') || word.starts_with("./") || word.starts_with("../") {
-        return by_device(path);
+    let device = || by_device(path).map(|known| (known, String::new(), true));
+    if is_path(word) {
+        return device();
     }
-    if let Some((pool, dataset)) = word.split_once('/') {
-        let known = Registry::open()?.all()?.iter().any(|known| known.name == pool);
-        if !known && path.exists() {
-            return by_device(path);
-        }
-        if !dataset.is_empty() {
-            return Err(Failure::new(format!(
-                "pool {} has no dataset \"{}\": it holds one file system",
-                table::printable(pool),
-                table::printable(dataset)
-            ))
-            .hint(format!("mount the pool: pagefold mount {} DIR", table::printable(pool))));
-        }
-        return by_name(pool);
+    let pool = word.split(['/', '@']).next().unwrap_or_default();
+    let known = Registry::open()?.find(pool);
+    match known {
+        Err(_) if path.is_file() => device(),
+        Err(failure) => Err(failure),
+        Ok(known) => Ok((known, Name::parse(word)?.path, false)),
     }
-    match by_name(word) {
-        Err(_) if path.is_file() => by_device(path),
-        other => other,
-    }
-}
-
-fn by_name(pool: &str) -> Result<(Known, bool)> {
-    let known = Registry::open()?.find(pool)?;
-    places::check_pool_name(&known.name)?;
-    Ok((known, false))
 }
 
 /// All devices of the pool that `path` belongs to: those remembered, or those beside it.
-fn by_device(path: &Path) -> Result<(Known, bool)> {
+fn by_device(path: &Path) -> Result<Known> {
     let path = absolute(path)?;
     let found = pools::identify(&path)?;
     places::check_pool_name(&found.name)?;
@@ -116,5 +117,5 @@ fn by_device(path: &Path) -> Result<(Known, bool)> {
         Some(known) if known.devices.contains(&path) => known.devices,
         _ => found.devices,
     };
-    Ok((Known { name: found.name, guid: found.guid, devices }, true))
+    Ok(Known { name: found.name, guid: found.guid, devices })
 }

@@ -101,7 +101,7 @@ fn a_pool_lives_from_creation_to_destruction() {
     let counters = iostat["pools"][0]["counters"].as_array().unwrap();
     let written = counters.iter().find(|counter| counter["name"] == "application_write").unwrap();
     assert!(written["bytes"].as_u64().unwrap() >= data.len() as u64);
-    assert!(sandbox.ok(&["events", "tank"]).contains("mounted pool=tank"));
+    assert!(sandbox.ok(&["events", "tank"]).contains("mounted dataset=tank"));
 
     sandbox.ok(&["unmount", "mnt"]);
     assert_eq!(state(&sandbox), "EXPORTED");
@@ -263,7 +263,7 @@ fn properties_are_kept_inherited_by_default_and_overridden_by_a_mount() {
     assert_eq!(get("atomicwrite"), pair("1048576", "-"));
     sandbox.ok(&["unmount", "tank"]);
     let mountpoint = format!("mountpoint={}", sandbox.path("mnt").display());
-    assert_failure(&sandbox.run(&["mount", "tank"]), 2, &["where is pool tank to be mounted?"]);
+    assert_failure(&sandbox.run(&["mount", "tank"]), 2, &["where is tank to be mounted?"]);
     sandbox.ok(&["set", &mountpoint, "readonly=on", "tank"]);
     sandbox.ok(&["mount", "tank"]);
     assert!(fs::write(sandbox.path("mnt/c"), "c").is_err());

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Sandbox, assert_failure};
 
-const VERBS: [&str; 19] = [
+const VERBS: [&str; 29] = [
     "create",
     "destroy",
     "import",
@@ -18,6 +18,16 @@ const VERBS: [&str; 19] = [
     "events",
     "get",
     "set",
+    "inherit",
+    "dataset",
+    "snapshot",
+    "clone",
+    "rollback",
+    "promote",
+    "rename",
+    "hold",
+    "release",
+    "holds",
     "du",
     "df",
     "analyze",
@@ -136,7 +146,7 @@ fn unknown_pools_are_told_by_every_verb() {
 #[test]
 fn names_cannot_move_the_cursor() {
     let result = Sandbox::new().run(&["status", "ta\x1b[2Jnk"]);
-    assert_failure(&result, 1, &[]);
+    assert_failure(&result, 2, &[]);
     assert!(!result.stderr.contains('\x1b'), "{:?}", result.stderr);
 }
 
@@ -157,7 +167,7 @@ fn a_path_that_is_on_no_pool_is_told() {
     let here = sandbox.path("");
     let here = here.to_str().unwrap();
     assert_failure(&sandbox.run(&["du", here]), 1, &["is not on a pagefold pool"]);
-    assert_failure(&sandbox.run(&["unmount", here]), 1, &["no pool is mounted at"]);
+    assert_failure(&sandbox.run(&["unmount", here]), 1, &["nothing of a pool is mounted at"]);
     assert_failure(&sandbox.run(&["du", "/does/not/exist"]), 1, &["/does/not/exist"]);
 }
 
@@ -179,7 +189,14 @@ fn manual_pages_exist_for_every_verb() {
         let page = std::fs::read_to_string(dir.join(&name)).unwrap();
         assert!(page.contains(".TH pagefold") && page.contains("pagefold"), "{name}:\n{page}");
     }
-    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), VERBS.len() + 1);
+    let below = ["create", "destroy", "list", "rename"];
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), VERBS.len() + 1 + below.len());
+    for verb in below {
+        let page = std::fs::read_to_string(dir.join(format!("pagefold-dataset-{verb}.8"))).unwrap();
+        assert!(page.contains(&format!("pagefold dataset {verb}")), "{page}");
+        let help = sandbox.run(&["dataset", verb, "--help"]);
+        assert!(help.stdout.contains(&format!("Examples:\n  pagefold dataset {verb}")), "{}", help.stdout);
+    }
     let set = std::fs::read_to_string(dir.join("pagefold-set.8")).unwrap();
     assert!(set.contains("recordsize") && set.contains("relatime"), "{set}");
 }

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::datasets::Figures;
+use crate::deeds::{Deed, Outcome};
+
 /// How a mount ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -24,19 +27,43 @@ pub enum Request {
     Status {},
     /// I/O counters since the pool was opened.
     Counters {},
-    /// All properties with their values and sources.
-    Properties {},
+    /// All properties of a dataset or snapshot with their values and sources.
+    Properties {
+        /// Which, below the pool.
+        path: String,
+    },
     /// Sets a property, for good.
     Set {
+        /// On which dataset or snapshot, below the pool.
+        path: String,
         /// Its name.
         name: String,
         /// Its value.
         value: String,
     },
+    /// All datasets and snapshots.
+    Datasets {},
+    /// Changes datasets and snapshots.
+    Deed {
+        /// What is to be done.
+        deed: Deed,
+    },
     /// Makes everything written so far durable.
     Sync {},
-    /// Unmounts; answered when the pool has been closed (for `Lazy`: when detached).
+    /// Mounts a dataset or snapshot.
+    Mount {
+        /// Which, below the pool.
+        path: String,
+        /// Where, absolute.
+        dir: PathBuf,
+        /// The words of `-o`.
+        options: Vec<String>,
+    },
+    /// Unmounts; answered when all is durable, and if nothing else is mounted, when the pool has been closed (for `Lazy`: when
+    /// detached).
     Unmount {
+        /// Device numbers of the mounts (their minor parts); none for all.
+        devices: Vec<u32>,
         /// How.
         mode: UnmountMode,
     },
@@ -49,16 +76,22 @@ pub enum Request {
     },
     /// What files take, by inode number.
     Usage {
+        /// The mount's device number.
+        device: u32,
         /// Inode numbers.
         inodes: Vec<u64>,
     },
     /// How files' pages are stored, from a sample.
     Survey {
+        /// The mount's device number.
+        device: u32,
         /// Inode numbers.
         inodes: Vec<u64>,
     },
     /// Codes pages of files again, as far as one call goes.
     Fold {
+        /// The mount's device number.
+        device: u32,
         /// Inode numbers.
         inodes: Vec<u64>,
         /// Where to go on: position among the inodes, and page.
@@ -79,8 +112,15 @@ pub enum Reply {
         /// What to do.
         hint: Option<String>,
     },
-    /// To [`Request::Unmount`]: somebody uses the mount.
-    Busy {},
+    /// To [`Request::Unmount`]: somebody uses a mount.
+    Busy {
+        /// Where it is.
+        dir: PathBuf,
+    },
+    /// To [`Request::Unmount`]: that was the last, and the pool is closed.
+    Closed {},
+    /// To [`Request::Mount`]: the last mount has ended; wait for the server's end and start another.
+    Ending {},
     /// To [`Request::Status`].
     Status {
         /// The figures.
@@ -95,6 +135,16 @@ pub enum Reply {
     Properties {
         /// Name, value, source.
         values: Vec<PropertyValue>,
+    },
+    /// To [`Request::Datasets`].
+    Datasets {
+        /// By name.
+        all: Vec<Figures>,
+    },
+    /// To [`Request::Deed`].
+    Deed {
+        /// What was done.
+        outcome: Outcome,
     },
     /// To [`Request::Events`].
     Events {
@@ -185,13 +235,15 @@ pub struct KindShare {
 }
 
 /// Where a property's value comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// Never set.
     Default,
-    /// Set on the pool.
+    /// Set on the dataset or snapshot itself.
     Local,
+    /// Set on the dataset of this name, above it.
+    Inherited(String),
     /// An option of this mount.
     Temporary,
     /// Computed.
@@ -200,12 +252,13 @@ pub enum Source {
 
 impl Source {
     /// As `get` prints it.
-    pub fn text(self) -> &'static str {
+    pub fn text(&self) -> String {
         match self {
-            Self::Default => "default",
-            Self::Local => "local",
-            Self::Temporary => "temporary",
-            Self::None => "-",
+            Self::Default => "default".into(),
+            Self::Local => "local".into(),
+            Self::Inherited(from) => format!("inherited from {from}"),
+            Self::Temporary => "temporary".into(),
+            Self::None => "-".into(),
         }
     }
 }
@@ -275,11 +328,17 @@ pub struct CacheFigures {
     pub misses: u64,
 }
 
-/// A mount of a pool.
+/// A mount of a dataset or snapshot.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MountFigures {
+    /// Of what.
+    pub name: String,
+    /// The same, below the pool.
+    pub path: String,
     /// Where.
     pub dir: PathBuf,
+    /// Minor part of the device number of its files; the major part is 0.
+    pub device: u32,
     /// No changes.
     pub read_only: bool,
     /// The server's process.
@@ -301,8 +360,14 @@ pub struct PoolFigures {
     pub state: String,
     /// What is wrong, if something is.
     pub problem: Option<String>,
-    /// Its mount, if it is mounted.
+    /// The server's process, if there is one.
+    #[serde(default)]
+    pub pid: Option<u32>,
+    /// The mount of its own dataset if that is mounted, or else the first one.
     pub mount: Option<MountFigures>,
+    /// All mounts of its datasets and snapshots, in the order in which they were made.
+    #[serde(default)]
+    pub mounts: Vec<MountFigures>,
     /// Devices.
     pub devices: Vec<DeviceFigures>,
     /// Sum of the devices.
@@ -321,6 +386,12 @@ pub struct PoolFigures {
     pub allocated_bytes: u64,
     /// Accepted, not yet durable.
     pub dirty_bytes: u64,
+    /// Something was destroyed and is being freed in the background.
+    #[serde(default)]
+    pub freeing: bool,
+    /// Of `used_bytes`, what destroyed snapshots still hold; what destroyed datasets hold is not known before.
+    #[serde(default)]
+    pub freeing_bytes: u64,
     /// Log that a replay would read.
     pub log_bytes: u64,
     /// Models of pages, learned from what is stored.

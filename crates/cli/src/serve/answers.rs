@@ -1,102 +1,150 @@
 //! The server's answers to control requests.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use pagefold_fs::Ino;
 
-use super::server::Server;
+use super::mounted::{Mounted, Wanted};
+use super::server::{Attached, Server};
 use crate::control::{FileUsage, Handler, MountFigures, PoolFigures, Reply, Request, UnmountMode};
-use crate::failure::Failure;
-use crate::pools;
+use crate::failure::{Failure, Result};
+use crate::{datasets, mountopts, names, pools};
 
 /// Inodes accounted for in one request.
 const USAGE_INODES_MAX: usize = 16_384;
 
-impl Handler for Server {
+/// Answers for a server.
+pub struct Answers(pub Arc<Server>);
+
+impl Handler for Answers {
     fn handle(&self, request: Request) -> Reply {
-        match request {
-            Request::Status {} => Reply::Status { figures: Box::new(self.figures()) },
-            Request::Counters {} => Reply::Counters { activity: pools::activity(&self.pool, self.age_ms()) },
-            Request::Properties {} => match pools::properties(&self.pool, &self.options.properties) {
-                Ok(values) => Reply::Properties { values },
-                Err(failure) => refusal(&failure),
-            },
-            Request::Set { name, value } => match self.set_property(&name, &value) {
-                Ok(()) => Reply::Done {},
-                Err(failure) => refusal(&failure),
-            },
-            Request::Sync {} => done(self.sync()),
-            Request::Unmount { mode } => self.unmount(mode),
+        self.answer(request).unwrap_or_else(|failure| Reply::Error {
+            what: failure.what().to_owned(),
+            hint: failure.advice().map(str::to_owned),
+        })
+    }
+}
+
+impl Answers {
+    fn answer(&self, request: Request) -> Result<Reply> {
+        let server = &self.0;
+        Ok(match request {
+            Request::Status {} => Reply::Status { figures: Box::new(server.figures()) },
+            Request::Counters {} => {
+                Reply::Counters { activity: pools::activity(&server.pool, server.age_ms()) }
+            }
+            Request::Properties { path } => Reply::Properties { values: server.properties(&path)? },
+            Request::Set { path, name, value } => {
+                server.set_property(&path, &name, &value)?;
+                Reply::Done {}
+            }
+            Request::Datasets {} => {
+                Reply::Datasets { all: datasets::all(&server.pool, &|id| server.mounted_at(id))? }
+            }
+            Request::Deed { deed } => Reply::Deed { outcome: server.perform(&deed)? },
+            Request::Sync {} => {
+                server.sync().map_err(Failure::new)?;
+                Reply::Done {}
+            }
+            Request::Mount { path, dir, options } => {
+                let options = mountopts::parse(&options)?;
+                match server.mount(&Wanted { path, dir, options })? {
+                    Attached::Mounted => Reply::Done {},
+                    Attached::Ending => Reply::Ending {},
+                }
+            }
+            Request::Unmount { devices, mode } => server.unmount(&devices, mode)?,
             Request::Events { after, wait_ms } => {
-                let (events, lost) = self.ring.after(after, Duration::from_millis(wait_ms.into()));
+                let (events, lost) = server.ring.after(after, Duration::from_millis(wait_ms.into()));
                 Reply::Events { events, lost }
             }
-            Request::Usage { inodes } | Request::Survey { inodes } | Request::Fold { inodes, .. }
+            Request::Usage { inodes, .. } | Request::Survey { inodes, .. } | Request::Fold { inodes, .. }
                 if inodes.len() > USAGE_INODES_MAX =>
             {
-                done(Err(format!("{} inodes are too many for one question", inodes.len())))
+                return Err(Failure::new(format!("{} inodes are too many for one question", inodes.len())));
             }
-            Request::Usage { inodes } => {
-                Reply::Usage { files: inodes.into_iter().map(|ino| self.usage(Ino(ino))).collect() }
+            Request::Usage { device, inodes } => {
+                let of = server.mount_of(device)?;
+                Reply::Usage { files: inodes.into_iter().map(|ino| usage(&of, Ino(ino))).collect() }
             }
-            Request::Survey { inodes } => {
-                Reply::Survey { files: inodes.into_iter().map(|ino| self.survey(Ino(ino))).collect() }
+            Request::Survey { device, inodes } => {
+                let of = server.mount_of(device)?;
+                Reply::Survey { files: inodes.into_iter().map(|ino| server.survey(&of, Ino(ino))).collect() }
             }
-            Request::Fold { inodes, from } => self.fold(&inodes, from),
-        }
+            Request::Fold { device, inodes, from } => server.fold(&*server.mount_of(device)?, &inodes, from),
+        })
     }
 }
 
 impl Server {
     fn figures(&self) -> PoolFigures {
-        let mount = MountFigures {
-            dir: self.session.dir().to_owned(),
-            read_only: self.read_only,
+        let mounts: Vec<MountFigures> = self.mounts().iter().map(|mounted| self.told(mounted)).collect();
+        let mounts = if self.is_serving() { mounts } else { Vec::new() };
+        PoolFigures {
+            pid: Some(std::process::id()),
+            mount: mounts.iter().find(|mount| mount.path.is_empty()).or(mounts.first()).cloned(),
+            mounts,
+            ..pools::figures(&self.pool)
+        }
+    }
+
+    fn told(&self, mounted: &Mounted) -> MountFigures {
+        let path = self.pool.path_of(mounted.id).unwrap_or_default();
+        MountFigures {
+            name: names::full(self.pool.name(), &path),
+            path,
+            dir: mounted.session.dir().to_owned(),
+            device: mounted.session.device_minor(),
+            read_only: mounted.read_only,
             pid: std::process::id(),
-            since: self.since,
-            transport: (if self.session.agreement().over_ring() { "io_uring" } else { "/dev/fuse" }).into(),
-        };
-        let mount = self.is_serving().then_some(mount);
-        PoolFigures { mount, ..pools::figures(&self.pool.status()) }
+            since: mounted.since,
+            transport: (if mounted.session.agreement().over_ring() { "io_uring" } else { "/dev/fuse" })
+                .into(),
+        }
     }
 
     fn age_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn unmount(&self, mode: UnmountMode) -> Reply {
-        match self.detach(mode) {
-            Ok(false) => Reply::Busy {},
-            Ok(true) if mode == UnmountMode::Lazy => Reply::Done {},
-            Ok(true) => done(self.wait_until_closed()),
-            Err(what) => done(Err(what)),
-        }
+    /// The properties of a dataset or snapshot, with those that hold for its mount.
+    fn properties(&self, path: &str) -> Result<Vec<crate::control::PropertyValue>> {
+        let mounted = self
+            .mounts()
+            .into_iter()
+            .find(|mounted| self.pool.path_of(mounted.id).is_some_and(|of| of == path));
+        let mut temporary = self.temporary.clone();
+        temporary.extend(mounted.iter().flat_map(|mounted| mounted.temporary.iter().cloned()));
+        pools::properties(&self.pool, path, &temporary)
     }
 
-    /// What one file takes; `None` for what is no regular file.
-    fn usage(&self, ino: Ino) -> Option<FileUsage> {
-        let attr = self.fs.getattr(ino).ok()?;
-        let usage = self.fs.usage(ino).ok()?;
-        let pages_bytes = usage.pages.saturating_mul(attr.blksize.into());
-        // The last page may reach beyond the end of the file.
-        let end = attr.size.next_multiple_of(u64::from(attr.blksize).max(1));
-        let tail = if pages_bytes >= end { end - attr.size } else { 0 };
-        Some(FileUsage {
-            size_bytes: attr.size,
-            logical_bytes: pages_bytes.saturating_sub(tail),
-            stored_bytes: usage.stored_bytes,
-            record_size: attr.blksize,
+    fn unmount(&self, devices: &[u32], mode: UnmountMode) -> Result<Reply> {
+        let all = self.mounts();
+        let of =
+            |mounted: &&Arc<Mounted>| devices.is_empty() || devices.contains(&mounted.session.device_minor());
+        let mounts: Vec<Arc<Mounted>> = all.iter().filter(of).cloned().collect();
+        Ok(match self.detach(&mounts, mode).map_err(Failure::new)? {
+            Some(dir) => Reply::Busy { dir },
+            None if mode == UnmountMode::Lazy => Reply::Done {},
+            None if self.wait_until_gone(&mounts).map_err(Failure::new)? => Reply::Closed {},
+            None => Reply::Done {},
         })
     }
 }
 
-fn done(outcome: Result<(), String>) -> Reply {
-    match outcome {
-        Ok(()) => Reply::Done {},
-        Err(what) => Reply::Error { what, hint: None },
-    }
-}
-
-fn refusal(failure: &Failure) -> Reply {
-    Reply::Error { what: failure.what().to_owned(), hint: failure.advice().map(str::to_owned) }
+/// What one file takes; `None` for what is no regular file.
+fn usage(of: &Mounted, ino: Ino) -> Option<FileUsage> {
+    let attr = of.fs.getattr(ino).ok()?;
+    let usage = of.fs.usage(ino).ok()?;
+    let pages_bytes = usage.pages.saturating_mul(attr.blksize.into());
+    // The last page may reach beyond the end of the file.
+    let end = attr.size.next_multiple_of(u64::from(attr.blksize).max(1));
+    let tail = if pages_bytes >= end { end - attr.size } else { 0 };
+    Some(FileUsage {
+        size_bytes: attr.size,
+        logical_bytes: pages_bytes.saturating_sub(tail),
+        stored_bytes: usage.stored_bytes,
+        record_size: attr.blksize,
+    })
 }

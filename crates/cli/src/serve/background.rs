@@ -20,7 +20,10 @@ const TIMES_INTERVAL: Duration = Duration::from_secs(5);
 /// Pause after a failure, so that a broken device does not fill the log.
 const FAILURE_PAUSE: Duration = Duration::from_secs(10);
 
-/// The thread that does it.
+/// How full the pool is, which is told once for all mounts.
+pub type Watched = Arc<Mutex<Fullness>>;
+
+/// The thread that does it for one mount.
 pub struct Background {
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -28,11 +31,12 @@ pub struct Background {
 
 impl Background {
     /// Starts it.
-    pub fn start(fs: Arc<Fs>, dataset: Arc<dyn Dataset>) -> Result<Self> {
+    pub fn start(fs: Arc<Fs>, dataset: Arc<dyn Dataset>, watched: Watched) -> Result<Self> {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let stopped = Arc::clone(&stop);
-        let thread =
-            thread::Builder::new().name("reap".into()).spawn(move || work(&fs, dataset.as_ref(), &stopped));
+        let thread = thread::Builder::new()
+            .name("reap".into())
+            .spawn(move || work(&fs, dataset.as_ref(), &watched, &stopped));
         let thread = thread.context(|| "cannot start a thread".into())?;
         Ok(Self { stop, thread: Mutex::new(Some(thread)) })
     }
@@ -47,11 +51,10 @@ impl Background {
     }
 }
 
-fn work(fs: &Fs, dataset: &dyn Dataset, stop: &(Mutex<bool>, Condvar)) {
+fn work(fs: &Fs, dataset: &dyn Dataset, watched: &Watched, stop: &(Mutex<bool>, Condvar)) {
     let mut times_written = Instant::now();
-    let mut fullness = Fullness::default();
     loop {
-        fullness.watch(&dataset.space());
+        watched.lock().watch(&dataset.space());
         let mut pause = REAP_INTERVAL;
         match fs.reap(REAP_PAGES) {
             Ok(true) => pause = Duration::ZERO,

@@ -3,6 +3,7 @@
 use pagefold_engine::pool::{CALL_PAGES, PageKind, PageRange, Survey};
 use pagefold_fs::Ino;
 
+use super::mounted::Mounted;
 use super::server::Server;
 use crate::control::{CodecShare, FileSurvey, Folded, KindShare, Reply};
 
@@ -11,22 +12,22 @@ const SURVEY_PAGES: u64 = 32;
 
 impl Server {
     /// How one file is stored; `None` for what is no regular file.
-    pub(super) fn survey(&self, ino: Ino) -> Option<FileSurvey> {
-        let object = self.fs.object(ino).ok()?;
+    pub(super) fn survey(&self, of: &Mounted, ino: Ino) -> Option<FileSurvey> {
+        let object = of.fs.object(ino).ok()?;
         if object == 0 {
             return Some(FileSurvey::default());
         }
-        self.pool.survey(object, SURVEY_PAGES).ok().map(|survey| told(&survey))
+        self.pool.survey(of.id, object, SURVEY_PAGES).ok().map(|survey| told(&survey))
     }
 
     /// Codes pages of files again, as far as one call goes. What is no regular file has no pages.
-    pub(super) fn fold(&self, inodes: &[u64], from: (usize, u64)) -> Reply {
+    pub(super) fn fold(&self, of: &Mounted, inodes: &[u64], from: (usize, u64)) -> Reply {
         let range = |ino: &u64| {
-            let object = self.fs.object(Ino(*ino)).unwrap_or(0);
+            let object = of.fs.object(Ino(*ino)).unwrap_or(0);
             PageRange { object, from: 0, to: if object == 0 { 0 } else { u64::MAX } }
         };
         let ranges: Vec<PageRange> = inodes.iter().map(range).collect();
-        match self.pool.recode(&ranges, from, CALL_PAGES) {
+        match self.pool.recode_in(of.id, &ranges, from, CALL_PAGES) {
             Ok(report) => Reply::Folded {
                 folded: Folded {
                     pages: report.pages,

@@ -11,7 +11,7 @@ const SLACK: u64 = 2;
 
 /// What was told last.
 #[derive(Debug, Default)]
-pub(super) struct Fullness {
+pub struct Fullness {
     /// Steps that were reached.
     reached: usize,
 }

@@ -1,23 +1,26 @@
-//! The server of a mounted pool: what `mount` starts in the background, and systemd in the foreground.
+//! The server of a pool: what the first `mount` starts in the background, and systemd in the foreground.
 //!
 //! From start to end: take the pool's name (control socket), open the pool (replaying its log if need be),
-//! mount, say that we are ready, serve until unmounted or told to stop, close the pool cleanly, end.
+//! mount, say that we are ready, serve until all is unmounted or told to stop, close the pool cleanly, end. Further datasets and
+//! snapshots are mounted when `mount` asks over the control socket.
 
 mod answers;
 mod background;
 mod events;
 mod folding;
 mod fullness;
+mod mounted;
 pub mod plan;
 mod policy;
 mod report;
 mod server;
 mod signals;
+mod snapdir;
 
 use std::sync::Arc;
-use std::thread;
 
 pub use fullness::{FULL_PERCENT, percent};
+pub use mounted::Wanted;
 pub use report::Outcome;
 
 use crate::args::Mount;
@@ -60,20 +63,17 @@ fn start(args: &Mount) -> Result<Running> {
     let signals = signals::Signals::block()?;
     let ring = events::start();
     let plan: Plan = plan::make(args)?;
-    let listener = Listener::bind(&plan.pool)?;
+    let listener = Listener::bind(&plan.known.name)?;
     // From here on nothing is found by relative paths, and no directory is kept busy.
     rustix::process::chdir("/").context(|| "cannot change to /".into())?;
-    let server = Arc::new(Server::start(&plan, ring)?);
+    let server = Server::start(&plan, ring)?;
     signals.handle(Arc::clone(&server))?;
-    listener.serve(Arc::clone(&server) as Arc<dyn crate::control::Handler>)?;
+    listener.serve(Arc::new(answers::Answers(Arc::clone(&server))))?;
     Ok(Running { server, listener })
 }
 
 impl Running {
     fn until_the_end(self) -> Result<()> {
-        let server = Arc::clone(&self.server);
-        let followed = thread::Builder::new().name("mount".into()).spawn(move || server.follow_mount());
-        followed.context(|| "cannot start a thread".into())?;
         self.server.wait_for_unmount();
         report::notify("STOPPING=1");
         let closed = self.server.close();

@@ -1,72 +1,62 @@
-//! What is to be mounted, where and how: decided before anything is touched.
+//! What is to be mounted where: worked out before a server is started, and once more in the server.
 
 use std::path::PathBuf;
 
+use super::mounted::Wanted;
 use crate::args;
 use crate::control::{Client, Reply, Request};
-use crate::failure::{Failure, Result};
-use crate::mountopts::{self, MountOptions};
+use crate::failure::{Context, Failure, Result};
+use crate::mountopts;
+use crate::names;
 use crate::registry::Known;
-use crate::{mounts, pools, target};
+use crate::{pools, target};
 
 /// A mount to be made.
 #[derive(Debug)]
 pub struct Plan {
-    /// The pool's name.
-    pub pool: String,
-    /// Its unique number and devices.
+    /// The pool's name, unique number and devices.
     pub known: Known,
     /// It was named by one of its devices, not by its name.
     pub by_device: bool,
-    /// Where to mount, absolute.
-    pub dir: PathBuf,
-    /// How.
-    pub options: MountOptions,
+    /// What is to be mounted, where and how.
+    pub wanted: Wanted,
+    /// The directory follows from the property `mountpoint`, and is made if need be.
+    pub by_property: bool,
 }
 
 /// Finds the pool's devices and the directory.
 pub fn make(args: &args::Mount) -> Result<Plan> {
     let options = mountopts::parse(&args.options)?;
-    let (known, by_device) = target::source(&args.source)?;
-    let pool = known.name.clone();
-    refuse_if_mounted(&pool)?;
+    let source = args.source.as_deref().unwrap_or_default();
+    let (known, path, by_device) = target::source(source)?;
     let dir = match &args.dir {
         Some(dir) => dir.clone(),
-        None => default_dir(&known)?,
+        None => default_dir(&known, &path)?,
     };
-    let dir = std::path::absolute(&dir)
-        .map_err(|error| Failure::new(format!("cannot resolve {}: {error}", dir.display())))?;
-    Ok(Plan { pool, known, by_device, dir, options })
+    let dir = std::path::absolute(&dir).context(|| format!("cannot resolve {}", dir.display()))?;
+    Ok(Plan { known, by_device, wanted: Wanted { path, dir, options }, by_property: args.dir.is_none() })
 }
 
-fn default_dir(known: &Known) -> Result<PathBuf> {
-    let pool = &known.name;
-    let mountpoint = pools::property_offline(known, "mountpoint")?;
-    match mountpoint.as_deref() {
-        None | Some("none") => Err(Failure::usage(format!("where is pool {pool} to be mounted?"))
-            .hint(format!("pagefold mount {pool} DIR, or once: pagefold set mountpoint=DIR {pool}"))),
+/// Where the property `mountpoint` says.
+fn default_dir(known: &Known, path: &str) -> Result<PathBuf> {
+    let name = names::full(&known.name, path);
+    let values = match Client::connect(&known.name)? {
+        Some(mut client) => match client.ask(&Request::Properties { path: path.into() })? {
+            Reply::Properties { values } => values,
+            _ => return Err(client.misunderstood()),
+        },
+        None => pools::properties_offline(known, path)?,
+    };
+    let mountpoint = values.into_iter().find(|value| value.name == "mountpoint");
+    match mountpoint.map(|value| value.value).filter(|dir| dir != "none" && !path.contains('@')) {
+        None => Err(Failure::usage(format!("where is {name} to be mounted?")).hint(format!(
+            "pagefold mount {name} DIR{}",
+            if path.contains('@') {
+                String::new()
+            } else {
+                format!(", or once: pagefold set mountpoint=DIR {name}")
+            }
+        ))),
         Some(dir) => Ok(dir.into()),
     }
-}
-
-/// Errors where the pool is mounted. A server whose mount is gone and that is about to end is waited for: umount(8) returns
-/// before the server has noticed.
-fn refuse_if_mounted(pool: &str) -> Result<()> {
-    let Some(mut client) = Client::connect(pool)? else { return Ok(()) };
-    let mount = match client.ask(&Request::Status {}) {
-        Ok(Reply::Status { figures }) => figures.mount,
-        Ok(_) => return Err(client.misunderstood()),
-        // It ended while we asked.
-        Err(_) => None,
-    };
-    let Some(mount) = mount else { return client.wait_for_end() };
-    let dir = mount.dir.display();
-    if mounts::sees(mount.pid, &mount.dir) {
-        return Err(Failure::new(format!("pool {pool} is mounted already at {dir}"))
-            .hint(format!("unmount it first: pagefold unmount {pool}")));
-    }
-    client.wait_for_end().map_err(|_| {
-        Failure::new(format!("pool {pool} was unmounted from {dir}, but files there are still open"))
-            .hint("end the programs that have them open, then mount again")
-    })
 }

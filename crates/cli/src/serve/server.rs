@@ -1,215 +1,319 @@
-//! A pool, its file system and its mount, held together from start to end.
+//! An open pool and its mounts, held together from the first mount to the end of the last.
 
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use pagefold_engine::dataset::{Dataset, PrimaryCache};
+use pagefold_engine::dataset::PrimaryCache;
 use pagefold_engine::pool::{self, OpenOptions, Pool};
-use pagefold_engine::record::recordsize_hint;
-use pagefold_fs::{AtimePolicy, Fs, FsOptions, SystemClock};
-use pagefold_fuse::{MountError, Session, Transport};
-use parking_lot::{Condvar, Mutex};
+use pagefold_fuse::MountError;
+use parking_lot::{Condvar, Mutex, RwLock};
 
-use super::background::Background;
+use super::background::Watched;
 use super::events::Ring;
+use super::mounted::{self, Mounted, Wanted};
 use super::plan::Plan;
-use super::policy::{Policed, SyncMode};
 use crate::control::{Source, UnmountMode};
+use crate::deeds::{self, Deed, Mounts, Outcome};
 use crate::failure::{Context, Failure, Result};
-use crate::mountopts::{IoUring, MountOptions};
-use crate::{mounts, places, pools, units};
+use crate::{names, places, pools};
 
 /// How long the connection may take to end by itself after the mount was detached by force.
 const CUT_OFF_GRACE: Duration = Duration::from_millis(200);
+/// How long it may take after it was aborted, where other mounts go on.
+const CUT_OFF_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a mount that was detached may take to end, where its dataset is to be mounted again.
+const DETACHED_GRACE: Duration = Duration::from_secs(60);
 
-/// How far the mount's life has come.
+/// How far the server's life has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Mounted.
+    /// Something is mounted, or about to be.
     Serving,
-    /// Unmounted; the pool is being closed.
+    /// The last mount has ended; the pool is being closed.
     Unmounted,
     /// The pool is closed, or why it could not be.
     Closed(Result<(), String>),
 }
 
-/// The server of one mounted pool.
+struct State {
+    phase: Phase,
+    /// In the order in which they were mounted.
+    mounts: Vec<Arc<Mounted>>,
+    /// Numbers of the datasets and snapshots that are being mounted.
+    coming: Vec<u64>,
+}
+
+/// Outcome of asking a running server for a mount.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Attached {
+    /// It is usable.
+    Mounted,
+    /// The server is closing the pool, and a new one has to be started.
+    Ending,
+}
+
+/// The server of one pool.
 pub struct Server {
     pub(super) pool: Arc<Pool>,
-    pub(super) fs: Arc<Fs>,
-    pub(super) session: Session,
     pub(super) ring: Arc<Ring>,
-    pub(super) options: MountOptions,
     pub(super) read_only: bool,
-    /// When the mount became usable, for people and for spans.
-    pub(super) since: u64,
     pub(super) started: Instant,
-    policy: Arc<Policed>,
-    /// The `recordsize` property in bytes; 0 is `auto`.
-    record_size: Arc<AtomicU32>,
-    fs_work: Background,
+    /// Properties of the whole pool that hold as long as it is open.
+    pub(super) temporary: Vec<(&'static str, String)>,
+    watched: Watched,
+    /// Read: mounts are made. Write: what is in use must not change.
+    deeds: Arc<RwLock<()>>,
     pool_work: Mutex<Option<pool::Background>>,
-    phase: Mutex<Phase>,
-    phase_changed: Condvar,
+    state: Mutex<State>,
+    changed: Condvar,
 }
 
 impl Server {
-    /// Opens the pool, replaying its log if need be, and mounts it.
-    pub fn start(plan: &Plan, ring: Arc<Ring>) -> Result<Self> {
-        let wants_read_only = plan.options.read_only || stored_read_only(plan)?;
-        let mut options = OpenOptions {
-            read_only: wants_read_only,
-            accept_loss: plan.options.rescue,
-            ..OpenOptions::default()
-        };
-        if let Some(bytes) = plan.options.cache_bytes {
+    /// Opens the pool, replaying its log if need be, and makes the first mount.
+    pub fn start(plan: &Plan, ring: Arc<Ring>) -> Result<Arc<Self>> {
+        // Before the pool is touched: most mistakes are about the directory.
+        mounted::check_dir(&plan.known.name, &plan.wanted)?;
+        let wanted = &plan.wanted.options;
+        let mut options =
+            OpenOptions { read_only: wanted.read_only, accept_loss: wanted.rescue, ..OpenOptions::default() };
+        if let Some(bytes) = wanted.cache_bytes {
             options.cache_bytes = bytes;
         }
-        // Before the pool is touched: most mistakes are about the directory.
-        detach_dead(plan)?;
-        let fuse_options = fuse_options(plan, options.read_only);
-        pagefold_fuse::check_mount_point(&plan.dir, &fuse_options).map_err(|error| mount_failed(&error))?;
         let pool = pools::open_known(&plan.known, &options)?;
-        let replayed = pool.replayed();
-        tracing::info!(
-            pool = plan.pool,
-            clean = replayed.clean,
-            batches = replayed.batches,
-            bytes = replayed.bytes,
-            "opened the pool"
-        );
-        if replayed.damaged > 0 {
-            tracing::error!(
-                pool = plan.pool,
-                batches = replayed.damaged,
-                "the log has damaged records: reading them fails"
-            );
-        }
-        if let Some(lost) = replayed.lost {
-            tracing::error!(
-                pool = plan.pool,
-                device = lost.device,
-                offset = lost.offset,
-                "the log is damaged: what was acknowledged behind it is not shown"
-            );
-        }
-        let policy = Arc::new(Policed::new(pool.dataset(), SyncMode::Standard));
-        let record_size = Arc::new(AtomicU32::new(0));
-        let fs_options = FsOptions {
-            atime: atime(&effective(&pool, &plan.options, "atime")?),
-            read_only: options.read_only,
-            recordsize: None,
-            hint: Some(hint(&record_size)),
-        };
-        let dataset = Arc::clone(&policy) as Arc<dyn Dataset>;
-        let fs = Fs::mount(dataset, Arc::new(SystemClock), fs_options);
-        let fs = Arc::new(fs.context(|| format!("cannot open the file system of pool {}", plan.pool))?);
-        for name in ["compression", "primarycache", "recordsize", "sync"] {
-            take_effect(&pool, &policy, &record_size, name, &effective(&pool, &plan.options, name)?)?;
-        }
+        tell_replay(&pool);
         let pool_work = pool.run().map_err(|error| pools::failed("cannot start the pool's work", &error))?;
-        let session =
-            Session::mount(Arc::clone(&fs), &plan.dir, &fuse_options).map_err(|error| mount_failed(&error));
-        let session = match session {
-            Ok(session) => session,
+        let server = Arc::new(Self {
+            pool,
+            ring,
+            read_only: options.read_only,
+            started: Instant::now(),
+            temporary: mounted::of_the_pool(wanted),
+            watched: Watched::default(),
+            deeds: Arc::default(),
+            pool_work: Mutex::new(Some(pool_work)),
+            state: Mutex::new(State { phase: Phase::Serving, mounts: Vec::new(), coming: Vec::new() }),
+            changed: Condvar::new(),
+        });
+        let mounted = server.obey_all().and_then(|()| server.mount(&plan.wanted));
+        if let Err(failure) = mounted {
+            server.close().map_err(Failure::new)?;
+            return Err(failure);
+        }
+        Ok(server)
+    }
+
+    /// Mounts a dataset or snapshot.
+    pub fn mount(self: &Arc<Self>, wanted: &Wanted) -> Result<Attached> {
+        let name = names::full(self.pool.name(), &wanted.path);
+        let version = self.pool.version(&wanted.path);
+        let id = version.map_err(|error| pools::no_such_dataset(&name, &error))?.id;
+        if !self.announce(id, &name)? {
+            return Ok(Attached::Ending);
+        }
+        let unchanged = self.deeds.read();
+        let mounted = self.check(wanted, &name).and_then(|()| self.attach(wanted));
+        drop(unchanged);
+        let mut state = self.state.lock();
+        state.coming.retain(|coming| *coming != id);
+        match mounted {
+            Ok(mounted) => state.mounts.push(mounted),
             Err(failure) => {
-                pool_work.stop();
-                close(&fs, &pool, options.read_only).map_err(Failure::new)?;
+                self.end_if_empty(&mut state);
                 return Err(failure);
             }
-        };
-        let fs_work = Background::start(Arc::clone(&fs), pool.dataset())?;
-        tracing::info!(pool = plan.pool, dir = %session.dir().display(), "mounted");
-        Ok(Self {
-            pool,
-            fs,
-            session,
-            ring,
-            options: plan.options.clone(),
-            read_only: options.read_only,
-            since: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
-            started: Instant::now(),
-            policy,
-            record_size,
-            fs_work,
-            pool_work: Mutex::new(Some(pool_work)),
-            phase: Mutex::new(Phase::Serving),
-            phase_changed: Condvar::new(),
+        }
+        Ok(Attached::Mounted)
+    }
+
+    /// Takes the place of what is to be mounted; false where the server is ending.
+    fn announce(&self, id: u64, name: &str) -> Result<bool> {
+        let deadline = Instant::now() + DETACHED_GRACE;
+        let mut state = self.state.lock();
+        loop {
+            if state.phase != Phase::Serving {
+                return Ok(false);
+            }
+            let there = state.mounts.iter().find(|mounted| mounted.id == id).cloned();
+            let Some(there) = there else { break };
+            let dir = there.session.dir().display();
+            // umount(8) returns before we have noticed.
+            if there.session.is_attached() {
+                return Err(Failure::new(format!("{name} is mounted already at {dir}"))
+                    .hint(format!("unmount it first: pagefold unmount {name}")));
+            }
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                return Err(Failure::new(format!(
+                    "{name} was unmounted from {dir}, but files there are still open"
+                ))
+                .hint("end the programs that have them open, then mount again"));
+            }
+        }
+        if state.coming.contains(&id) {
+            return Err(Failure::new(format!("{name} is just being mounted")));
+        }
+        state.coming.push(id);
+        Ok(true)
+    }
+
+    /// Errors where the options do not go with how the pool was opened.
+    fn check(&self, wanted: &Wanted, name: &str) -> Result<()> {
+        let options = &wanted.options;
+        let pool = self.pool.name();
+        let first = self.state.lock().mounts.is_empty();
+        if self.read_only && !options.read_only && !wanted.path.contains('@') {
+            return Err(Failure::new(format!(
+                "{name} cannot be mounted for writing: pool {pool} is open read-only"
+            ))
+            .hint(format!("mount it with -o ro, or unmount the pool first: pagefold unmount {pool}")));
+        }
+        let of_pool = mounted::of_the_pool(options);
+        let odd = of_pool.first().map(|(name, _)| *name);
+        let odd = odd.or(options.rescue.then_some("rescue")).or(options.cache_bytes.map(|_| "cache"));
+        match odd {
+            Some(option) if !first => Err(Failure::usage(format!(
+                "the mount option {option} is for the whole pool {pool}, which is in use already"
+            ))
+            .hint("give it to the pool's first mount, or set it as a property of the pool")),
+            _ => mounted::check_dir(pool, wanted),
+        }
+    }
+
+    fn attach(self: &Arc<Self>, wanted: &Wanted) -> Result<Arc<Mounted>> {
+        let mounted = Arc::new(Mounted::start(&self.pool, wanted, &self.watched, &self.deeds)?);
+        let (server, followed) = (Arc::clone(self), Arc::clone(&mounted));
+        let spawned = thread::Builder::new().name("mount".into()).spawn(move || {
+            followed.session.wait();
+            server.ended(&followed);
+        });
+        spawned.context(|| "cannot start a thread".into())?;
+        Ok(mounted)
+    }
+
+    /// The mounts, in the order in which they were made.
+    pub(super) fn mounts(&self) -> Vec<Arc<Mounted>> {
+        self.state.lock().mounts.clone()
+    }
+
+    /// The mount with this device number.
+    pub(super) fn mount_of(&self, device: u32) -> Result<Arc<Mounted>> {
+        let found = self.mounts().into_iter().find(|mounted| mounted.session.device_minor() == device);
+        found.ok_or_else(|| {
+            Failure::new(format!("pool {} has no mount with device number 0:{device}", self.pool.name()))
+                .hint("see what is mounted: pagefold status")
         })
     }
 
-    /// Follows the mount to its end, by whomever; for a thread of its own.
-    pub fn follow_mount(&self) {
-        self.session.wait();
-        self.unmounted();
+    /// Whether something is mounted, as opposed to a pool that is being closed.
+    pub(super) fn is_serving(&self) -> bool {
+        self.state.lock().phase == Phase::Serving
     }
 
-    /// Returns when the mount has ended or its users were cut off.
+    /// Returns when the last mount has ended or its users were cut off.
     pub fn wait_for_unmount(&self) {
-        let mut phase = self.phase.lock();
-        while *phase == Phase::Serving {
-            self.phase_changed.wait(&mut phase);
+        let mut state = self.state.lock();
+        while state.phase == Phase::Serving {
+            self.changed.wait(&mut state);
         }
     }
 
-    /// Whether the mount is there, as opposed to a pool that is being closed.
-    pub(super) fn is_serving(&self) -> bool {
-        *self.phase.lock() == Phase::Serving
-    }
-
-    /// Waits at most `patience` for the mount to end; whether it has.
+    /// Waits at most `patience` for the last mount to end; whether it has.
     pub fn wait_until_unmounted(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
-        let mut phase = self.phase.lock();
-        while *phase == Phase::Serving {
-            if self.phase_changed.wait_until(&mut phase, deadline).timed_out() {
-                return *phase != Phase::Serving;
+        let mut state = self.state.lock();
+        while state.phase == Phase::Serving {
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                return state.phase != Phase::Serving;
             }
         }
         true
     }
 
-    /// Takes the mount away; false if it is in use.
-    pub fn detach(&self, mode: UnmountMode) -> Result<bool, String> {
-        if *self.phase.lock() != Phase::Serving {
-            return Ok(true);
-        }
-        if mode == UnmountMode::Force {
-            return self.cut_off().map(|()| true);
-        }
-        match self.session.unmount(mode == UnmountMode::Lazy) {
-            // A lazy unmount may have come before.
-            Ok(()) | Err(MountError::NotMounted(_)) => Ok(true),
-            Err(MountError::InUse(_)) => Ok(false),
-            Err(error) => Err(error.to_string()),
+    /// Waits at most `patience` until a mount has ended; how it did, or `None`.
+    fn wait_until_ended(&self, mounted: &Mounted, patience: Option<Duration>) -> Option<Result<(), String>> {
+        let deadline = patience.map(|patience| Instant::now() + patience);
+        let mut state = self.state.lock();
+        loop {
+            if let Some(outcome) = mounted.ended.lock().clone() {
+                return Some(outcome);
+            }
+            match deadline {
+                None => self.changed.wait(&mut state),
+                Some(deadline) if self.changed.wait_until(&mut state, deadline).timed_out() => {
+                    return mounted.ended.lock().clone();
+                }
+                Some(_) => {}
+            }
         }
     }
 
-    /// Takes the mount away and ends the connection; whoever still uses it gets errors.
-    fn cut_off(&self) -> Result<(), String> {
+    /// Takes mounts away, the last made first. `Some`: that one is in use, and those before it in the list are still there.
+    pub fn detach(&self, mounts: &[Arc<Mounted>], mode: UnmountMode) -> Result<Option<PathBuf>, String> {
+        for mounted in mounts.iter().rev() {
+            let dir = mounted.session.dir();
+            if mode == UnmountMode::Force {
+                self.cut_off(mounted)?;
+                continue;
+            }
+            match mounted.session.unmount(mode == UnmountMode::Lazy) {
+                // A lazy unmount may have come before.
+                Ok(()) | Err(MountError::NotMounted(_)) => {}
+                Err(MountError::InUse(_)) => return Ok(Some(dir.to_owned())),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        if mode == UnmountMode::Force {
+            self.end_cut_off(mounts)?;
+        }
+        Ok(None)
+    }
+
+    /// Sees to the end of mounts whose users were cut off. Where nothing else is left the pool is closed, whoever still holds them;
+    /// else the file systems are in use until their last requests were answered.
+    fn end_cut_off(&self, mounts: &[Arc<Mounted>]) -> Result<(), String> {
+        let goes = |mounted: &Arc<Mounted>| mounts.iter().any(|other| Arc::ptr_eq(other, mounted));
+        if self.mounts().iter().all(goes) {
+            mounts.iter().for_each(|mounted| self.ended(mounted));
+            return Ok(());
+        }
+        for mounted in mounts {
+            if self.wait_until_ended(mounted, Some(CUT_OFF_PATIENCE)).is_none() {
+                let dir = mounted.session.dir().display();
+                return Err(format!(
+                    "{dir} is detached, and the programs that have files there open keep it in use"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a mount away and ends the connection; whoever still uses it gets errors.
+    fn cut_off(&self, mounted: &Mounted) -> Result<(), String> {
         use rustix::mount::UnmountFlags;
+        let session = &mounted.session;
         let detached = if places::is_root() {
             // FORCE ends the connection, also where /sys/fs/fuse is not there.
             let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
-            match rustix::mount::unmount(self.session.dir(), flags) {
+            match rustix::mount::unmount(session.dir(), flags) {
                 Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
                 Err(errno) => Err(std::io::Error::from(errno).to_string()),
             }
         } else {
-            match self.session.unmount(true) {
+            match session.unmount(true) {
                 Ok(()) | Err(MountError::NotMounted(_)) => Ok(()),
                 Err(error) => Err(error.to_string()),
             }
         };
-        detached.map_err(|error| format!("cannot detach {}: {error}", self.session.dir().display()))?;
-        if !self.wait_until_unmounted(CUT_OFF_GRACE)
-            && let Err(error) = self.session.abort()
-        {
+        detached.map_err(|error| format!("cannot detach {}: {error}", session.dir().display()))?;
+        if self.wait_until_ended(mounted, Some(CUT_OFF_GRACE)).is_some() {
+            return Ok(());
+        }
+        if let Err(error) = session.abort() {
             // The connection ends with this process at the latest; the pool refuses changes before.
             tracing::warn!(%error, "cannot end the connection to the kernel");
         }
-        self.unmounted();
         Ok(())
     }
 
@@ -218,161 +322,176 @@ impl Server {
         self.pool.sync().map_err(|error| error.to_string())
     }
 
-    /// Closes the pool after the mount has ended.
+    /// Closes the pool after the last mount has ended.
     pub fn close(&self) -> Result<(), String> {
-        self.fs_work.stop();
         if let Some(work) = self.pool_work.lock().take() {
             work.stop();
         }
-        let closed = close(&self.fs, &self.pool, self.read_only);
+        let closed = self.pool.export().map_err(|error| error.to_string());
         match &closed {
             Ok(()) => tracing::info!("the pool is closed"),
             Err(error) => tracing::error!(error, "the pool could not be closed"),
         }
-        *self.phase.lock() = Phase::Closed(closed.clone());
-        self.phase_changed.notify_all();
+        self.state.lock().phase = Phase::Closed(closed.clone());
+        self.changed.notify_all();
         closed
     }
 
-    /// Waits until the pool is closed; whether it could be.
-    pub(super) fn wait_until_closed(&self) -> Result<(), String> {
-        let mut phase = self.phase.lock();
-        loop {
-            if let Phase::Closed(outcome) = &*phase {
-                return outcome.clone();
+    /// Waits until a mount has ended and all that was written is durable; if it was the last, until the pool is closed, which is
+    /// told by true.
+    pub(super) fn wait_until_gone(&self, mounts: &[Arc<Mounted>]) -> Result<bool, String> {
+        for mounted in mounts {
+            if let Some(outcome) = self.wait_until_ended(mounted, None) {
+                outcome?;
             }
-            self.phase_changed.wait(&mut phase);
+        }
+        let mut state = self.state.lock();
+        loop {
+            match &state.phase {
+                Phase::Serving => return Ok(false),
+                Phase::Closed(outcome) => return outcome.clone().map(|()| true),
+                Phase::Unmounted => self.changed.wait(&mut state),
+            }
         }
     }
 
-    fn unmounted(&self) {
-        let mut phase = self.phase.lock();
-        if *phase == Phase::Serving {
-            tracing::info!("unmounted");
-            *phase = Phase::Unmounted;
-            self.phase_changed.notify_all();
+    /// A mount has ended: what it has in memory is written, and nobody finds it any more.
+    fn ended(&self, mounted: &Mounted) {
+        if mounted.ending.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        tracing::info!(dir = %mounted.session.dir().display(), "unmounted");
+        let mut outcome = mounted.settle();
+        if outcome.is_ok() && self.mounts().len() > 1 && !self.read_only {
+            outcome = self.sync();
+        }
+        if let Err(error) = &outcome {
+            tracing::error!(error, "what was written last may not be durable");
+        }
+        let mut state = self.state.lock();
+        *mounted.ended.lock() = Some(outcome);
+        state.mounts.retain(|other| !std::ptr::eq(Arc::as_ptr(other), mounted));
+        self.end_if_empty(&mut state);
+        self.changed.notify_all();
+    }
+
+    fn end_if_empty(&self, state: &mut State) {
+        if state.phase == Phase::Serving && state.mounts.is_empty() && state.coming.is_empty() {
+            state.phase = Phase::Unmounted;
+            self.changed.notify_all();
         }
     }
+}
 
-    /// Stores a property, makes it durable and lets it take effect.
-    pub(super) fn set_property(&self, name: &str, value: &str) -> Result<()> {
-        let property = crate::props::find(name)?;
-        let value = property.parse(value)?;
-        let failed = |error| pools::failed(format!("cannot set {name}"), &error);
-        self.pool.set_property(property.name, Some(&value)).map_err(failed)?;
-        self.pool.sync().map_err(failed)?;
-        tracing::info!(property = name, value, "set");
-        if self.options.properties.iter().any(|(temporary, _)| *temporary == property.name) {
-            // The mount's own option goes on until it ends.
-            return Ok(());
+/// Datasets and their properties.
+impl Server {
+    /// Where the dataset or snapshot with this number is mounted.
+    pub(super) fn mounted_at(&self, id: u64) -> Option<PathBuf> {
+        let found = self.mounts().into_iter().find(|mounted| mounted.id == id);
+        found.map(|mounted| mounted.session.dir().to_owned())
+    }
+
+    /// Changes datasets and snapshots.
+    pub(super) fn perform(&self, deed: &Deed) -> Result<Outcome> {
+        let _unchanged = self.deeds.write();
+        let outcome = deeds::perform(&self.pool, deed, self)?;
+        if !matches!(deed, Deed::Destroy { dry_run: true, .. }) {
+            tracing::info!(?deed, "done");
         }
-        take_effect(&self.pool, &self.policy, &self.record_size, property.name, &value)
-    }
-}
-
-/// Takes mounts of ours off the directory whose server has died.
-fn detach_dead(plan: &Plan) -> Result<()> {
-    for mount in mounts::ours()?.iter().filter(|mount| mount.dir == plan.dir && mounts::is_dead(mount)) {
-        tracing::warn!(pool = mount.source, dir = %mount.dir.display(), "detaching a mount whose server has died");
-        pagefold_fuse::unmount(&mount.dir, true).map_err(|error| mount_failed(&error))?;
-    }
-    Ok(())
-}
-
-/// Writes what is only in memory and closes the pool.
-fn close(fs: &Fs, pool: &Pool, read_only: bool) -> Result<(), String> {
-    if !read_only {
-        fs.flush_times().map_err(|error| error.to_string())?;
-    }
-    pool.export().map_err(|error| error.to_string())
-}
-
-/// Whether the pool's own `readonly` property is on. Asked first, since it decides how the pool is opened.
-fn stored_read_only(plan: &Plan) -> Result<bool> {
-    Ok(pools::property_offline(&plan.known, "readonly")?.as_deref() == Some("on"))
-}
-
-/// A property's value for this mount: its option, what is stored, or the default.
-fn effective(pool: &Pool, options: &MountOptions, name: &str) -> Result<String> {
-    let values = pools::properties(pool, &options.properties)?;
-    let found = values.into_iter().find(|value| value.name == name && value.source != Source::None);
-    found.map(|value| value.value).ok_or_else(|| Failure::new(format!("there is no property {name}")))
-}
-
-/// Tells the engine and the file system about a property that they obey while mounted.
-fn take_effect(
-    pool: &Pool,
-    policy: &Policed,
-    record_size: &AtomicU32,
-    name: &str,
-    value: &str,
-) -> Result<()> {
-    let unknown = || {
-        Failure::new(format!("the pool's property {name} has the value \"{value}\", which is unknown here"))
-    };
-    match name {
-        "compression" => pool.set_compression(value.parse().map_err(|_| unknown())?),
-        "primarycache" => pool.set_primary_cache(match value {
-            "all" => PrimaryCache::All,
-            "metadata" => PrimaryCache::Metadata,
-            "none" => PrimaryCache::None,
-            _ => return Err(unknown()),
-        }),
-        "sync" => policy.set(SyncMode::parse(value).ok_or_else(unknown)?),
-        "recordsize" => {
-            let bytes = if value == "auto" { 0 } else { units::parse_size(value)? };
-            record_size.store(u32::try_from(bytes).map_err(|_| unknown())?, Ordering::Relaxed);
+        if let Deed::Inherit { name, .. } = deed {
+            self.obey(name)?;
         }
-        _ => {}
+        Ok(outcome)
     }
-    Ok(())
-}
 
-/// The page size of new files: the property, or what their first write tells.
-fn hint(record_size: &Arc<AtomicU32>) -> pagefold_fs::RecordsizeHint {
-    let record_size = Arc::clone(record_size);
-    Arc::new(move |offset, data, name| match record_size.load(Ordering::Relaxed) {
-        0 => recordsize_hint(offset, data, name),
-        bytes => Some(bytes),
-    })
-}
+    /// Stores a property of a dataset or snapshot, makes it durable and lets it take effect.
+    pub(super) fn set_property(&self, path: &str, name: &str, value: &str) -> Result<()> {
+        pools::set_one(&self.pool, path, name, Some(value))?;
+        tracing::info!(dataset = names::full(self.pool.name(), path), property = name, value, "set");
+        self.obey(name)
+    }
 
-fn atime(value: &str) -> AtimePolicy {
-    match value {
-        "on" => AtimePolicy::Strict,
-        "off" => AtimePolicy::Never,
-        _ => AtimePolicy::Relative,
+    /// Lets a property that was changed take effect on what is mounted.
+    fn obey(&self, name: &str) -> Result<()> {
+        self.obey_all()?;
+        for mounted in self.mounts() {
+            let Some(of) = self.pool.path_of(mounted.id) else { continue };
+            if let Ok(property) = crate::props::find(name) {
+                mounted.take_effect(name, &crate::settings::of(&self.pool, &of, property)?.0)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the engine about the properties that hold for the whole pool.
+    fn obey_all(&self) -> Result<()> {
+        let values = pools::properties(&self.pool, "", &self.temporary)?;
+        for name in ["compression", "primarycache"] {
+            let found = values.iter().find(|value| value.name == name && value.source != Source::None);
+            if let Some(value) = found {
+                self.obey_for_pool(name, &value.value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn obey_for_pool(&self, name: &str, value: &str) -> Result<()> {
+        let unknown = || {
+            Failure::new(format!(
+                "the pool's property {name} has the value \"{value}\", which is unknown here"
+            ))
+        };
+        match name {
+            "compression" => self.pool.set_compression(value.parse().map_err(|_| unknown())?),
+            _ => self.pool.set_primary_cache(match value {
+                "all" => PrimaryCache::All,
+                "metadata" => PrimaryCache::Metadata,
+                "none" => PrimaryCache::None,
+                _ => return Err(unknown()),
+            }),
+        }
+        Ok(())
     }
 }
 
-fn fuse_options(plan: &Plan, read_only: bool) -> pagefold_fuse::MountOptions {
-    let mut options = pagefold_fuse::MountOptions {
-        source: plan.pool.clone(),
-        read_only,
-        suid: plan.options.suid,
-        dev: plan.options.dev,
-        exec: plan.options.exec,
-        nonempty: plan.options.nonempty,
-        replace_dead: true,
-        transport: match plan.options.io_uring {
-            IoUring::Auto => Transport::Auto,
-            IoUring::On => Transport::IoUring,
-            IoUring::Off => Transport::Dev,
-        },
-        threads_max: plan.options.threads,
-        ..pagefold_fuse::MountOptions::default()
-    };
-    if let Some(allow_other) = plan.options.allow_other {
-        options.allow_other = allow_other;
+impl Mounts for Server {
+    fn mounted_at(&self, id: u64) -> Option<PathBuf> {
+        Self::mounted_at(self, id)
     }
-    options
+
+    fn let_go(&self, id: u64) {
+        for mounted in self.mounts() {
+            if !mounted.tree.close(id) {
+                tracing::warn!(snapshot = id, "it goes while requests read it");
+            }
+        }
+    }
 }
 
-/// The front end's errors say what to do after a semicolon; we say it on a line of its own.
-fn mount_failed(error: &MountError) -> Failure {
-    let text = error.to_string();
-    match text.split_once("; ") {
-        Some((what, hint)) => Failure::new(what).hint(hint),
-        None => Failure::new(text),
+/// Tells in the log what opening the pool did.
+fn tell_replay(pool: &Pool) {
+    let replayed = pool.replayed();
+    let name = pool.name();
+    tracing::info!(
+        pool = name,
+        clean = replayed.clean,
+        batches = replayed.batches,
+        bytes = replayed.bytes,
+        "opened the pool"
+    );
+    if replayed.damaged > 0 {
+        tracing::error!(
+            pool = name,
+            batches = replayed.damaged,
+            "the log has damaged records: reading them fails"
+        );
+    }
+    if let Some(lost) = replayed.lost {
+        tracing::error!(
+            pool = name,
+            device = lost.device,
+            offset = lost.offset,
+            "the log is damaged: what was acknowledged behind it is not shown"
+        );
     }
 }

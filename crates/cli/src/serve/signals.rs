@@ -11,7 +11,7 @@ use super::server::Server;
 use crate::control::UnmountMode;
 use crate::failure::{Context, Result};
 
-/// How long users of the mount get to leave it before it is detached.
+/// How long users of the mounts get to leave it before it is detached.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long they get after that before the connection is cut, so that the pool can be closed.
 const LAST_GRACE: Duration = Duration::from_secs(30);
@@ -62,27 +62,27 @@ impl Signals {
 fn end(server: &Server) {
     let patience = Instant::now() + GRACE;
     loop {
-        match server.detach(UnmountMode::Normal) {
-            Ok(true) => return,
-            Ok(false) if Instant::now() < patience => thread::sleep(RETRY),
-            Ok(false) => break,
+        match server.detach(&server.mounts(), UnmountMode::Normal) {
+            Ok(None) => return,
+            Ok(Some(_)) if Instant::now() < patience => thread::sleep(RETRY),
+            Ok(Some(_)) => break,
             Err(error) => {
                 tracing::warn!(error, "cannot unmount");
                 break;
             }
         }
     }
-    tracing::warn!("the mount is in use: detaching it");
-    if let Err(error) = server.detach(UnmountMode::Lazy) {
-        tracing::warn!(error, "cannot detach the mount");
+    tracing::warn!("a mount is in use: detaching it");
+    if let Err(error) = server.detach(&server.mounts(), UnmountMode::Lazy) {
+        tracing::warn!(error, "cannot detach a mount");
     }
     if let Err(error) = server.sync() {
         tracing::error!(error, "cannot sync");
     }
     if !server.wait_until_unmounted(LAST_GRACE) {
-        tracing::warn!("the mount is still in use: cutting its users off");
-        if let Err(error) = server.detach(UnmountMode::Force) {
-            tracing::error!(error, "cannot cut off the users of the mount");
+        tracing::warn!("a mount is still in use: cutting its users off");
+        if let Err(error) = server.detach(&server.mounts(), UnmountMode::Force) {
+            tracing::error!(error, "cannot cut off the users of a mount");
         }
     }
 }

@@ -1,11 +1,12 @@
 //! `check`: reads everything in a pool and verifies it.
 
+use pagefold_engine::pool::Pool;
 use serde_json::json;
 
 use crate::args::Check;
 use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
-use crate::{pools, table, target, units};
+use crate::{names, pools, table, target, units};
 
 /// Cache for the check's walk over the trees.
 const CACHE_BYTES: u64 = 256 << 20;
@@ -14,7 +15,7 @@ const CACHE_BYTES: u64 = 256 << 20;
 pub fn run(args: &Check) -> Result<()> {
     let (name, devices) = match &args.pool {
         Some(pool) if args.device.is_empty() => {
-            let (known, _) = target::source(pool)?;
+            let (known, _, _) = target::source(pool)?;
             (known.name, known.devices)
         }
         _ => {
@@ -35,8 +36,7 @@ pub fn run(args: &Check) -> Result<()> {
     progress.finish();
     let (pool, report) =
         checked.map_err(|error| pools::failed(format!("cannot check pool {name}"), &error))?;
-    let files = pagefold_fs::check::check(pool.dataset().as_ref())
-        .context(|| format!("cannot check the file system of pool {name}"))?;
+    let files = file_systems(&pool)?;
     let (name, guid) = (pool.name().to_owned(), pool.guid().to_string());
     let errors = report.errors.saturating_add(files.problem_count);
     if args.output.json {
@@ -66,4 +66,23 @@ pub fn run(args: &Check) -> Result<()> {
     }
     Err(Failure::new(format!("pool {name} is damaged: {errors} errors"))
         .hint("copy what can be read to another pool; nothing was changed here"))
+}
+
+/// Checks the file system of every dataset. Those of snapshots were a dataset's when they were made; their records are verified
+/// with all others.
+fn file_systems(pool: &Pool) -> Result<pagefold_fs::check::Report> {
+    let listed = pool.list().map_err(|error| pools::failed("cannot list the datasets", &error))?;
+    let mut sum = pagefold_fs::check::Report::default();
+    for listed in listed.into_iter().filter(|listed| !listed.is_snapshot) {
+        let name = names::full(pool.name(), &listed.path);
+        let doing = || format!("cannot check the file system of {name}");
+        let dataset = pool.open_dataset(&listed.path).context(doing)?;
+        let found = pagefold_fs::check::check(dataset.as_ref()).context(doing)?;
+        sum.inodes += found.inodes;
+        sum.directories += found.directories;
+        sum.orphans += found.orphans;
+        sum.problem_count += found.problem_count;
+        sum.problems.extend(found.problems.into_iter().map(|problem| format!("{name}: {problem}")));
+    }
+    Ok(sum)
 }

@@ -1,4 +1,4 @@
-//! `destroy`: the end of a pool.
+//! `destroy`: the end of a pool, or of datasets and snapshots.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -10,8 +10,16 @@ use crate::{pools, target};
 
 /// Destroys, after being sure.
 pub fn run(args: &Destroy) -> Result<()> {
+    let pool = match args.what.as_slice() {
+        [pool] if !pool.contains(['/', '@']) => pool,
+        _ => return super::dataset::destroy(args),
+    };
+    if args.recursive || args.dry_run {
+        return Err(Failure::usage(format!("{pool} is a pool: all of it goes, and -r and -n say nothing"))
+            .hint(format!("pagefold destroy {pool}")));
+    }
     let registry = Registry::open()?;
-    let known = registry.find(&args.pool)?;
+    let known = registry.find(pool)?;
     let mounted = target::connect(&known.name)?;
     if !args.force {
         if mounted.is_some() {
@@ -23,7 +31,7 @@ pub fn run(args: &Destroy) -> Result<()> {
         confirm(&known)?;
     }
     if let Some(mut client) = mounted {
-        super::unmount::end(&mut client, UnmountMode::Force)?;
+        super::unmount::end(&mut client, &[], UnmountMode::Force)?;
     }
     pools::destroy(&known)?;
     registry.remove(&known.guid)

@@ -51,10 +51,13 @@ pub fn run(args: &Du) -> Result<()> {
     let mut kinds: BTreeMap<u32, Line> = BTreeMap::new();
     for path in &args.paths {
         let mut argument = Line { path: Some(path.clone()), ..Line::default() };
-        walk.path(path, &mut |client, files| {
+        walk.path(path, &mut |client, device, files| {
             let inodes: Vec<u64> = files.iter().map(|(_, inode)| *inode).collect();
-            let surveys = if args.pages { surveys(client, &inodes)? } else { vec![None; inodes.len()] };
-            for (((path, _), usage), survey) in files.into_iter().zip(usages(client, inodes)?).zip(surveys) {
+            let surveys =
+                if args.pages { surveys(client, device, &inodes)? } else { vec![None; inodes.len()] };
+            for (((path, _), usage), survey) in
+                files.into_iter().zip(usages(client, device, inodes)?).zip(surveys)
+            {
                 let Some(usage) = usage else { continue };
                 argument.add(&usage);
                 total.add(&usage);
@@ -96,18 +99,18 @@ pub fn run(args: &Du) -> Result<()> {
     }
 }
 
-fn usages(client: &mut Client, inodes: Vec<u64>) -> Result<Vec<Option<FileUsage>>> {
-    match client.ask(&Request::Usage { inodes })? {
+fn usages(client: &mut Client, device: u32, inodes: Vec<u64>) -> Result<Vec<Option<FileUsage>>> {
+    match client.ask(&Request::Usage { device, inodes })? {
         Reply::Usage { files } => Ok(files),
         _ => Err(client.misunderstood()),
     }
 }
 
 /// Reads pages, so it takes as long as the devices do.
-fn surveys(client: &mut Client, inodes: &[u64]) -> Result<Vec<Option<FileSurvey>>> {
+fn surveys(client: &mut Client, device: u32, inodes: &[u64]) -> Result<Vec<Option<FileSurvey>>> {
     let mut all = Vec::with_capacity(inodes.len());
     for some in inodes.chunks(SURVEY_FILES) {
-        match client.ask_and_wait(&Request::Survey { inodes: some.to_vec() })? {
+        match client.ask_and_wait(&Request::Survey { device, inodes: some.to_vec() })? {
             Reply::Survey { files } => all.extend(files),
             _ => return Err(client.misunderstood()),
         }

@@ -12,7 +12,7 @@ pub fn run(args: &Export) -> Result<()> {
     let pool = target::pool_name(&args.pool)?;
     if let Some(mut client) = target::connect(&pool)? {
         let mode = if args.force { UnmountMode::Force } else { UnmountMode::Normal };
-        super::unmount::end(&mut client, mode)?;
+        super::unmount::end(&mut client, &[], mode)?;
     }
     let known = registry.find(&pool)?;
     if let Err(failure) = pools::close_cleanly(&known) {

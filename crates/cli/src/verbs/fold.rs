@@ -7,14 +7,16 @@ use serde_json::json;
 
 use super::walk::Walk;
 use crate::args::Fold;
-use crate::control::{Client, Folded, Reply, Request};
+use crate::control::{Client, Folded, MountFigures, Reply, Request};
 use crate::failure::{Failure, Result};
+use crate::names::{self, Name};
 use crate::progress::Progress;
 use crate::{target, units};
 
-/// Files of one pool, and what they take.
+/// Files of one mount.
 struct Work {
     client: Client,
+    device: u32,
     inodes: Vec<u64>,
 }
 
@@ -25,16 +27,18 @@ pub fn run(args: &Fold) -> Result<()> {
     let mut all: Vec<Work> = Vec::new();
     let mut total_bytes = 0;
     for word in &args.targets {
-        let path = path_of(word)?;
-        walk.path(&path, &mut |client, files| {
-            let inodes: Vec<u64> = files.into_iter().map(|(_, inode)| inode).collect();
-            let Reply::Usage { files } = client.ask(&Request::Usage { inodes: inodes.clone() })? else {
-                return Err(client.misunderstood());
-            };
-            total_bytes += files.iter().flatten().map(|usage| usage.logical_bytes).sum::<u64>();
-            all.push(Work { client: target::server(client.pool())?, inodes });
-            Ok(())
-        })?;
+        for path in paths_of(word)? {
+            walk.path(&path, &mut |client, device, files| {
+                let inodes: Vec<u64> = files.into_iter().map(|(_, inode)| inode).collect();
+                let request = Request::Usage { device, inodes: inodes.clone() };
+                let Reply::Usage { files } = client.ask(&request)? else {
+                    return Err(client.misunderstood());
+                };
+                total_bytes += files.iter().flatten().map(|usage| usage.logical_bytes).sum::<u64>();
+                all.push(Work { client: target::server(client.pool())?, device, inodes });
+                Ok(())
+            })?;
+        }
     }
     counting.finish();
     let problems = std::mem::take(&mut walk.problems);
@@ -58,16 +62,20 @@ pub fn run(args: &Fold) -> Result<()> {
     }
 }
 
-/// A pool's name stands for its mount.
-fn path_of(word: &str) -> Result<PathBuf> {
-    let Some(mut client) = target::connect(word)? else { return Ok(PathBuf::from(word)) };
-    match client.ask(&Request::Status {})? {
-        Reply::Status { figures } => figures
-            .mount
-            .map(|mount| mount.dir)
-            .ok_or_else(|| Failure::new(format!("pool {word} is being unmounted"))),
-        _ => Err(client.misunderstood()),
+/// A name stands for what is mounted of that dataset and those below it.
+fn paths_of(word: &str) -> Result<Vec<PathBuf>> {
+    let Ok(name) = Name::parse(word) else { return Ok(vec![PathBuf::from(word)]) };
+    let Some(mut client) = target::connect(&name.pool)? else { return Ok(vec![PathBuf::from(word)]) };
+    let Reply::Status { figures } = client.ask(&Request::Status {})? else {
+        return Err(client.misunderstood());
+    };
+    let of = |mount: &&MountFigures| names::is_within(&mount.path, &name.path) && !mount.path.contains('@');
+    let dirs: Vec<PathBuf> = figures.mounts.iter().filter(of).map(|mount| mount.dir.clone()).collect();
+    if dirs.is_empty() {
+        return Err(Failure::new(format!("{name} is not mounted"))
+            .hint(format!("mount it first: pagefold mount {name} DIR")));
     }
+    Ok(dirs)
 }
 
 impl Work {
@@ -76,7 +84,7 @@ impl Work {
         let mut at = Some((0, 0));
         while let Some(from) = at {
             let begun = Instant::now();
-            let request = Request::Fold { inodes: self.inodes.clone(), from };
+            let request = Request::Fold { device: self.device, inodes: self.inodes.clone(), from };
             let Reply::Folded { folded, next } = self.client.ask_and_wait(&request)? else {
                 return Err(self.client.misunderstood());
             };

@@ -3,6 +3,7 @@
 mod analyze;
 mod check;
 mod create;
+mod dataset;
 mod destroy;
 mod du;
 mod events;
@@ -10,8 +11,10 @@ mod export;
 mod fold;
 mod import;
 mod iostat;
+mod list;
 mod manual;
 mod mount;
+mod mount_all;
 mod properties;
 mod show;
 mod sync;
@@ -28,18 +31,28 @@ pub fn run(cli: Cli) -> Result<()> {
     match cli.verb {
         Verb::Create(args) => create::run(&args),
         Verb::Destroy(args) => destroy::run(&args),
+        Verb::Dataset(args) => dataset::run(&args),
+        Verb::Snapshot(args) => dataset::snapshot(&args),
+        Verb::Clone(args) => dataset::clone_of(&args),
+        Verb::Rollback(args) => dataset::rollback(&args),
+        Verb::Promote(args) => dataset::promote(&args),
+        Verb::Rename(args) => dataset::rename(&args),
+        Verb::Hold(args) => dataset::hold(&args, false),
+        Verb::Release(args) => dataset::hold(&args, true),
+        Verb::Holds(args) => dataset::holds(&args),
         Verb::Import(args) => import::run(&args),
         Verb::Export(args) => export::run(&args),
         Verb::Mount(args) => mount::run(&args),
         Verb::Unmount(args) => unmount::run(&args),
         Verb::Sync(args) => sync::run(&args),
-        Verb::List(args) => show::list(&args),
+        Verb::List(args) => list::run(&args),
         Verb::Status(args) => show::status(&args),
         Verb::Df(args) => show::df(&args),
         Verb::Iostat(args) => iostat::run(&args),
         Verb::Events(args) => events::run(&args),
         Verb::Get(args) => properties::get(&args),
         Verb::Set(args) => properties::set(&args),
+        Verb::Inherit(args) => properties::inherit(&args),
         Verb::Du(args) => du::run(&args),
         Verb::Analyze(args) => analyze::run(&args),
         Verb::Fold(args) => fold::run(&args),

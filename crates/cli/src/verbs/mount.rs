@@ -1,4 +1,4 @@
-//! `mount`: starts a server and waits until its mount is usable.
+//! `mount`: asks the pool's server for a mount, or starts one, and waits until the mount is usable.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
@@ -6,10 +6,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use rustix::fs::{FlockOperation, flock};
+
 use crate::args::Mount;
+use crate::control::{Client, Reply, Request};
 use crate::failure::{Context, Failure, Result};
-use crate::serve::Outcome;
+use crate::names;
 use crate::serve::plan::{self, Plan};
+use crate::serve::{Outcome, Wanted};
 use crate::{places, table};
 
 /// How much of the log's end is shown when a server dies without a word.
@@ -17,14 +21,39 @@ const LOG_TAIL_BYTES: u64 = 2048;
 /// A log that has grown beyond this is kept as `.old` and started again.
 const LOG_BYTES_MAX: u64 = 16 << 20;
 
-/// Mounts a pool and returns when it can be used.
+/// Mounts, and returns when it can be used.
 pub fn run(args: &Mount) -> Result<()> {
+    if args.all {
+        return super::mount_all::run(args);
+    }
     // What can be told without a server is told at once.
     let plan = plan::make(args)?;
     if args.dry_run {
         return Ok(());
     }
-    let log_path = places::log_of(&plan.pool)?;
+    if plan.by_property {
+        let dir = &plan.wanted.dir;
+        fs::create_dir_all(dir).context(|| format!("cannot make the mount point {}", dir.display()))?;
+    }
+    let pool = &plan.known.name;
+    places::make_private(&places::runtime_dir())?;
+    // Of several that are started at once (by systemd, from fstab), one starts the server and the others ask it.
+    let turn = places::lock_file(&places::runtime_dir().join(format!("{pool}.mounting")))?;
+    flock(&turn, FlockOperation::LockExclusive)
+        .context(|| format!("cannot wait for other mounts of {pool}"))?;
+    loop {
+        let Some(mut client) = Client::connect(pool)? else { return start_server(args, &plan) };
+        let Wanted { path, dir, .. } = plan.wanted.clone();
+        match client.ask_and_wait(&Request::Mount { path, dir, options: args.options.clone() })? {
+            Reply::Done {} => return Ok(()),
+            Reply::Ending {} => client.wait_for_end()?,
+            _ => return Err(client.misunderstood()),
+        }
+    }
+}
+
+fn start_server(args: &Mount, plan: &Plan) -> Result<()> {
+    let log_path = places::log_of(&plan.known.name)?;
     let (log, log_start) = open_log(&log_path)?;
     let program = std::env::current_exe().context(|| "cannot find this program's own file".into())?;
     let mut child = Command::new(program)
@@ -32,8 +61,8 @@ pub fn run(args: &Mount) -> Result<()> {
         .args(["--report", "-o"])
         .arg(args.options.join(","))
         .arg("--")
-        .arg(server_source(args, &plan))
-        .arg(&plan.dir)
+        .arg(server_source(plan))
+        .arg(&plan.wanted.dir)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log)
@@ -55,22 +84,25 @@ pub fn run(args: &Mount) -> Result<()> {
         }
         Err(_) => {
             let ended = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-            Err(Failure::new(format!("the server of pool {} died while it started ({ended})", plan.pool))
-                .hint(format!(
-                    "its log is {}; the end of it:\n{}",
-                    log_path.display(),
-                    tail(&log_path, log_start)
-                )))
+            Err(Failure::new(format!(
+                "the server of pool {} died while it started ({ended})",
+                plan.known.name
+            ))
+            .hint(format!(
+                "its log is {}; the end of it:\n{}",
+                log_path.display(),
+                tail(&log_path, log_start)
+            )))
         }
     }
 }
 
 /// The source as the server can find it from anywhere.
-fn server_source(args: &Mount, plan: &Plan) -> std::ffi::OsString {
-    if plan.by_device {
-        plan.known.devices.first().map_or_else(|| args.source.clone().into(), Into::into)
-    } else {
-        args.source.clone().into()
+fn server_source(plan: &Plan) -> std::ffi::OsString {
+    let name = || names::full(&plan.known.name, &plan.wanted.path).into();
+    match plan.known.devices.first() {
+        Some(device) if plan.by_device => device.into(),
+        _ => name(),
     }
 }
 

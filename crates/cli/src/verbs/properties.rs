@@ -1,11 +1,14 @@
-//! `get` and `set`.
+//! `get`, `set` and `inherit`.
 
 use serde::Serialize;
 
-use crate::args::{Get, Set};
+use crate::args::{Get, Inherit, Set};
 use crate::control::{PropertyValue, Reply, Request};
+use crate::datasets;
+use crate::deeds::Deed;
 use crate::failure::{Context, Failure, Result};
-use crate::props::{self, PROPERTIES, Property};
+use crate::names::Name;
+use crate::props;
 use crate::registry::Registry;
 use crate::table::{Align, Table};
 use crate::{pools, target};
@@ -15,26 +18,30 @@ struct Row {
     name: String,
     property: String,
     value: String,
-    source: &'static str,
+    source: String,
 }
 
 /// Prints properties.
 pub fn get(args: &Get) -> Result<()> {
     let wanted = wanted(&args.properties)?;
-    let targets = match args.targets.as_slice() {
-        [] => Registry::open()?.all()?.into_iter().map(|known| known.name).collect(),
-        some => some.to_vec(),
-    };
     let mut rows = Vec::new();
-    for target in targets {
-        let (name, values) = values(&target)?;
-        for property in &wanted {
-            let Some(value) = values.iter().find(|value| value.name == property.name) else { continue };
+    for name in targets(args)? {
+        for value in values(&name)? {
+            let listed = match &wanted {
+                Some(names) => names.contains(&value.name),
+                None => true,
+            };
+            if !listed {
+                continue;
+            }
             let exact = args.output.exact || args.output.json;
-            let shown = if exact { value.value.clone() } else { property.human(&value.value) };
+            let shown = match props::find(&value.name) {
+                Ok(property) if !exact => property.human(&value.value),
+                _ => value.value.clone(),
+            };
             rows.push(Row {
-                name: name.clone(),
-                property: value.name.clone(),
+                name: name.to_string(),
+                property: value.name,
                 value: shown,
                 source: value.source.text(),
             });
@@ -50,31 +57,51 @@ pub fn get(args: &Get) -> Result<()> {
         ("SOURCE", Align::Left),
     ]);
     for row in rows {
-        table.row(vec![row.name, row.property, row.value, row.source.into()]);
+        table.row(vec![row.name, row.property, row.value, row.source]);
     }
     table.print(args.output.script);
     Ok(())
 }
 
-fn wanted(list: &str) -> Result<Vec<&'static Property>> {
-    if list == "all" {
-        return Ok(PROPERTIES.iter().collect());
+/// The datasets and snapshots that are meant.
+fn targets(args: &Get) -> Result<Vec<Name>> {
+    let names: Vec<Name> = match args.targets.as_slice() {
+        [] => Registry::open()?.all()?.into_iter().map(|known| Name::new(&known.name, "")).collect(),
+        some => some.iter().map(|word| target::name(word)).collect::<Result<_>>()?,
+    };
+    if !args.recursive {
+        return Ok(names);
     }
-    list.split(',').map(props::find).collect()
+    let mut all = Vec::new();
+    for name in names {
+        let below = datasets::of_pool(&name.pool)?;
+        let within = below.iter().filter(|figures| crate::names::is_within(&figures.path, &name.path));
+        all.extend(within.map(|figures| Name::new(&name.pool, &figures.path)));
+    }
+    Ok(all)
 }
 
-/// A pool's name and its properties, from its server or from its devices.
-fn values(target: &str) -> Result<(String, Vec<PropertyValue>)> {
-    let pool = target::pool_name(target)?;
-    if let Some(mut client) = target::connect(&pool)? {
-        return match client.ask(&Request::Properties {})? {
-            Reply::Properties { values } => Ok((pool, values)),
+/// Names of the properties that are wanted; `None` for all.
+fn wanted(list: &str) -> Result<Option<Vec<String>>> {
+    if list == "all" {
+        return Ok(None);
+    }
+    let one = |name: &str| match props::is_user(name) {
+        true => Ok(name.to_owned()),
+        false => props::find(name).map(|property| property.name.to_owned()),
+    };
+    list.split(',').map(one).collect::<Result<Vec<_>>>().map(Some)
+}
+
+/// The properties of a dataset or snapshot, from its server or from its devices.
+fn values(name: &Name) -> Result<Vec<PropertyValue>> {
+    if let Some(mut client) = target::connect(&name.pool)? {
+        return match client.ask(&Request::Properties { path: name.path.clone() })? {
+            Reply::Properties { values } => Ok(values),
             _ => Err(client.misunderstood()),
         };
     }
-    let known = Registry::open()?.find(&pool)?;
-    let values = pools::properties_offline(&known)?;
-    Ok((pool, values))
+    pools::properties_offline(&Registry::open()?.find(&name.pool)?, &name.path)
 }
 
 /// Sets properties: all are checked before the first is set.
@@ -89,25 +116,59 @@ pub fn set(args: &Set) -> Result<()> {
         ))
         .hint(format!("properties that can be set: {}", props::names(true).join(", "))));
     }
-    let assignments: Vec<_> =
-        assignments.iter().map(|word| props::parse_assignment(word)).collect::<Result<_>>()?;
+    let assignments: Vec<(String, String)> =
+        assignments.iter().map(|word| props::parse_for_dataset(word)).collect::<Result<_>>()?;
     if targets.is_empty() {
-        return Err(Failure::usage("which pool?").hint("pagefold set PROPERTY=VALUE POOL"));
+        return Err(Failure::usage("on what?").hint("pagefold set PROPERTY=VALUE POOL[/DATASET]"));
     }
-    for target in targets {
-        let pool = target::pool_name(target)?;
-        match target::connect(&pool)? {
-            Some(mut client) => {
-                for (property, value) in &assignments {
-                    let request = Request::Set { name: property.name.into(), value: value.clone() };
-                    let Reply::Done {} = client.ask_and_wait(&request)? else {
-                        return Err(client.misunderstood());
-                    };
-                }
-            }
-            None => pools::set_offline(&Registry::open()?.find(&pool)?, &assignments)
-                .context(|| format!("cannot set properties of pool {pool}"))?,
-        }
+    let targets: Vec<Name> = targets.iter().map(|word| target::name(word)).collect::<Result<_>>()?;
+    for name in &targets {
+        assignments.iter().try_for_each(|(property, _)| props::check_settable_on(property, name))?;
+    }
+    targets.iter().try_for_each(|name| set_on(name, &assignments))
+}
+
+fn set_on(name: &Name, assignments: &[(String, String)]) -> Result<()> {
+    let Some(mut client) = target::connect(&name.pool)? else {
+        let known = Registry::open()?.find(&name.pool)?;
+        return pools::with_offline(&known, |pool| {
+            let set = |(property, value): &(String, String)| {
+                pools::set_one(pool, &name.path, property, Some(value))
+            };
+            assignments.iter().try_for_each(set)
+        })
+        .context(|| format!("cannot set properties of {name}"));
+    };
+    for (property, value) in assignments {
+        let (path, property, value) = (name.path.clone(), property.clone(), value.clone());
+        let Reply::Done {} = client.ask_and_wait(&Request::Set { path, name: property, value })? else {
+            return Err(client.misunderstood());
+        };
     }
     Ok(())
+}
+
+/// Clears a property, so that the value of a dataset above or the default holds.
+pub fn inherit(args: &Inherit) -> Result<()> {
+    if !props::is_user(&args.property) && !props::find(&args.property)?.settable() {
+        return Err(Failure::usage(format!("{} is computed and cannot be inherited", args.property)));
+    }
+    for word in &args.targets {
+        let name = target::name(word)?;
+        let deed = Deed::Inherit { path: name.path.clone(), name: args.property.clone() };
+        datasets::perform(&name.pool, deed)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked_and_user_properties_are_free() {
+        assert_eq!(wanted("all").unwrap(), None);
+        assert_eq!(wanted("used,backup:keep").unwrap().unwrap(), ["used", "backup:keep"]);
+        assert_eq!(wanted("usd").unwrap_err().exit_status(), 2);
+    }
 }

@@ -15,16 +15,16 @@ use crate::{pools, target, units};
 const UNAVAILABLE: &str = "UNAVAIL";
 
 /// One line per pool.
-pub fn list(args: &Pools) -> Result<()> {
-    let pools = gather(&args.targets)?;
-    if args.output.json {
+pub fn list(targets: &[String], output: Output) -> Result<()> {
+    let pools = gather(targets)?;
+    if output.json {
         return super::print_json(&json!({ "pools": pools }));
     }
-    if pools.is_empty() && !args.output.script {
+    if pools.is_empty() && !output.script {
         eprintln!("no pools are known here: `pagefold create` one, or find one with `pagefold import`");
         return Ok(());
     }
-    let show = Numbers(args.output);
+    let show = Numbers(output);
     let mut table = Table::new(&[
         ("NAME", Align::Left),
         ("SIZE", Align::Right),
@@ -69,7 +69,7 @@ pub fn list(args: &Pools) -> Result<()> {
             mountpoint(pool),
         ]);
     }
-    table.print(args.output.script);
+    table.print(output.script);
     Ok(())
 }
 
@@ -142,11 +142,14 @@ fn print_status(pool: &PoolFigures, show: Numbers) {
         line("action", &advice);
     }
     line("guid", &pool.guid);
-    if let Some(mount) = &pool.mount {
+    if let Some(pid) = pool.pid {
+        line("server", &format!("process {pid}"));
+    }
+    for mount in &pool.mounts {
         let how = if mount.read_only { "read-only, " } else { "" };
         let dir = table::printable(&mount.dir.to_string_lossy());
-        line("mounted", &format!("{dir} ({how}server {}, over {})", mount.pid, mount.transport));
-        line("since", &units::utc(mount.since));
+        let since = units::utc(mount.since);
+        line("mounted", &format!("{} at {dir} ({how}over {}, since {since})", mount.name, mount.transport));
     }
     if pool.state == UNAVAILABLE {
         line(
@@ -173,6 +176,12 @@ fn print_status(pool: &PoolFigures, show: Numbers) {
             show.ratio(pool.logical_bytes, pool.used_bytes)
         ),
     );
+    if pool.freeing {
+        line(
+            "freeing",
+            &format!("what was destroyed; {} of snapshots are left", show.size(pool.freeing_bytes)),
+        );
+    }
     if pool.models > 0 {
         let text = format!(
             "{} of pages, {} stored, {} in memory",
@@ -183,7 +192,7 @@ fn print_status(pool: &PoolFigures, show: Numbers) {
         line("models", &text);
     }
     line("txg", &format!("{}, {} of log since the last checkpoint", pool.txg, show.size(pool.log_bytes)));
-    if pool.mount.is_some() {
+    if pool.pid.is_some() {
         let cache = &pool.cache;
         line(
             "cache",
@@ -280,7 +289,9 @@ fn unavailable(known: &Known, failure: &Failure) -> PoolFigures {
 
 fn mountpoint(pool: &PoolFigures) -> String {
     if let Some(mount) = &pool.mount {
-        return mount.dir.to_string_lossy().into_owned();
+        let dir = mount.dir.to_string_lossy();
+        let others = pool.mounts.len().saturating_sub(1);
+        return if others == 0 { dir.into_owned() } else { format!("{dir} (and {others} more)") };
     }
     let dead = mounts::dead(&pool.name).unwrap_or_default().into_iter().next();
     dead.map_or_else(|| "-".into(), |mount| format!("{} (its server died)", mount.dir.display()))

@@ -15,8 +15,8 @@ use crate::target;
 /// Files per question.
 const BATCH: usize = 4096;
 
-/// What is done with some files of one pool: their names and inode numbers.
-pub type Batch<'a> = &'a mut dyn FnMut(&mut Client, Vec<(PathBuf, u64)>) -> Result<()>;
+/// What is done with some files of one mount: its server and device number, their names and inode numbers.
+pub type Batch<'a> = &'a mut dyn FnMut(&mut Client, u32, Vec<(PathBuf, u64)>) -> Result<()>;
 
 /// A walk over files, each once.
 pub struct Walk<'a> {
@@ -40,7 +40,7 @@ impl<'a> Walk<'a> {
         let metadata = fs::symlink_metadata(path).context(|| format!("cannot look at {}", shown(path)))?;
         let device = metadata.dev();
         if let Entry::Vacant(vacant) = self.clients.entry(device) {
-            let mut client = target::server(&target::mount_of(path)?.source)?;
+            let mut client = target::server(target::mount_of(path)?.pool())?;
             // What was just written has no stored size yet.
             match client.ask_and_wait(&Request::Sync {})? {
                 Reply::Done {} => {}
@@ -69,7 +69,9 @@ impl<'a> Walk<'a> {
 
     fn hand_on(&mut self, device: u64, batch: &mut Vec<(PathBuf, u64)>, each: Batch<'_>) -> Result<()> {
         match self.clients.get_mut(&device) {
-            Some(client) if !batch.is_empty() => each(client, std::mem::take(batch)),
+            Some(client) if !batch.is_empty() => {
+                each(client, rustix::fs::minor(device), std::mem::take(batch))
+            }
             _ => Ok(()),
         }
     }

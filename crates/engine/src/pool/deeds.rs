@@ -132,6 +132,33 @@ impl Pool {
         Ok(Arc::clone(&catalogue.get(catalogue.find(path)?)?.data))
     }
 
+    /// The dataset or snapshot with this number.
+    pub(super) fn version_by_id(&self, id: u64) -> Result<Arc<LiveDataset>> {
+        let catalogue = self.catalogue.read();
+        let found = catalogue.versions.get(&id).map(|version| Arc::clone(&version.data));
+        found.ok_or_else(|| Error::NotFound(format!("there is no dataset or snapshot with number {id}")))
+    }
+
+    /// Numbers and names of the snapshots of the dataset with number `id`, oldest first.
+    pub fn snapshots_of(&self, id: u64) -> Vec<(u64, String)> {
+        let catalogue = self.catalogue.read();
+        let named = |id: u64| catalogue.versions.get(&id).map(|version| (id, version.name.clone()));
+        catalogue.snapshots(id).into_iter().filter_map(named).collect()
+    }
+
+    /// The snapshot with number `id`, to be read; `None` where there is none (any more).
+    pub fn open_snapshot(&self, id: u64) -> Option<Arc<dyn Dataset>> {
+        let catalogue = self.catalogue.read();
+        let found = catalogue.versions.get(&id).filter(|version| version.snapshot_of().is_some());
+        found.map(|version| Arc::clone(&version.data) as Arc<dyn Dataset>)
+    }
+
+    /// `dataset` or `dataset@snapshot`, below the pool, of the dataset or snapshot with this number; `None` where it is gone.
+    pub fn path_of(&self, id: u64) -> Option<String> {
+        let catalogue = self.catalogue.read();
+        catalogue.versions.contains_key(&id).then(|| catalogue.path(id))
+    }
+
     /// Makes an empty dataset. Durable on return, as all that follows.
     ///
     /// # Errors

@@ -225,9 +225,8 @@ impl Pool {
             .map(|(object, _)| *object)
     }
 
-    /// Learns a model of an object of the pool's own dataset that has none, if it is large enough and looks as if it would gain.
-    pub(super) fn learn_if_none(&self, object: u64) -> Result<Option<ModelId>> {
-        let dataset = &self.dataset;
+    /// Learns a model of an object that has none, if it is large enough and looks as if it would gain.
+    pub(super) fn learn_if_none(&self, dataset: &LiveDataset, object: u64) -> Result<Option<ModelId>> {
         let level = self.shared.compression.read().model_level();
         let Some(level) = level.filter(|_| self.shared.models.current(dataset.id, object).is_none()) else {
             return Ok(None);

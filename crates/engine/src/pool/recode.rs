@@ -8,6 +8,7 @@
 //! - R3: models that records were coded away from stay until the pool is opened again.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::Ordering;
 
 use rayon::prelude::*;
 
@@ -15,7 +16,7 @@ use super::commit::encode_page;
 use super::fold::{OUTPUT_CHUNKS, Packer, Survivor, move_to};
 use super::models::Current;
 use super::{Maintenance, Pool};
-use crate::dataset::{Commit, Dataset, count};
+use crate::dataset::{Commit, Dataset, LiveDataset, count};
 use crate::limits::CHUNK_BYTES;
 use crate::record::{Compression, decode, model_of};
 use crate::segment::{Move, Segment};
@@ -34,7 +35,7 @@ const SEGMENT_GAIN: u64 = 50;
 /// Page numbers that are looked up at a time.
 const LOOKUP_PAGES: usize = 1024;
 
-/// Consecutive pages of an object of the pool's own dataset.
+/// Consecutive pages of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageRange {
     /// The object.
@@ -125,24 +126,43 @@ impl Pool {
         Ok(next?.map(|(_, page)| page))
     }
 
-    /// Codes pages again that are stored, as far as that makes them shorter; from `from` on (position among `ranges`, and page),
+    /// Codes pages of the pool's own dataset again that are stored, as far as that makes them shorter; from `from` on (position among `ranges`, and page),
     /// up to `pages_max` pages. Everything that was accepted before is written first. Pages of the last few MiB of the log may be
     /// left as they are.
     ///
     /// # Errors
     /// Of reading and writing; [`Error::NoSpace`] where there is not a free chunk to write to.
     pub fn recode(&self, ranges: &[PageRange], from: (usize, u64), pages_max: usize) -> Result<RecodeReport> {
+        self.recode_in(self.dataset.id, ranges, from, pages_max)
+    }
+
+    /// As [`Pool::recode`], in the dataset with number `id`.
+    ///
+    /// # Errors
+    /// As [`Pool::recode`]; [`Error::NotFound`]; [`Error::Invalid`] for a snapshot: its pages are coded again with those that its
+    /// dataset shares with it.
+    pub fn recode_in(
+        &self,
+        id: u64,
+        ranges: &[PageRange],
+        from: (usize, u64),
+        pages_max: usize,
+    ) -> Result<RecodeReport> {
         self.shared.check_writable()?;
+        let dataset = self.version_by_id(id)?;
+        if dataset.sealed.load(Ordering::Relaxed) {
+            return Err(Error::Invalid("a snapshot's pages are coded again with its dataset's".into()));
+        }
         self.commit(false)?;
         let mut report = RecodeReport::default();
-        let targets = self.targets(ranges, from, pages_max, &mut report)?;
+        let targets = targets(&dataset, ranges, from, pages_max, &mut report)?;
         report.pages = targets.len() as u64;
         report.logical_bytes = targets.iter().map(|target| u64::from(target.record_size)).sum();
-        let mut plan = self.plan(ranges, &targets)?;
+        let mut plan = self.plan(&dataset, ranges, &targets)?;
         self.before_window(&plan)?;
         let mut state = self.maintenance.lock();
         while let Some(first) = plan.targets.keys().next().copied() {
-            self.recode_pass(&state, &mut plan, &mut report)?;
+            self.recode_pass(&dataset, &state, &mut plan, &mut report)?;
             self.checkpoint_locked(&mut state, false)?;
             if plan.targets.contains_key(&first) {
                 return Err(Error::NoSpace(
@@ -155,56 +175,18 @@ impl Pool {
         Ok(report)
     }
 
-    /// The stored pages of the ranges, up to what one call looks at.
-    fn targets(
-        &self,
-        ranges: &[PageRange],
-        from: (usize, u64),
-        pages_max: usize,
-        report: &mut RecodeReport,
-    ) -> Result<Vec<Target>> {
-        let mut targets = Vec::new();
-        for (at, range) in ranges.iter().enumerate().skip(from.0) {
-            let record_size = self.dataset.record_size(range.object)?;
-            let end = range.to.min(self.dataset.end_page(range.object)?);
-            let mut page = range.from.max(if at == from.0 { from.1 } else { 0 });
-            while page < end && record_size > 0 {
-                let left = pages_max.saturating_sub(targets.len());
-                if left == 0 {
-                    report.next = Some((at, page));
-                    return Ok(targets);
-                }
-                let here = usize::try_from(end - page).unwrap_or(LOOKUP_PAGES);
-                let mut ptrs = vec![None; LOOKUP_PAGES.min(left).min(here)];
-                self.dataset.tree.pages(range.object, page, &mut ptrs)?;
-                let found = (page..).zip(&ptrs).filter_map(|(page, ptr)| Some((page, (*ptr)?)));
-                targets.extend(found.map(|(page, ptr)| Target {
-                    object: range.object,
-                    page,
-                    record_size,
-                    ptr,
-                }));
-                page += ptrs.len() as u64;
-                if ptrs.iter().all(Option::is_none) {
-                    page = self.dataset.next_data(range.object, page)?.unwrap_or(end);
-                }
-            }
-        }
-        Ok(targets)
-    }
-
     /// Leaves away the objects that do not gain. Those that could have a model get it.
-    fn plan(&self, ranges: &[PageRange], targets: &[Target]) -> Result<Plan> {
+    fn plan(&self, dataset: &LiveDataset, ranges: &[PageRange], targets: &[Target]) -> Result<Plan> {
         let compression = *self.shared.compression.read();
         let mut plan = Plan { compression, models: Current::new(), targets: BTreeMap::new() };
         for of_object in targets.chunk_by(|a, b| a.object == b.object) {
             let Some(first) = of_object.first() else { continue };
             let begins = |range: &PageRange| range.object == first.object && first.page <= range.from;
             if ranges.iter().any(begins) {
-                self.learn_if_none(first.object)?;
+                self.learn_if_none(dataset, first.object)?;
             }
             if compression.model_level().is_some()
-                && let Some(current) = self.current_model(self.dataset.id, first.object)
+                && let Some(current) = self.current_model(dataset.id, first.object)
             {
                 plan.models.insert(first.object, current);
             }
@@ -273,14 +255,22 @@ impl Pool {
     }
 
     /// Takes segments off the plan, codes their records again, and moves them.
-    fn recode_pass(&self, state: &Maintenance, plan: &mut Plan, report: &mut RecodeReport) -> Result<()> {
+    fn recode_pass(
+        &self,
+        dataset: &LiveDataset,
+        state: &Maintenance,
+        plan: &mut Plan,
+        report: &mut RecodeReport,
+    ) -> Result<()> {
         self.shared.check_writable()?;
         let spare = self.chunks.free().saturating_sub(2).min(OUTPUT_CHUNKS);
         let mut packer = Packer::new(self);
         let packed = self.pack_recoded(state, plan, spare, &mut packer);
         let published = packed.and_then(|moved| {
             packer.finish()?;
-            moved.into_iter().try_for_each(|(id, to, recoded)| self.publish_recoded(id, to, &recoded, report))
+            moved
+                .into_iter()
+                .try_for_each(|(id, to, recoded)| self.publish_recoded(dataset, id, to, &recoded, report))
         });
         let published = published.inspect_err(|error| self.shared.fail(error));
         for chunk in &packer.chunks {
@@ -374,7 +364,14 @@ impl Pool {
     }
 
     /// R2.
-    fn publish_recoded(&self, id: u64, to: Move, recoded: &Recoded, report: &mut RecodeReport) -> Result<()> {
+    fn publish_recoded(
+        &self,
+        dataset: &LiveDataset,
+        id: u64,
+        to: Move,
+        recoded: &Recoded,
+        report: &mut RecodeReport,
+    ) -> Result<()> {
         let mut pages: Vec<(u64, u64, Ptr)> = recoded
             .pages
             .iter()
@@ -391,7 +388,10 @@ impl Pool {
         for of_object in pages.chunk_by(|a, b| a.0 == b.0) {
             let Some((object, _, _)) = of_object.first() else { continue };
             let lens: Vec<(u64, Ptr)> = of_object.iter().map(|(_, page, ptr)| (*page, *ptr)).collect();
-            self.dataset.restate(*object, &lens)?;
+            // One that was destroyed meanwhile is not written any more.
+            if !dataset.sealed.load(Ordering::Relaxed) {
+                dataset.restate(*object, &lens)?;
+            }
         }
         drop(gate);
         drop(log);
@@ -400,6 +400,39 @@ impl Pool {
         report.after_bytes += recoded.after_bytes();
         Ok(())
     }
+}
+
+/// The stored pages of the ranges, up to what one call looks at.
+fn targets(
+    dataset: &LiveDataset,
+    ranges: &[PageRange],
+    from: (usize, u64),
+    pages_max: usize,
+    report: &mut RecodeReport,
+) -> Result<Vec<Target>> {
+    let mut targets = Vec::new();
+    for (at, range) in ranges.iter().enumerate().skip(from.0) {
+        let record_size = dataset.record_size(range.object)?;
+        let end = range.to.min(dataset.end_page(range.object)?);
+        let mut page = range.from.max(if at == from.0 { from.1 } else { 0 });
+        while page < end && record_size > 0 {
+            let left = pages_max.saturating_sub(targets.len());
+            if left == 0 {
+                report.next = Some((at, page));
+                return Ok(targets);
+            }
+            let here = usize::try_from(end - page).unwrap_or(LOOKUP_PAGES);
+            let mut ptrs = vec![None; LOOKUP_PAGES.min(left).min(here)];
+            dataset.tree.pages(range.object, page, &mut ptrs)?;
+            let found = (page..).zip(&ptrs).filter_map(|(page, ptr)| Some((page, (*ptr)?)));
+            targets.extend(found.map(|(page, ptr)| Target { object: range.object, page, record_size, ptr }));
+            page += ptrs.len() as u64;
+            if ptrs.iter().all(Option::is_none) {
+                page = dataset.next_data(range.object, page)?.unwrap_or(end);
+            }
+        }
+    }
+    Ok(targets)
 }
 
 fn is_closed(segment: &Segment) -> bool {

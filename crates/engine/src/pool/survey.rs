@@ -43,22 +43,23 @@ thread_local! {
 }
 
 impl Pool {
-    /// Looks at up to `samples` stored pages of `object` of the pool's own dataset, spread over it. What is not committed yet is not seen.
+    /// Looks at up to `samples` stored pages of `object` of the dataset or snapshot with number `id`, spread over it. What is not
+    /// committed yet is not seen.
     ///
     /// # Errors
-    /// Of reading.
-    pub fn survey(&self, object: u64, samples: u64) -> Result<Survey> {
-        let mut survey =
-            Survey { current: self.shared.models.current(self.dataset.id, object), ..Survey::default() };
-        let record_size = self.dataset.record_size(object)?;
-        let end = self.dataset.end_page(object)?;
+    /// [`Error::NotFound`]; of reading.
+    pub fn survey(&self, id: u64, object: u64, samples: u64) -> Result<Survey> {
+        let dataset = self.version_by_id(id)?;
+        let mut survey = Survey { current: self.shared.models.current(id, object), ..Survey::default() };
+        let record_size = dataset.record_size(object)?;
+        let end = dataset.end_page(object)?;
         let mut next = 0;
         for at in 0..samples.min(end) {
             let from = next.max((u128::from(at) * u128::from(end) / u128::from(samples.min(end))) as u64);
-            let Some(page) = self.dataset.next_data(object, from)? else { break };
+            let Some(page) = dataset.next_data(object, from)? else { break };
             next = page + 1;
             let mut ptrs = [None];
-            self.dataset.tree.pages(object, page, &mut ptrs)?;
+            dataset.tree.pages(object, page, &mut ptrs)?;
             let Some(ptr) = ptrs[0] else { continue };
             match self.shared.read_record(ptr.addr) {
                 Ok(record) => self.note(&record, record_size, &mut survey)?,

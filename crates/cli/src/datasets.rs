@@ -1,0 +1,137 @@
+//! Datasets and snapshots as the verbs see them, of a pool that is served or opened for a moment.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use pagefold_engine::pool::{Listed, Pool};
+use serde::{Deserialize, Serialize};
+
+use crate::control::{Client, Reply, Request};
+use crate::deeds::{self, Deed, Nobody, Outcome};
+use crate::failure::Result;
+use crate::names::{self, Name, is_within};
+use crate::registry::Registry;
+use crate::{pools, props, settings};
+
+/// What is known of a dataset or snapshot. Bytes are stored bytes, metadata counted, unless said otherwise.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Figures {
+    /// Whole name.
+    pub name: String,
+    /// Below the pool.
+    pub path: String,
+    /// Whether it is a snapshot, and not a dataset.
+    pub is_snapshot: bool,
+    /// A dataset: what it, its snapshots and all below it hold; the pool's own: all that is in use. A snapshot: what becomes free if
+    /// it alone is destroyed.
+    pub used_bytes: u64,
+    /// What can still be accepted; none for snapshots.
+    pub available_bytes: Option<u64>,
+    /// What it refers to.
+    pub referenced_bytes: u64,
+    /// Bytes of its pages before compression.
+    pub logical_bytes: u64,
+    /// Of `used_bytes`, what it holds itself.
+    pub used_by_dataset_bytes: u64,
+    /// Of `used_bytes`, what only its snapshots hold.
+    pub used_by_snapshots_bytes: u64,
+    /// Of `used_bytes`, what the datasets below it hold.
+    pub used_by_children_bytes: u64,
+    /// Written since the snapshot before, and still there.
+    pub written_bytes: u64,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// The snapshot that a clone began as.
+    pub origin: Option<String>,
+    /// Clones of a snapshot.
+    pub clones: Vec<String>,
+    /// Holds of a snapshot, with seconds since 1970.
+    pub holds: BTreeMap<String, u64>,
+    /// Where it belongs by its property; `none`.
+    pub mountpoint: String,
+    /// Where it is mounted.
+    pub mounted: Option<PathBuf>,
+}
+
+/// All datasets and snapshots of an open pool, by name. `mounted` tells where the one with a number is mounted.
+pub fn all(pool: &Pool, mounted: &dyn Fn(u64) -> Option<PathBuf>) -> Result<Vec<Figures>> {
+    let listed = pool.list().map_err(|error| pools::failed("cannot list the datasets", &error))?;
+    let status = pool.status();
+    let mountpoint = props::find("mountpoint")?;
+    let name = |path: &String| names::full(&status.name, path);
+    let mut all = Vec::with_capacity(listed.len());
+    for found in &listed {
+        let children = if found.is_snapshot { 0 } else { used_below(&listed, &found.path) };
+        all.push(Figures {
+            name: name(&found.path),
+            path: found.path.clone(),
+            is_snapshot: found.is_snapshot,
+            used_bytes: if found.path.is_empty() { status.used_bytes } else { found.used_bytes + children },
+            available_bytes: (!found.is_snapshot).then_some(status.available_bytes),
+            referenced_bytes: found.referenced_bytes,
+            logical_bytes: found.logical_bytes,
+            used_by_dataset_bytes: found.used_bytes.saturating_sub(found.snapshots_bytes),
+            used_by_snapshots_bytes: found.snapshots_bytes,
+            used_by_children_bytes: children,
+            written_bytes: found.written_bytes,
+            created: if found.path.is_empty() { status.created } else { found.created },
+            origin: found.origin.as_ref().map(name),
+            clones: found.clones.iter().map(name).collect(),
+            holds: found.holds.clone(),
+            mountpoint: if found.is_snapshot {
+                "-".into()
+            } else {
+                settings::of(pool, &found.path, mountpoint)?.0
+            },
+            mounted: mounted(found.id),
+        });
+    }
+    Ok(all)
+}
+
+/// What the datasets below one hold.
+pub fn used_below(listed: &[Listed], dataset: &str) -> u64 {
+    let below =
+        |other: &&Listed| !other.is_snapshot && other.path != dataset && is_within(&other.path, dataset);
+    listed.iter().filter(below).map(|other| other.used_bytes).sum()
+}
+
+/// All datasets and snapshots of a pool, from its server or from its devices.
+pub fn of_pool(pool: &str) -> Result<Vec<Figures>> {
+    if let Some(mut client) = crate::target::connect(pool)? {
+        return asked(&mut client);
+    }
+    let known = Registry::open()?.find(pool)?;
+    pools::look_offline(&known, |pool| all(pool, &|_| None))
+}
+
+fn asked(client: &mut Client) -> Result<Vec<Figures>> {
+    match client.ask(&Request::Datasets {})? {
+        Reply::Datasets { all } => Ok(all),
+        _ => Err(client.misunderstood()),
+    }
+}
+
+/// The dataset or snapshot of this name.
+pub fn find(name: &Name) -> Result<Figures> {
+    let found = of_pool(&name.pool)?.into_iter().find(|figures| figures.path == name.path);
+    found.ok_or_else(|| {
+        pools::no_such_dataset(&name.to_string(), &pagefold_engine::Error::NotFound(String::new()))
+    })
+}
+
+/// Has a pool's server do something, or does it to the pool that is not mounted.
+pub fn perform(pool: &str, deed: Deed) -> Result<Outcome> {
+    if let Some(mut client) = crate::target::connect(pool)? {
+        return match client.ask_and_wait(&Request::Deed { deed })? {
+            Reply::Deed { outcome } => Ok(outcome),
+            _ => Err(client.misunderstood()),
+        };
+    }
+    let known = Registry::open()?.find(pool)?;
+    pools::with_offline(&known, |pool| {
+        let outcome = deeds::perform(pool, &deed, &Nobody)?;
+        deeds::free_all(pool)?;
+        Ok(outcome)
+    })
+}

@@ -1,0 +1,532 @@
+//! What can be done to datasets and snapshots: the same on a pool that is served and on one that is opened for a moment.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use pagefold_engine::pool::{Listed, Pool};
+use pagefold_engine::{Error, dataset::Dataset as _};
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Failure, Result};
+use crate::names::{self, dataset_of, is_within};
+use crate::{pools, props};
+
+/// What is to be done. Paths are below the pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Deed {
+    /// Makes an empty dataset.
+    Create {
+        /// Its path.
+        path: String,
+        /// Those above it, too, as far as they are missing.
+        parents: bool,
+        /// Set on it.
+        properties: Vec<(String, String)>,
+    },
+    /// Makes snapshots; those of one name at one instant.
+    Snapshot {
+        /// `dataset@name`.
+        snapshots: Vec<String>,
+        /// Of all datasets below, too.
+        recursive: bool,
+        /// Set on each.
+        properties: Vec<(String, String)>,
+    },
+    /// Makes a dataset that begins as a snapshot.
+    Clone {
+        /// The snapshot.
+        snapshot: String,
+        /// The dataset's path.
+        path: String,
+        /// Set on it.
+        properties: Vec<(String, String)>,
+    },
+    /// Destroys datasets and snapshots.
+    Destroy {
+        /// `dataset`, `dataset@name`, `dataset@first%last`, or several of the latter behind one `@`, separated by commas.
+        what: Vec<String>,
+        /// What is below, too; for snapshots, those of these names of all datasets below.
+        recursive: bool,
+        /// Only tells what would be done.
+        dry_run: bool,
+    },
+    /// Returns a dataset to a snapshot.
+    Rollback {
+        /// The snapshot.
+        snapshot: String,
+        /// Destroys newer ones.
+        newer: bool,
+    },
+    /// Makes a clone the owner of the snapshots that it shares.
+    Promote {
+        /// The clone.
+        path: String,
+    },
+    /// Names a dataset or snapshot anew.
+    Rename {
+        /// Which.
+        from: String,
+        /// Its path then.
+        to: String,
+    },
+    /// Keeps snapshots from being destroyed.
+    Hold {
+        /// Which.
+        snapshots: Vec<String>,
+        /// Those of the same name of all datasets below, too.
+        recursive: bool,
+        /// By which name.
+        tag: String,
+    },
+    /// Ends [`Deed::Hold`].
+    Release {
+        /// Which.
+        snapshots: Vec<String>,
+        /// Those of the same name of all datasets below, too.
+        recursive: bool,
+        /// By which name.
+        tag: String,
+    },
+    /// Clears properties, so that what is inherited holds.
+    Inherit {
+        /// Dataset or snapshot.
+        path: String,
+        /// Which property.
+        name: String,
+    },
+}
+
+/// What was done, or would be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Datasets and snapshots that were made or destroyed, by their whole names.
+    pub names: Vec<String>,
+    /// Stored bytes that become free.
+    pub freed_bytes: u64,
+}
+
+/// Who uses datasets and snapshots.
+pub trait Mounts {
+    /// Where the dataset or snapshot with a number is mounted, if it is.
+    fn mounted_at(&self, id: u64) -> Option<PathBuf>;
+    /// Ends what else reads a snapshot that is to be destroyed.
+    fn let_go(&self, id: u64);
+}
+
+/// Nobody does: the pool is not served.
+pub struct Nobody;
+
+impl Mounts for Nobody {
+    fn mounted_at(&self, _: u64) -> Option<PathBuf> {
+        None
+    }
+    fn let_go(&self, _: u64) {}
+}
+
+/// Does it. On return it is durable; what was destroyed is freed in the background.
+pub fn perform(pool: &Pool, deed: &Deed, mounts: &dyn Mounts) -> Result<Outcome> {
+    let work = Work { pool, mounts, now: now() };
+    match deed {
+        Deed::Create { path, parents, properties } => work.create(path, *parents, properties),
+        Deed::Snapshot { snapshots, recursive, properties } => {
+            work.snapshot(snapshots, *recursive, properties)
+        }
+        Deed::Clone { snapshot, path, properties } => work.clone_of(snapshot, path, properties),
+        Deed::Destroy { what, recursive, dry_run } => work.destroy(what, *recursive, *dry_run),
+        Deed::Rollback { snapshot, newer } => work.rollback(snapshot, *newer),
+        Deed::Promote { path } => work.promote(path),
+        Deed::Rename { from, to } => work.rename(from, to),
+        Deed::Hold { snapshots, recursive, tag } => {
+            work.each(snapshots, *recursive, |path| pool.hold(path, tag, work.now))
+        }
+        Deed::Release { snapshots, recursive, tag } => {
+            work.each(snapshots, *recursive, |path| pool.release(path, tag))
+        }
+        Deed::Inherit { path, name } => pools::set_one(pool, path, name, None).map(|()| Outcome::default()),
+    }
+}
+
+/// Frees what was destroyed, to the end: for a pool that nobody serves.
+pub fn free_all(pool: &Pool) -> Result<()> {
+    let failed = |error| pools::failed("cannot free what was destroyed", &error);
+    while pool.is_reaping() {
+        if !pool.reap().map_err(failed)? {
+            pool.checkpoint(false).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks properties that are to be set on a dataset or snapshot, and brings their values into the form in which they are stored.
+pub fn parse_properties(words: &[String]) -> Result<Vec<(String, String)>> {
+    words.iter().map(|word| props::parse_for_dataset(word)).collect()
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+struct Work<'a> {
+    pool: &'a Pool,
+    mounts: &'a dyn Mounts,
+    now: u64,
+}
+
+impl Work<'_> {
+    fn full(&self, path: &str) -> String {
+        names::full(self.pool.name(), path)
+    }
+
+    fn list(&self) -> Result<Vec<Listed>> {
+        self.pool.list().map_err(|error| pools::failed("cannot list the datasets", &error))
+    }
+
+    /// What the engine says, with whole names.
+    fn failed(&self, doing: &str, path: &str, error: &Error) -> Failure {
+        let name = self.full(path);
+        match error {
+            Error::NotFound(_) if self.pool.listed(path).is_err() && !doing.starts_with("create") => {
+                pools::no_such_dataset(&name, error)
+            }
+            Error::Busy(why) | Error::Exists(why) | Error::NotFound(why) | Error::Invalid(why) => {
+                Failure::new(format!("cannot {doing} {name}: {why}"))
+            }
+            error => pools::failed(format!("cannot {doing} {name}"), error),
+        }
+    }
+
+    fn made(&self, paths: &[String], properties: &[(String, String)]) -> Result<Outcome> {
+        for path in paths {
+            for (name, value) in properties {
+                pools::set_one(self.pool, path, name, Some(value))?;
+            }
+        }
+        Ok(Outcome { names: paths.iter().map(|path| self.full(path)).collect(), freed_bytes: 0 })
+    }
+
+    fn create(&self, path: &str, parents: bool, properties: &[(String, String)]) -> Result<Outcome> {
+        let mut missing = vec![path.to_owned()];
+        let mut above = names::parent(path);
+        while let Some(parent) = above.filter(|parent| parents && self.pool.version(parent).is_err()) {
+            missing.push(parent.to_owned());
+            above = names::parent(parent);
+        }
+        for path in missing.iter().rev() {
+            let made = self.pool.create_dataset(path, self.now);
+            made.map_err(|error| self.failed("create dataset", path, &error))?;
+            let dataset = self.pool.version(path).map_err(|error| self.failed("open", path, &error))?;
+            pools::format(dataset.as_ref())?;
+            dataset.sync().map_err(|error| self.failed("create dataset", path, &error))?;
+        }
+        self.made(&[path.to_owned()], properties)
+    }
+
+    fn snapshot(
+        &self,
+        snapshots: &[String],
+        recursive: bool,
+        properties: &[(String, String)],
+    ) -> Result<Outcome> {
+        let listed = self.list()?;
+        let mut by_name: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for snapshot in snapshots {
+            let (dataset, name) = split(snapshot)?;
+            if self.pool.version(dataset).is_err() {
+                return Err(pools::no_such_dataset(&self.full(dataset), &Error::NotFound(String::new())));
+            }
+            let group = by_name.entry(name).or_default();
+            group.push(dataset.to_owned());
+            if recursive {
+                let below = |found: &&Listed| !found.is_snapshot && is_within(&found.path, dataset);
+                group.extend(listed.iter().filter(below).map(|found| found.path.clone()));
+            }
+        }
+        let mut made = Vec::new();
+        for (name, mut datasets) in by_name {
+            datasets.sort();
+            datasets.dedup();
+            let paths: Vec<&str> = datasets.iter().map(String::as_str).collect();
+            let first = format!("{}@{name}", paths.first().copied().unwrap_or_default());
+            let done = self.pool.snapshot(&paths, name, self.now);
+            done.map_err(|error| self.failed("make the snapshot", &first, &error))?;
+            made.extend(datasets.iter().map(|dataset| format!("{dataset}@{name}")));
+        }
+        self.made(&made, properties)
+    }
+
+    fn clone_of(&self, snapshot: &str, path: &str, properties: &[(String, String)]) -> Result<Outcome> {
+        let made = self.pool.clone_snapshot(snapshot, path, self.now);
+        made.map_err(|error| match error {
+            Error::NotFound(_) if self.pool.listed(snapshot).is_err() => {
+                pools::no_such_dataset(&self.full(snapshot), &error)
+            }
+            error => self.failed("create dataset", path, &error),
+        })?;
+        self.made(&[path.to_owned()], properties)
+    }
+
+    fn rollback(&self, snapshot: &str, newer: bool) -> Result<Outcome> {
+        let listed = self.list()?;
+        let (dataset, _) = split(snapshot)?;
+        let Some(to) = listed.iter().find(|found| found.path == snapshot) else {
+            return Err(pools::no_such_dataset(&self.full(snapshot), &Error::NotFound(String::new())));
+        };
+        let later =
+            |found: &&Listed| found.is_snapshot && dataset_of(&found.path) == dataset && found.id > to.id;
+        let later: Vec<&Listed> = listed.iter().filter(later).collect();
+        if let (Some(first), false) = (later.first(), newer) {
+            return Err(Failure::new(format!(
+                "{} has {} snapshots newer than {}, the first of them {}",
+                self.full(dataset),
+                later.len(),
+                self.full(snapshot),
+                self.full(&first.path)
+            ))
+            .hint(format!(
+                "to destroy them with what came later: pagefold rollback -r {}",
+                self.full(snapshot)
+            )));
+        }
+        let own = listed.iter().filter(|found| found.path == dataset);
+        own.chain(later.iter().copied()).try_for_each(|found| self.refuse_in_use(found))?;
+        self.refuse_kept(&listed, &later.iter().map(|found| found.path.clone()).collect())?;
+        later.iter().for_each(|found| self.mounts.let_go(found.id));
+        let done = self.pool.rollback(snapshot, newer);
+        done.map_err(|error| self.failed("roll back to", snapshot, &error))?;
+        Ok(Outcome { names: later.iter().map(|found| self.full(&found.path)).collect(), freed_bytes: 0 })
+    }
+
+    fn promote(&self, path: &str) -> Result<Outcome> {
+        let listed = self.list()?;
+        // Its origin's snapshots change their names with their owner.
+        let origin = listed.iter().find(|found| found.path == path).and_then(|found| found.origin.clone());
+        if let Some(origin) = origin {
+            let from = dataset_of(&origin);
+            let of = |found: &&Listed| found.is_snapshot && dataset_of(&found.path) == from;
+            listed.iter().filter(of).try_for_each(|found| self.refuse_in_use(found))?;
+        }
+        let done = self.pool.promote(path);
+        done.map_err(|error| self.failed("promote", path, &error))?;
+        Ok(Outcome::default())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<Outcome> {
+        let listed = self.list()?;
+        let concerned = |found: &&Listed| {
+            if from.contains('@') { found.path == from } else { is_within(&found.path, from) }
+        };
+        listed.iter().filter(concerned).try_for_each(|found| self.refuse_in_use(found))?;
+        let to_name = match (from.split_once('@'), to.split_once('@')) {
+            (Some((of, _)), Some((new_of, name))) if of == new_of => name,
+            (None, None) => to,
+            _ => {
+                return Err(Failure::usage(format!("{} cannot become {}", self.full(from), self.full(to)))
+                    .hint("a snapshot stays with its dataset: pagefold rename POOL/DATASET@OLD NEW"));
+            }
+        };
+        let done = self.pool.rename(from, to_name);
+        done.map_err(|error| self.failed("rename", from, &error))?;
+        Ok(Outcome { names: vec![self.full(to)], freed_bytes: 0 })
+    }
+
+    /// Something with each of some snapshots.
+    fn each(
+        &self,
+        snapshots: &[String],
+        recursive: bool,
+        work: impl Fn(&str) -> pagefold_engine::Result<()>,
+    ) -> Result<Outcome> {
+        let listed = self.list()?;
+        let mut all = BTreeSet::new();
+        for snapshot in snapshots {
+            let (dataset, name) = split(snapshot)?;
+            all.insert(snapshot.clone());
+            if recursive {
+                all.extend(named_below(&listed, dataset, &BTreeSet::from([name.to_owned()])));
+            }
+        }
+        for path in &all {
+            work(path).map_err(|error| self.failed("do that with", path, &error))?;
+        }
+        Ok(Outcome { names: all.iter().map(|path| self.full(path)).collect(), freed_bytes: 0 })
+    }
+
+    fn refuse_in_use(&self, found: &Listed) -> Result<()> {
+        let Some(dir) = self.mounts.mounted_at(found.id) else { return Ok(()) };
+        let name = self.full(&found.path);
+        Err(Failure::new(format!("{name} is mounted at {}", dir.display()))
+            .hint(format!("unmount it first: pagefold unmount {}", dir.display())))
+    }
+
+    /// Errors if something that is to go is held, or has a clone that stays.
+    fn refuse_kept(&self, listed: &[Listed], going: &BTreeSet<String>) -> Result<()> {
+        for found in listed.iter().filter(|found| going.contains(&found.path)) {
+            let name = self.full(&found.path);
+            if let Some(tag) = found.holds.keys().next() {
+                return Err(Failure::new(format!("{name} is held by {tag}"))
+                    .hint(format!("let it go first: pagefold release {tag} {name}")));
+            }
+            if let Some(clone) = found.clones.iter().find(|clone| !going.contains(*clone)) {
+                let clone = self.full(clone);
+                return Err(Failure::new(format!("{name} has a clone: {clone}")).hint(format!(
+                    "destroy that first, or let it have the snapshots: pagefold promote {clone}"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Destruction.
+impl Work<'_> {
+    fn destroy(&self, what: &[String], recursive: bool, dry_run: bool) -> Result<Outcome> {
+        // What is not committed has no place that could become free.
+        self.pool.sync().map_err(|error| pools::failed("cannot write what was accepted", &error))?;
+        let listed = self.list()?;
+        let mut going = BTreeSet::new();
+        for word in what {
+            self.select(&listed, word, recursive, &mut going)?;
+        }
+        self.refuse_kept(&listed, &going)?;
+        let gone = |found: &&Listed| going.contains(&found.path);
+        if !dry_run {
+            listed.iter().filter(gone).try_for_each(|found| self.refuse_in_use(found))?;
+        }
+        let paths: Vec<&str> = going.iter().map(String::as_str).collect();
+        let freed = self.pool.freed_by_destroying(&paths);
+        let freed_bytes = freed.map_err(|error| pools::failed("cannot tell what would be freed", &error))?;
+        let outcome = Outcome {
+            names: listed.iter().filter(gone).map(|found| self.full(&found.path)).collect(),
+            freed_bytes,
+        };
+        if !dry_run {
+            listed.iter().filter(gone).for_each(|found| self.mounts.let_go(found.id));
+            self.destroy_all(going)?;
+        }
+        Ok(outcome)
+    }
+
+    /// Adds what a word of the command line means.
+    fn select(
+        &self,
+        listed: &[Listed],
+        word: &str,
+        recursive: bool,
+        going: &mut BTreeSet<String>,
+    ) -> Result<()> {
+        let Some((dataset, names)) = word.split_once('@') else {
+            return self.select_dataset(listed, word, recursive, going);
+        };
+        let of = |found: &&Listed| found.is_snapshot && dataset_of(&found.path) == dataset;
+        let own: Vec<&str> = listed.iter().filter(of).filter_map(|found| name_of(&found.path)).collect();
+        let mut chosen = BTreeSet::new();
+        for part in names.split(',') {
+            chosen.extend(self.select_names(dataset, &own, part)?);
+        }
+        going.extend(chosen.iter().map(|name| format!("{dataset}@{name}")));
+        if recursive {
+            going.extend(named_below(listed, dataset, &chosen));
+        }
+        Ok(())
+    }
+
+    fn select_dataset(
+        &self,
+        listed: &[Listed],
+        path: &str,
+        recursive: bool,
+        going: &mut BTreeSet<String>,
+    ) -> Result<()> {
+        let name = self.full(path);
+        if !listed.iter().any(|found| found.path == path) {
+            return Err(pools::no_such_dataset(&name, &Error::NotFound(String::new())));
+        }
+        let within: Vec<&Listed> = listed.iter().filter(|found| is_within(&found.path, path)).collect();
+        if let (Some(other), false) = (within.iter().find(|found| found.path != path), recursive) {
+            return Err(Failure::new(format!("{name} has {}", self.full(&other.path)))
+                .hint(format!("to destroy all below it with it: pagefold destroy -r {name}")));
+        }
+        going.extend(within.into_iter().map(|found| found.path.clone()));
+        Ok(())
+    }
+
+    /// The names of `own`, oldest first, that `part` means: a name, or `first%last`, where either may be left out.
+    fn select_names(&self, dataset: &str, own: &[&str], part: &str) -> Result<Vec<String>> {
+        let position = |name: &str| {
+            own.iter().position(|other| *other == name).ok_or_else(|| {
+                let name = self.full(&format!("{dataset}@{name}"));
+                pools::no_such_dataset(&name, &Error::NotFound(String::new()))
+            })
+        };
+        let Some((first, last)) = part.split_once('%') else {
+            position(part)?;
+            return Ok(vec![part.to_owned()]);
+        };
+        let from = if first.is_empty() { 0 } else { position(first)? };
+        let to = if last.is_empty() { own.len() } else { position(last)? + 1 };
+        if from >= to && !own.is_empty() {
+            return Err(Failure::usage(format!("in \"{part}\" the first snapshot is newer than the last")));
+        }
+        Ok(own[from.min(to)..to].iter().map(|name| (*name).to_owned()).collect())
+    }
+
+    /// Destroys in an order in which nothing is in the way of anything: what has neither clones nor snapshots, again and again.
+    fn destroy_all(&self, mut going: BTreeSet<String>) -> Result<()> {
+        while !going.is_empty() {
+            let listed = self.list()?;
+            let free = |found: &&Listed| {
+                let has_others =
+                    |other: &Listed| other.path != found.path && is_within(&other.path, &found.path);
+                going.contains(&found.path)
+                    && if found.is_snapshot {
+                        found.clones.is_empty()
+                    } else {
+                        !listed.iter().any(has_others)
+                    }
+            };
+            let (snapshots, datasets): (Vec<&Listed>, Vec<&Listed>) =
+                listed.iter().filter(free).partition(|found| found.is_snapshot);
+            let paths: Vec<&str> = snapshots.iter().map(|found| found.path.as_str()).collect();
+            if !paths.is_empty() {
+                let done = self.pool.destroy_snapshots(&paths);
+                done.map_err(|error| self.failed("destroy", paths[0], &error))?;
+            }
+            for found in &datasets {
+                let done = self.pool.destroy_dataset(&found.path);
+                done.map_err(|error| self.failed("destroy", &found.path, &error))?;
+            }
+            let before = going.len();
+            for found in snapshots.iter().chain(&datasets) {
+                going.remove(&found.path);
+            }
+            if going.len() == before {
+                let first = going.first().map(|path| self.full(path)).unwrap_or_default();
+                return Err(Failure::new(format!("cannot destroy {first}: it has changed meanwhile"))
+                    .hint("see what is there, and try again: pagefold list -t all"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `dataset` and `name` of `dataset@name`.
+fn split(snapshot: &str) -> Result<(&str, &str)> {
+    snapshot.split_once('@').ok_or_else(|| {
+        Failure::usage(format!("\"{snapshot}\" is no snapshot"))
+            .hint("they are written POOL/DATASET@SNAPSHOT")
+    })
+}
+
+fn name_of(path: &str) -> Option<&str> {
+    path.split_once('@').map(|(_, name)| name)
+}
+
+/// The snapshots of these names of a dataset and of those below it.
+fn named_below(listed: &[Listed], dataset: &str, names: &BTreeSet<String>) -> Vec<String> {
+    let of = |found: &&Listed| {
+        is_within(&found.path, dataset) && name_of(&found.path).is_some_and(|name| names.contains(name))
+    };
+    listed.iter().filter(of).map(|found| found.path.clone()).collect()
+}

@@ -1,0 +1,221 @@
+//! One dataset or snapshot with its file system and its mount.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use pagefold_engine::dataset::Dataset;
+use pagefold_engine::pool::Pool;
+use pagefold_engine::record::recordsize_hint;
+use pagefold_fs::{AtimePolicy, Fs, FsOptions, SystemClock};
+use pagefold_fuse::{MountError, Session, SnapshotTree, Transport};
+use parking_lot::{Mutex, RwLock};
+
+use super::background::{Background, Watched};
+use super::policy::{Policed, SyncMode};
+use super::snapdir::SnapshotsOf;
+use crate::failure::{Context, Failure, Result};
+use crate::mountopts::{IoUring, MountOptions};
+use crate::names;
+use crate::props::{self, Scope};
+use crate::{mounts, pools, settings, units};
+
+/// What is to be mounted.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Dataset or snapshot, below the pool.
+    pub path: String,
+    /// Where, absolute.
+    pub dir: PathBuf,
+    /// How.
+    pub options: MountOptions,
+}
+
+/// A mount that is served.
+pub struct Mounted {
+    /// Number of the dataset or snapshot.
+    pub(super) id: u64,
+    pub(super) fs: Arc<Fs>,
+    /// The snapshots that its mount shows.
+    pub(super) tree: Arc<SnapshotTree>,
+    pub(super) session: Session,
+    pub(super) read_only: bool,
+    /// When it became usable.
+    pub(super) since: u64,
+    /// Properties that hold for this mount.
+    pub(super) temporary: Vec<(&'static str, String)>,
+    policy: Arc<Policed>,
+    /// The `recordsize` property in bytes; 0 is `auto`.
+    record_size: Arc<AtomicU32>,
+    work: Background,
+    /// Somebody is seeing to its end.
+    pub(super) ending: AtomicBool,
+    /// How it ended, once it has.
+    pub(super) ended: Mutex<Option<Result<(), String>>>,
+}
+
+impl Mounted {
+    /// Opens the file system of `wanted` and mounts it.
+    pub(super) fn start(
+        pool: &Arc<Pool>,
+        wanted: &Wanted,
+        watched: &Watched,
+        deeds: &Arc<RwLock<()>>,
+    ) -> Result<Self> {
+        let name = names::full(pool.name(), &wanted.path);
+        let version = pool.version(&wanted.path);
+        let version = version.map_err(|error| pools::no_such_dataset(&name, &error))?;
+        let temporary = &wanted.options.properties;
+        let effective = |name: &str| -> Result<String> {
+            match temporary.iter().rev().find(|(temporary, _)| *temporary == name) {
+                Some((_, value)) => Ok(value.clone()),
+                None => Ok(settings::of(pool, &wanted.path, props::find(name)?)?.0),
+            }
+        };
+        let is_snapshot = wanted.path.contains('@');
+        let read_only = wanted.options.read_only || is_snapshot || effective("readonly")? == "on";
+        let fuse_options = fuse_options(&name, &wanted.options, read_only);
+        let id = version.id;
+        let policy = Arc::new(Policed::new(version as Arc<dyn Dataset>, SyncMode::Standard));
+        let record_size = Arc::new(AtomicU32::new(0));
+        for name in ["recordsize", "sync"] {
+            take_effect(&policy, &record_size, name, &effective(name)?)?;
+        }
+        let fs_options = FsOptions {
+            atime: atime(&effective("atime")?),
+            read_only,
+            recordsize: None,
+            hint: Some(hint(&record_size)),
+        };
+        let dataset = Arc::clone(&policy) as Arc<dyn Dataset>;
+        let fs = Fs::mount(Arc::clone(&dataset), Arc::new(SystemClock), fs_options);
+        let fs = Arc::new(fs.context(|| format!("cannot open the file system of {name}"))?);
+        let snapshots = SnapshotsOf { pool: Arc::clone(pool), id, deeds: Arc::clone(deeds) };
+        let tree = Arc::new(SnapshotTree::new(Box::new(snapshots)));
+        let session = if is_snapshot {
+            Session::mount(Arc::clone(&fs), &wanted.dir, &fuse_options)
+        } else {
+            Session::mount_with_snapshots(Arc::clone(&fs), Arc::clone(&tree), &wanted.dir, &fuse_options)
+        };
+        let session = session.map_err(|error| mount_failed(&error))?;
+        let work = Background::start(Arc::clone(&fs), dataset, Arc::clone(watched))?;
+        tracing::info!(dataset = name, dir = %session.dir().display(), "mounted");
+        Ok(Self {
+            id,
+            fs,
+            tree,
+            session,
+            read_only,
+            since: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            temporary: wanted.options.properties.clone(),
+            policy,
+            record_size,
+            work,
+            ending: AtomicBool::new(false),
+            ended: Mutex::new(None),
+        })
+    }
+
+    /// Stops what goes on in the background and writes what is only in memory: access times.
+    pub(super) fn settle(&self) -> Result<(), String> {
+        self.work.stop();
+        if self.read_only { Ok(()) } else { self.fs.flush_times().map_err(|error| error.to_string()) }
+    }
+
+    /// Lets a property take effect that was set while this is mounted; its own options go on until it ends.
+    pub(super) fn take_effect(&self, name: &str, value: &str) -> Result<()> {
+        if self.temporary.iter().any(|(temporary, _)| *temporary == name) {
+            return Ok(());
+        }
+        take_effect(&self.policy, &self.record_size, name, value)
+    }
+}
+
+/// Errors where `wanted` cannot be mounted because of its directory, before anything else is touched.
+pub(super) fn check_dir(pool: &str, wanted: &Wanted) -> Result<()> {
+    detach_dead(wanted)?;
+    let read_only = wanted.options.read_only || wanted.path.contains('@');
+    let options = fuse_options(&names::full(pool, &wanted.path), &wanted.options, read_only);
+    pagefold_fuse::check_mount_point(&wanted.dir, &options).map_err(|error| mount_failed(&error))?;
+    Ok(())
+}
+
+/// Properties that a mount's options give to the whole pool.
+pub(super) fn of_the_pool(options: &MountOptions) -> Vec<(&'static str, String)> {
+    let of_pool = |name: &str| props::find(name).is_ok_and(|property| property.scope == Scope::Pool);
+    options.properties.iter().filter(|(name, _)| of_pool(name)).cloned().collect()
+}
+
+/// Takes mounts of ours off the directory whose server has died.
+fn detach_dead(wanted: &Wanted) -> Result<()> {
+    for mount in mounts::ours()?.iter().filter(|mount| mount.dir == wanted.dir && mounts::is_dead(mount)) {
+        tracing::warn!(dataset = mount.source, dir = %mount.dir.display(), "detaching a mount whose server has died");
+        pagefold_fuse::unmount(&mount.dir, true).map_err(|error| mount_failed(&error))?;
+    }
+    Ok(())
+}
+
+/// Tells the engine and the file system about a property that they obey while mounted.
+fn take_effect(policy: &Policed, record_size: &AtomicU32, name: &str, value: &str) -> Result<()> {
+    let unknown =
+        || Failure::new(format!("the property {name} has the value \"{value}\", which is unknown here"));
+    match name {
+        "sync" => policy.set(SyncMode::parse(value).ok_or_else(unknown)?),
+        "recordsize" => {
+            let bytes = if value == "auto" { 0 } else { units::parse_size(value)? };
+            record_size.store(u32::try_from(bytes).map_err(|_| unknown())?, Ordering::Relaxed);
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// The page size of new files: the property, or what their first write tells.
+fn hint(record_size: &Arc<AtomicU32>) -> pagefold_fs::RecordsizeHint {
+    let record_size = Arc::clone(record_size);
+    Arc::new(move |offset, data, name| match record_size.load(Ordering::Relaxed) {
+        0 => recordsize_hint(offset, data, name),
+        bytes => Some(bytes),
+    })
+}
+
+fn atime(value: &str) -> AtimePolicy {
+    match value {
+        "on" => AtimePolicy::Strict,
+        "off" => AtimePolicy::Never,
+        _ => AtimePolicy::Relative,
+    }
+}
+
+fn fuse_options(name: &str, wanted: &MountOptions, read_only: bool) -> pagefold_fuse::MountOptions {
+    let mut options = pagefold_fuse::MountOptions {
+        source: name.to_owned(),
+        read_only,
+        suid: wanted.suid,
+        dev: wanted.dev,
+        exec: wanted.exec,
+        nonempty: wanted.nonempty,
+        replace_dead: true,
+        transport: match wanted.io_uring {
+            IoUring::Auto => Transport::Auto,
+            IoUring::On => Transport::IoUring,
+            IoUring::Off => Transport::Dev,
+        },
+        threads_max: wanted.threads,
+        ..pagefold_fuse::MountOptions::default()
+    };
+    if let Some(allow_other) = wanted.allow_other {
+        options.allow_other = allow_other;
+    }
+    options
+}
+
+/// The front end's errors say what to do after a semicolon; we say it on a line of its own.
+pub(super) fn mount_failed(error: &MountError) -> Failure {
+    let text = error.to_string();
+    match text.split_once("; ") {
+        Some((what, hint)) => Failure::new(what).hint(hint),
+        None => Failure::new(text),
+    }
+}

@@ -1,0 +1,37 @@
+//! The snapshots of a mounted dataset, as its mount shows them below `.pagefold/snapshot`.
+
+use std::sync::Arc;
+
+use pagefold_engine::pool::Pool;
+use pagefold_fs::{AtimePolicy, Fs, FsError, FsOptions, SystemClock};
+use pagefold_fuse::Snapshots;
+use parking_lot::RwLock;
+
+/// Those of the dataset with a number.
+pub(super) struct SnapshotsOf {
+    pub(super) pool: Arc<Pool>,
+    pub(super) id: u64,
+    /// Held while snapshots are destroyed.
+    pub(super) deeds: Arc<RwLock<()>>,
+}
+
+impl Snapshots for SnapshotsOf {
+    fn list(&self) -> Vec<(u64, String)> {
+        self.pool.snapshots_of(self.id)
+    }
+
+    fn find(&self, name: &[u8]) -> Option<u64> {
+        let named = |(id, other): (u64, String)| (other.as_bytes() == name).then_some(id);
+        self.list().into_iter().find_map(named)
+    }
+
+    fn open(&self, number: u64, enter: &mut dyn FnMut(Arc<Fs>)) -> Result<(), FsError> {
+        // One that is being destroyed must not be opened once more. Whoever mounts holds this, too, and may come here by way of the
+        // kernel.
+        let _unchanged = self.deeds.read_recursive();
+        let dataset = self.pool.open_snapshot(number).ok_or(FsError::NotFound)?;
+        let options = FsOptions { atime: AtimePolicy::Never, read_only: true, recordsize: None, hint: None };
+        enter(Arc::new(Fs::mount(dataset, Arc::new(SystemClock), options)?));
+        Ok(())
+    }
+}

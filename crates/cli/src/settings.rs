@@ -1,0 +1,56 @@
+//! What holds for a dataset: what was set on it, on a dataset above it, or the default.
+
+use pagefold_engine::pool::Pool;
+
+use crate::control::Source;
+use crate::failure::Result;
+use crate::names::{self, dataset_of};
+use crate::pools;
+use crate::props::{Property, Scope};
+
+/// A value and where it comes from.
+pub type Setting = (String, Source);
+
+/// The setting of `property` for the dataset or snapshot `path`.
+///
+/// Errors: it does not exist.
+pub fn of(pool: &Pool, path: &str, property: &Property) -> Result<Setting> {
+    let found = if property.scope == Scope::Pool && !path.is_empty() {
+        let of_pool = stored(pool, "", property.name)?;
+        of_pool.map(|(value, _)| (value, Source::Inherited(pool.name().to_owned())))
+    } else {
+        stored(pool, path, property.name)?
+    };
+    Ok(match found {
+        Some((value, source @ Source::Inherited(_))) if property.name == "mountpoint" => {
+            (below(value, &source, pool.name(), path), source)
+        }
+        Some(found) => found,
+        None => (property.default.to_owned(), Source::Default),
+    })
+}
+
+/// What was set under `name` on a dataset or snapshot, or on a dataset above it.
+pub fn stored(pool: &Pool, path: &str, name: &str) -> Result<Option<Setting>> {
+    let failed = |error| pools::failed(format!("cannot read property {name}"), &error);
+    let mut at = Some(path);
+    while let Some(here) = at {
+        if let Some(value) = pool.property_of(here, name).map_err(failed)? {
+            let source =
+                if here == path { Source::Local } else { Source::Inherited(names::full(pool.name(), here)) };
+            return Ok(Some((value, source)));
+        }
+        at = if here.contains('@') { Some(dataset_of(here)) } else { names::parent(here) };
+    }
+    Ok(None)
+}
+
+/// Where a dataset is mounted whose mount point is that of a dataset above: below it, by the rest of its name.
+fn below(value: String, source: &Source, pool: &str, path: &str) -> String {
+    let Source::Inherited(from) = source else { return value };
+    let whole = names::full(pool, dataset_of(path));
+    match whole.strip_prefix(from.as_str()) {
+        Some(rest) if value != "none" => format!("{}{rest}", value.trim_end_matches('/')),
+        _ => value,
+    }
+}

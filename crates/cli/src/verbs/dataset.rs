@@ -1,0 +1,220 @@
+//! Datasets, snapshots and clones: make, destroy, rename, roll back, hold.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use crate::args::{
+    CreateDataset, Dataset, Destroy, Hold, Holds, MakeClone, Output, Promote, Rename, Rollback, Snapshot,
+};
+use crate::datasets;
+use crate::deeds::{self, Deed, Outcome};
+use crate::failure::{Failure, Result};
+use crate::names::Name;
+use crate::table::{Align, Table};
+use crate::units;
+
+/// `dataset VERB`.
+pub fn run(args: &Dataset) -> Result<()> {
+    match args {
+        Dataset::Create(args) => create(args),
+        Dataset::Destroy(args) => destroy(args),
+        Dataset::List(args) => super::list::datasets(args),
+        Dataset::Rename(args) => rename(args),
+    }
+}
+
+fn create(args: &CreateDataset) -> Result<()> {
+    let name = dataset(&args.dataset)?;
+    if name.path.is_empty() {
+        return Err(Failure::usage(format!("{name} is a pool, not a dataset")).hint(format!(
+            "pagefold dataset create {name}/NAME, or a new pool: pagefold create POOL DEVICE"
+        )));
+    }
+    let properties = settings(&args.properties, &name)?;
+    let deed = Deed::Create { path: name.path.clone(), parents: args.parents, properties };
+    datasets::perform(&name.pool, deed).map(drop)
+}
+
+/// Makes snapshots.
+pub fn snapshot(args: &Snapshot) -> Result<()> {
+    let names: Vec<Name> = args.snapshots.iter().map(|word| snapshot_name(word)).collect::<Result<_>>()?;
+    for (pool, snapshots) in by_pool(&names) {
+        let name = &names[0];
+        let properties = settings(&args.properties, name)?;
+        let deed = Deed::Snapshot { snapshots, recursive: args.recursive, properties };
+        datasets::perform(&pool, deed)?;
+    }
+    Ok(())
+}
+
+/// Makes a clone.
+pub fn clone_of(args: &MakeClone) -> Result<()> {
+    let (from, to) = (snapshot_name(&args.snapshot)?, dataset(&args.dataset)?);
+    same_pool(&from, &to)?;
+    let properties = settings(&args.properties, &to)?;
+    datasets::perform(&to.pool, Deed::Clone { snapshot: from.path, path: to.path, properties }).map(drop)
+}
+
+/// Rolls back.
+pub fn rollback(args: &Rollback) -> Result<()> {
+    let name = snapshot_name(&args.snapshot)?;
+    datasets::perform(&name.pool, Deed::Rollback { snapshot: name.path, newer: args.recursive }).map(drop)
+}
+
+/// Promotes a clone.
+pub fn promote(args: &Promote) -> Result<()> {
+    let name = dataset(&args.dataset)?;
+    datasets::perform(&name.pool, Deed::Promote { path: name.path }).map(drop)
+}
+
+/// Renames a dataset or snapshot.
+pub fn rename(args: &Rename) -> Result<()> {
+    let from = Name::parse(&args.from)?;
+    let to = match from.path.split_once('@') {
+        // A snapshot's new name may stand alone.
+        Some((of, _)) if !args.to.contains(['/', '@']) => Name::new(&from.pool, &format!("{of}@{}", args.to)),
+        Some((of, _)) if args.to.starts_with('@') => Name::new(&from.pool, &format!("{of}{}", args.to)),
+        _ => Name::parse(&args.to)?,
+    };
+    same_pool(&from, &to)?;
+    datasets::perform(&from.pool, Deed::Rename { from: from.path, to: to.path }).map(drop)
+}
+
+/// Destroys datasets and snapshots, or tells what that would free.
+pub fn destroy(args: &Destroy) -> Result<()> {
+    let names: Vec<Name> = args.what.iter().map(|word| range(word)).collect::<Result<_>>()?;
+    if let Some(pool) = names.iter().find(|name| name.path.is_empty()) {
+        return Err(Failure::usage(format!("{pool} is a pool: it is destroyed alone"))
+            .hint(format!("pagefold destroy {pool}")));
+    }
+    let mut all = Outcome::default();
+    for (pool, what) in by_pool(&names) {
+        let deed = Deed::Destroy { what, recursive: args.recursive, dry_run: args.dry_run };
+        let outcome = datasets::perform(&pool, deed)?;
+        all.names.extend(outcome.names);
+        all.freed_bytes += outcome.freed_bytes;
+    }
+    tell(args, &all)
+}
+
+fn tell(args: &Destroy, outcome: &Outcome) -> Result<()> {
+    let Output { json, exact, script } = args.output;
+    if json {
+        return super::print_json(&json!({
+            "dry_run": args.dry_run, "destroyed": outcome.names, "freed_bytes": outcome.freed_bytes,
+        }));
+    }
+    if !args.dry_run && !args.verbose {
+        return Ok(());
+    }
+    let (gone, freed) = if args.dry_run { ("would destroy", "would free") } else { ("destroyed", "freed") };
+    let gone = if script { "destroy" } else { gone };
+    let between = if script { "\t" } else { " " };
+    for name in &outcome.names {
+        println!("{gone}{between}{name}");
+    }
+    let bytes = outcome.freed_bytes;
+    let size = if exact || script { bytes.to_string() } else { units::size(bytes) };
+    println!("{}{between}{size}", if script { "free" } else { freed });
+    Ok(())
+}
+
+/// Holds snapshots, or lets them go.
+pub fn hold(args: &Hold, release: bool) -> Result<()> {
+    let names: Vec<Name> = args.snapshots.iter().map(|word| snapshot_name(word)).collect::<Result<_>>()?;
+    for (pool, snapshots) in by_pool(&names) {
+        let (recursive, tag) = (args.recursive, args.tag.clone());
+        let deed = if release {
+            Deed::Release { snapshots, recursive, tag }
+        } else {
+            Deed::Hold { snapshots, recursive, tag }
+        };
+        datasets::perform(&pool, deed)?;
+    }
+    Ok(())
+}
+
+/// Shows what holds snapshots.
+pub fn holds(args: &Holds) -> Result<()> {
+    let mut rows = Vec::new();
+    for word in &args.snapshots {
+        let name = snapshot_name(word)?;
+        for figures in datasets::of_pool(&name.pool)? {
+            let same = figures.path == name.path;
+            let below = args.recursive
+                && crate::names::is_within(&figures.path, name.dataset())
+                && figures.path.split('@').nth(1) == name.path.split('@').nth(1);
+            if same || below {
+                rows.extend(figures.holds.into_iter().map(|(tag, at)| (figures.name.clone(), tag, at)));
+            }
+        }
+        if !args.recursive {
+            datasets::find(&name)?;
+        }
+    }
+    if args.output.json {
+        let holds: Vec<_> =
+            rows.iter().map(|(name, tag, at)| json!({ "name": name, "tag": tag, "created": at })).collect();
+        return super::print_json(&json!({ "holds": holds }));
+    }
+    let mut table = Table::new(&[("NAME", Align::Left), ("TAG", Align::Left), ("SINCE", Align::Left)]);
+    for (name, tag, at) in rows {
+        table.row(vec![name, tag, if args.output.exact { at.to_string() } else { units::utc(at) }]);
+    }
+    table.print(args.output.script);
+    Ok(())
+}
+
+/// The name of a dataset.
+fn dataset(word: &str) -> Result<Name> {
+    let name = Name::parse(word)?;
+    match name.is_snapshot() {
+        true => Err(Failure::usage(format!("{name} is a snapshot's name, and a dataset is wanted"))),
+        false => Ok(name),
+    }
+}
+
+/// The name of a snapshot.
+fn snapshot_name(word: &str) -> Result<Name> {
+    let name = Name::parse(word)?;
+    match name.is_snapshot() {
+        true => Ok(name),
+        false => Err(Failure::usage(format!("{name} is a dataset's name, and a snapshot is wanted"))
+            .hint(format!("snapshots are written {name}@NAME"))),
+    }
+}
+
+/// A dataset, a snapshot, or several: `DATASET@A%B,C`.
+fn range(word: &str) -> Result<Name> {
+    match word.split_once('@') {
+        Some((of, what)) if what.contains(['%', ',']) && !what.contains(['/', '@']) => {
+            let of = Name::parse(of)?;
+            Ok(Name::new(&of.pool, &format!("{}@{what}", of.path)))
+        }
+        _ => Name::parse(word),
+    }
+}
+
+fn same_pool(from: &Name, to: &Name) -> Result<()> {
+    if from.pool == to.pool {
+        return Ok(());
+    }
+    Err(Failure::usage(format!("{from} and {to} are in different pools"))
+        .hint("between pools, data is copied"))
+}
+
+/// The properties of `-o` for what is to be made.
+fn settings(words: &[String], name: &Name) -> Result<Vec<(String, String)>> {
+    let properties = deeds::parse_properties(words)?;
+    properties.iter().try_for_each(|(property, _)| crate::props::check_settable_on(property, name))?;
+    Ok(properties)
+}
+
+fn by_pool(names: &[Name]) -> BTreeMap<String, Vec<String>> {
+    let mut pools: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for name in names {
+        pools.entry(name.pool.clone()).or_default().push(name.path.clone());
+    }
+    pools
+}

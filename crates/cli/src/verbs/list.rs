@@ -1,0 +1,113 @@
+//! `list -t` and `dataset list`: datasets and snapshots with what they hold.
+
+use serde_json::json;
+
+use crate::args::{List, ListDatasets, ListType};
+use crate::datasets::{self, Figures};
+use crate::failure::Result;
+use crate::names::{Name, is_within};
+use crate::registry::Registry;
+use crate::table::{Align, Table};
+use crate::{target, units};
+
+/// What is to be listed.
+struct Wanted<'a> {
+    targets: &'a [String],
+    kind: ListType,
+    recursive: bool,
+    output: crate::args::Output,
+}
+
+/// `list`: pools, unless something else is asked for.
+pub fn run(args: &List) -> Result<()> {
+    let named = |word: &String| Name::parse(word).is_ok_and(|name| !name.path.is_empty());
+    let kind = match args.kind {
+        Some(kind) => kind,
+        None if args.targets.iter().any(named) => ListType::All,
+        None => ListType::Pool,
+    };
+    if kind == ListType::Pool {
+        return super::show::list(&args.targets, args.output);
+    }
+    // Alone, a dataset's name means it and what is below it.
+    let recursive = args.recursive || args.kind.is_some();
+    show(&Wanted { targets: &args.targets, kind, recursive, output: args.output })
+}
+
+/// `dataset list`.
+pub fn datasets(args: &ListDatasets) -> Result<()> {
+    let kind = if args.snapshots { ListType::All } else { ListType::Dataset };
+    show(&Wanted { targets: &args.targets, kind, recursive: true, output: args.output })
+}
+
+fn show(wanted: &Wanted<'_>) -> Result<()> {
+    let mut all: Vec<Figures> = Vec::new();
+    for name in names(wanted.targets)? {
+        if !name.path.is_empty() {
+            datasets::find(&name)?;
+        }
+        let of_kind = |figures: &Figures| match wanted.kind {
+            ListType::Snapshot => figures.is_snapshot,
+            ListType::Dataset => !figures.is_snapshot,
+            ListType::All | ListType::Pool => true,
+        };
+        let chosen = |figures: &Figures| {
+            figures.path == name.path
+                || wanted.recursive && !name.is_snapshot() && is_within(&figures.path, &name.path)
+        };
+        let found = datasets::of_pool(&name.pool)?;
+        all.extend(found.into_iter().filter(|figures| of_kind(figures) && chosen(figures)));
+    }
+    if wanted.output.json {
+        return super::print_json(&json!({ "datasets": all }));
+    }
+    print(&all, wanted);
+    Ok(())
+}
+
+fn names(words: &[String]) -> Result<Vec<Name>> {
+    if !words.is_empty() {
+        return words.iter().map(|word| target::name(word)).collect();
+    }
+    let known = Registry::open()?.all()?;
+    Ok(known.into_iter().map(|known| Name::new(&known.name, "")).collect())
+}
+
+fn print(all: &[Figures], wanted: &Wanted<'_>) {
+    let exact = wanted.output.exact;
+    let size = |bytes: u64| if exact { bytes.to_string() } else { units::size(bytes) };
+    let mut table = Table::new(&[
+        ("NAME", Align::Left),
+        ("USED", Align::Right),
+        ("AVAIL", Align::Right),
+        ("REFER", Align::Right),
+        ("USEDSNAP", Align::Right),
+        ("WRITTEN", Align::Right),
+        ("RATIO", Align::Right),
+        ("CREATION", Align::Left),
+        ("MOUNTPOINT", Align::Left),
+    ]);
+    for figures in all {
+        let ratio = units::ratio(figures.logical_bytes, figures.referenced_bytes);
+        let snapshots = (!figures.is_snapshot).then_some(figures.used_by_snapshots_bytes);
+        let ratio = match ratio {
+            Some(ratio) if exact => format!("{ratio:.2}"),
+            ratio => units::ratio_text(ratio),
+        };
+        table.row(vec![
+            figures.name.clone(),
+            size(figures.used_bytes),
+            figures.available_bytes.map_or_else(|| "-".into(), size),
+            size(figures.referenced_bytes),
+            snapshots.map_or_else(|| "-".into(), size),
+            size(figures.written_bytes),
+            ratio,
+            if exact { figures.created.to_string() } else { units::utc(figures.created) },
+            match &figures.mounted {
+                Some(dir) => dir.to_string_lossy().into_owned(),
+                None => figures.mountpoint.clone(),
+            },
+        ]);
+    }
+    table.print(wanted.output.script);
+}
