@@ -31,6 +31,10 @@ def main() -> int:
     ratios.add_argument("--from", dest="source", type=Path, help="folder with SET/files, instead of making them")
     ratios.add_argument("--out", type=Path, help="a file for all figures, as JSON")
     ratios.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
+    snapshots = verbs.add_parser("snapshots", help="snapshots of databases under load, each cloned, recovered, verified")
+    snapshots.add_argument("--rounds", type=int, default=500, help="of PostgreSQL; of MariaDB two fifths as many")
+    snapshots.add_argument("--seed", type=int, help="of the moments (random)")
+    snapshots.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     verbs.add_parser("clean", help="undo what killed runs have left")
     for verb in (demo, soak, fill):
         verb.add_argument("--on", default="pagefold:zstd", help="pagefold[:CODEC], dir, ext4, xfs, btrfs[:CODEC]")
@@ -83,6 +87,10 @@ def run(options: argparse.Namespace) -> int:
                 keep_logs=logs / "ratios-logs",
                 out=options.out,
             )
+        case "snapshots":
+            from .snapshots import snapshots
+
+            return snapshots(options.rounds, seed=options.seed, keep_logs=logs / "snapshots-logs")
         case "clean":
             from .ledger import clean
 

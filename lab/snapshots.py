@@ -1,0 +1,266 @@
+"""`lab snapshots`: snapshots of databases under load, at random moments; every one is cloned, mounted, recovered and verified.
+
+A snapshot of a running database is what a loss of power would have left: files as they were at one instant. So every clone has to
+recover, hold all that was acknowledged before the snapshot was asked for, and be without a damaged page.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from . import load, proc, verify
+from .ledger import Run
+from .mariadb import USER as MYSQL
+from .mariadb import MariaDB
+from .paths import require_room
+from .pool import Pool
+from .postgres import USER as POSTGRES
+from .postgres import Postgres
+from .server import Server
+
+POOL_BYTES = 6 << 30
+PGBENCH_SCALE = 3
+SYSBENCH_ROWS = 10_000
+KEEP = 12
+"""Snapshots that are kept beside each other; which one goes is drawn."""
+FREED_SLACK_BYTES = 4 << 20
+"""The pool's own metadata and what the load writes meanwhile: the exact comparison is made without load, at the end."""
+
+
+class Mounted:
+    """A dataset of a pool, mounted at a folder of its own."""
+
+    def __init__(self, pool: Pool, name: str):
+        self.pool, self.name = pool, f"{pool.pool}/{name}"
+        self.mountpoint = pool.run.fresh(name.replace("/", "-"))
+        self._entry: int | None = None
+
+    def mount(self) -> None:
+        """Mounts it."""
+        self.mountpoint.mkdir(exist_ok=True)
+        self._entry = self.pool.run.mount(self.mountpoint)
+        self.pool.pagefold("mount", self.name, self.mountpoint)
+
+    def unmount(self) -> None:
+        """Unmounts it."""
+        self.pool.pagefold("unmount", self.mountpoint)
+        self.pool.run.done(self._entry)
+
+    def folder(self, name: str, owner: str) -> Path:
+        """Makes a folder in it, owned by a user."""
+        path = self.mountpoint / name
+        path.mkdir(mode=0o700)
+        proc.run(["chown", f"{owner}:", path])
+        return path
+
+
+class Source(ABC):
+    """A database on a dataset of its own, under load, and what has to hold for its clones."""
+
+    name: str
+
+    def __init__(self, pool: Pool):
+        self.pool, self.run = pool, pool.run
+        self.dataset = Mounted(pool, self.name)
+        pool.pagefold("dataset", "create", self.dataset.name)
+        self.dataset.mount()
+        self.record = self.run.dir / f"acknowledged-{self.name}"
+        self.server = self.at(self.dataset, self.name)
+        self.prepare()
+        self.client = load.acknowledged(self.server, "lab", self.record, 1)
+        self.generator = self.generate()
+        self.client.wait_for(20)
+
+    def at(self, dataset: Mounted, name: str) -> Server:
+        """A server on the database in that dataset, which is made if it is not there."""
+        data = dataset.mountpoint / "data"
+        return self.on(data if data.exists() else dataset.folder("data", self.user), name)
+
+    user: str
+
+    @abstractmethod
+    def on(self, data: Path, name: str) -> Server:
+        """A server on that folder."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Starts the database with the load's tables and the acknowledgement table."""
+
+    @abstractmethod
+    def generate(self) -> load.Load:
+        """Starts the load."""
+
+    @abstractmethod
+    def verify(self, clone: Server, record: Path) -> str:
+        """All that must hold for a clone that has recovered; stops it. Returns a word about it."""
+
+    def stop(self) -> None:
+        """Ends load and database."""
+        self.generator.require_running()
+        self.generator.stop()
+        self.client.stop()
+        self.server.stop()
+
+    def round(self, number: int, moments: random.Random) -> str:
+        """One snapshot, and what becomes of it."""
+        time.sleep(moments.uniform(0.0, 1.5))
+        self.generator.require_running()
+        record = self.run.dir / f"{self.name}-{number}.acknowledged"
+        # What is in the file now was acknowledged before the snapshot.
+        lines = self.record.read_text()
+        record.write_text(lines[: lines.rfind("\n") + 1])
+        began = time.monotonic()
+        self.pool.pagefold("snapshot", f"{self.dataset.name}@s{number}")
+        taken = time.monotonic() - began
+        clone = Mounted(self.pool, f"clone-{self.name}-{number}")
+        self.pool.pagefold("clone", f"{self.dataset.name}@s{number}", clone.name)
+        clone.mount()
+        # Of the server whose data this is a copy of.
+        (clone.mountpoint / "data" / "postmaster.pid").unlink(missing_ok=True)
+        server = self.at(clone, f"{self.name}-clone")
+        began = time.monotonic()
+        server.start()
+        recovered = time.monotonic() - began
+        told = self.verify(server, record)
+        verify.no_torn_pages(server.log)
+        clone.unmount()
+        self.pool.pagefold("destroy", clone.name)
+        record.unlink()
+        clone.mountpoint.rmdir()
+        server.log.unlink()
+        proc.run(["rm", "-rf", server.socket_dir])
+        return f"snapshot in {1000 * taken:.0f} ms, recovered in {recovered:.1f} s, {told}"
+
+
+class PostgresSource(Source):
+    """PostgreSQL with full_page_writes=off under pgbench."""
+
+    name, user = "pg", POSTGRES
+
+    def on(self, data: Path, name: str) -> Server:
+        settings = {"full_page_writes": "off", "checkpoint_timeout": "30s", "max_wal_size": "256MB"}
+        return Postgres(self.run, data, settings={**settings, "shared_buffers": "32MB"}, name=name)
+
+    def prepare(self) -> None:
+        self.server.initdb()
+        self.server.start()
+        self.server.createdb("lab")
+        self.server.sql("CREATE EXTENSION amcheck", database="lab")
+        proc.run(self.server.client("pgbench", "-i", "-q", "-s", str(PGBENCH_SCALE), database="lab"))
+        self.server.sql(load.CREATE_ACKNOWLEDGED, database="lab")
+
+    def generate(self) -> load.Load:
+        return load.pgbench_load(self.server, "lab")
+
+    def verify(self, clone: Postgres, record: Path) -> str:
+        count = verify.acknowledged_rows(clone, "lab", record)
+        history = verify.pgbench_balances(clone, "lab")
+        clone.amcheck("lab")
+        clone.stop()
+        clone.verify_checksums()
+        return f"{count} acknowledged rows, {history} transactions, amcheck and checksums clean"
+
+
+class MariaSource(Source):
+    """MariaDB with O_DIRECT and no doublewrite buffer under sysbench."""
+
+    name, user = "maria", MYSQL
+
+    def on(self, data: Path, name: str) -> Server:
+        return MariaDB(self.run, data, settings={"innodb_buffer_pool_size": "32M"}, name=name)
+
+    def prepare(self) -> None:
+        self.server.install()
+        self.server.start()
+        self.server.sql("CREATE DATABASE lab")
+        proc.run(load.sysbench(self.server, "lab", "prepare", rows=SYSBENCH_ROWS))
+        self.server.sql(load.CREATE_ACKNOWLEDGED, database="lab")
+
+    def generate(self) -> load.Load:
+        return load.sysbench_load(self.server, "lab", rows=SYSBENCH_ROWS)
+
+    def verify(self, clone: MariaDB, record: Path) -> str:
+        count = verify.acknowledged_rows(clone, "lab", record)
+        verify.sysbench_rows(clone, "lab", SYSBENCH_ROWS)
+        clone.check_tables("lab")
+        clone.stop()
+        return f"{count} acknowledged rows, {clone.innochecksum()} files with clean checksums"
+
+
+SOURCES = {"postgresql": PostgresSource, "mariadb": MariaSource}
+
+
+def listed(pool: Pool, kind: str) -> list[dict]:
+    """Datasets or snapshots with what they hold, in bytes."""
+    return json.loads(pool.pagefold("list", "-t", kind, "--json", pool.pool))["datasets"]
+
+
+def held_bytes(pool: Pool) -> int:
+    """What all datasets and snapshots hold."""
+    return sum(d["used_by_dataset_bytes"] + d["used_by_snapshots_bytes"] for d in listed(pool, "dataset"))
+
+
+def wait_until_freed(pool: Pool, timeout_s: float = 120) -> None:
+    """Waits until the background has freed what was destroyed."""
+    deadline = time.monotonic() + timeout_s
+    while pool.figures("status")["freeing"]:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"what was destroyed is not freed in {timeout_s:.0f} s")
+        time.sleep(0.1)
+
+
+def destroy_exactly(pool: Pool, what: str) -> int:
+    """Destroys snapshots of a database that rests: what is freed is what was told, to the byte. Returns how much."""
+    told = json.loads(pool.pagefold("destroy", "-n", "--json", what))
+    held, used = held_bytes(pool), pool.used_bytes()
+    pool.pagefold("destroy", what)
+    wait_until_freed(pool)
+    freed = held - held_bytes(pool)
+    assert freed == told["freed_bytes"], f"destroying {what} freed {freed} bytes, told were {told['freed_bytes']}"
+    physical = used - pool.used_bytes()
+    slack = FREED_SLACK_BYTES + told["freed_bytes"] // 50
+    assert abs(physical - freed) < slack, f"destroying {what} freed {freed} bytes, and the pool has {physical} more"
+    return freed
+
+
+def campaign(run: Run, product: str, rounds: int, moments: random.Random, tell=print) -> None:
+    """So many snapshots of a database under load, each cloned and verified; at the end all are destroyed, and the pool is checked."""
+    with Pool(run, POOL_BYTES) as pool:
+        source = SOURCES[product](pool)
+        kept: list[int] = []
+        for number in range(rounds):
+            line = source.round(number, moments)
+            kept.append(number)
+            if len(kept) > KEEP:
+                gone = kept.pop(moments.randrange(len(kept)))
+                pool.pagefold("destroy", f"{source.dataset.name}@s{gone}")
+            tell(f"snapshots: round {number + 1:>3} of {rounds}  {product:<10}  {line}")
+        source.stop()
+        names = [s["name"] for s in listed(pool, "snapshot")]
+        assert names == [f"{source.dataset.name}@s{n}" for n in kept], names
+        freed = 0
+        moments.shuffle(kept)
+        while kept:
+            freed += destroy_exactly(pool, f"{source.dataset.name}@" + ",".join(f"s{n}" for n in kept[:3]))
+            del kept[:3]
+        tell(f"snapshots: {product}: all destroyed, {freed >> 20} MiB freed as told")
+        source.dataset.unmount()
+        pool.unmount()
+        pool.check()
+
+
+def snapshots(rounds: int, *, seed: int | None, keep_logs: Path) -> int:
+    """The campaign for both databases: `rounds` of PostgreSQL and two fifths as many of MariaDB. Returns an exit status."""
+    seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
+    print(f"snapshots: {rounds} rounds, seed {seed} (repeat with SEED={seed}); logs in {keep_logs}", flush=True)
+    require_room(8 << 30)
+    began = time.monotonic()
+    with Run("snapshots", keep_logs=keep_logs) as run:
+        for product, count in (("postgresql", rounds), ("mariadb", max(1, rounds * 2 // 5))):
+            campaign(run, product, count, random.Random(seed), tell=lambda line: print(line, flush=True))
+    print(f"snapshots: all passed, seed {seed}, {time.monotonic() - began:.0f} s")
+    return 0
