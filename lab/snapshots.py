@@ -240,6 +240,8 @@ def campaign(run: Run, product: str, rounds: int, moments: random.Random, tell=p
                 pool.pagefold("destroy", f"{source.dataset.name}@s{gone}")
             tell(f"snapshots: round {number + 1:>3} of {rounds}  {product:<10}  {line}")
         source.stop()
+        # Access times would still be written.
+        source.dataset.unmount()
         names = [s["name"] for s in listed(pool, "snapshot")]
         assert names == [f"{source.dataset.name}@s{n}" for n in kept], names
         freed = 0
@@ -248,7 +250,6 @@ def campaign(run: Run, product: str, rounds: int, moments: random.Random, tell=p
             freed += destroy_exactly(pool, f"{source.dataset.name}@" + ",".join(f"s{n}" for n in kept[:3]))
             del kept[:3]
         tell(f"snapshots: {product}: all destroyed, {freed >> 20} MiB freed as told")
-        source.dataset.unmount()
         pool.unmount()
         pool.check()
 

@@ -382,8 +382,10 @@ impl Work<'_> {
 /// Destruction.
 impl Work<'_> {
     fn destroy(&self, what: &[String], recursive: bool, dry_run: bool) -> Result<Outcome> {
-        // What is not committed has no place that could become free.
-        self.pool.sync().map_err(|error| pools::failed("cannot write what was accepted", &error))?;
+        // What has no place yet, pages and nodes of trees, could not be counted.
+        self.pool
+            .checkpoint(false)
+            .map_err(|error| pools::failed("cannot write what was accepted", &error))?;
         let listed = self.list()?;
         let mut going = BTreeSet::new();
         for word in what {

@@ -10,6 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{Sandbox, assert_failure};
+use pagefold_engine::pool::{OpenOptions, Pool};
 use serde_json::Value;
 
 fn can_mount() -> bool {
@@ -180,6 +181,20 @@ fn mounts_that_start_at_once_share_a_server() {
 }
 
 #[test]
+fn a_dataset_that_a_crash_left_without_a_file_system_gets_one() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pool();
+    let pool = Pool::open(&[sandbox.path("tank.pf")], &OpenOptions::default()).unwrap();
+    pool.create_dataset("raw", 1).unwrap();
+    pool.export().unwrap();
+    drop(pool);
+    sandbox.ok(&["mount", "tank/raw", "a"]);
+    fs::write(sandbox.path("a/file"), "x").unwrap();
+}
+
+#[test]
 fn snapshots_are_mounted_and_seen_in_the_mount_and_never_change() {
     if !can_mount() {
         return;
@@ -247,7 +262,9 @@ fn snapshots_are_mounted_and_seen_in_the_mount_and_never_change() {
     wait_until(|| fs::metadata(hidden.join("old")).is_err());
     std::thread::sleep(Duration::from_millis(1100));
     assert!(fs::metadata(hidden.join("old/dir/table")).is_err());
+    // The kernel may still have its pages; what it has not is gone.
     let _ = std::io::Read::read(&mut open, &mut [0; 1]);
+    drop(open);
     assert_eq!(listed(&hidden), ["new"]);
     sandbox.ok(&["unmount", "tank"]);
     assert!(sandbox.ok(&["check", "tank"]).contains(": 0 errors"));

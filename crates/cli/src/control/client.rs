@@ -28,6 +28,8 @@ pub struct Client {
     stream: UnixStream,
     /// The server's process, as long as it lives.
     process: Option<OwnedFd>,
+    /// The connection broke.
+    lost: bool,
 }
 
 impl Client {
@@ -38,7 +40,7 @@ impl Client {
             Ok(stream) => {
                 let peer = sockopt::socket_peercred(&stream).ok();
                 let process = peer.and_then(|peer| pidfd_open(peer.pid, PidfdFlags::empty()).ok());
-                Ok(Some(Self { pool: pool.to_owned(), stream, process }))
+                Ok(Some(Self { pool: pool.to_owned(), stream, process, lost: false }))
             }
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
@@ -100,28 +102,37 @@ impl Client {
         self.exchange(request, None)
     }
 
+    /// Whether the last question found no answer because the server had ended, or was just ending: waits for its end.
+    pub fn has_ended(&self) -> bool {
+        self.lost && self.wait_for_end().is_ok()
+    }
+
     fn exchange(&mut self, request: &Request, patience: Option<Duration>) -> Result<Reply> {
         let pool = &self.pool;
-        let failed = |error: io::Error| match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                Failure::new(format!("the server of pool {pool} does not answer"))
-                    .hint(format!("its log may say why: pagefold events {pool}"))
-            }
-            _ => Failure::new(format!("lost the server of pool {pool}: {error}"))
-                .hint(format!("its log may say why; mounting {pool} again recovers it")),
-        };
-        self.stream.set_read_timeout(patience).map_err(failed)?;
-        frame::write(&mut self.stream, request, REQUEST_BYTES_MAX).map_err(failed)?;
-        match frame::read(&mut self.stream, REPLY_BYTES_MAX).map_err(failed)? {
-            Some(Reply::Error { what, hint }) => {
+        let reply = self
+            .stream
+            .set_read_timeout(patience)
+            .and_then(|()| frame::write(&mut self.stream, request, REQUEST_BYTES_MAX))
+            .and_then(|()| frame::read(&mut self.stream, REPLY_BYTES_MAX))
+            .and_then(|reply: Option<Reply>| reply.ok_or_else(|| io::ErrorKind::UnexpectedEof.into()));
+        match reply {
+            Ok(Reply::Error { what, hint }) => {
                 let failure = Failure::new(what);
                 Err(match hint {
                     Some(hint) => failure.hint(hint),
                     None => failure,
                 })
             }
-            Some(reply) => Ok(reply),
-            None => Err(failed(io::ErrorKind::UnexpectedEof.into())),
+            Ok(reply) => Ok(reply),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                Err(Failure::new(format!("the server of pool {pool} does not answer"))
+                    .hint(format!("its log may say why: pagefold events {pool}")))
+            }
+            Err(error) => {
+                self.lost = true;
+                Err(Failure::new(format!("lost the server of pool {pool}: {error}"))
+                    .hint(format!("its log may say why; mounting {pool} again recovers it")))
+            }
         }
     }
 

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use pagefold_engine::Key;
 use pagefold_engine::dataset::Dataset;
 use pagefold_engine::pool::Pool;
 use pagefold_engine::record::recordsize_hint;
-use pagefold_fs::{AtimePolicy, Fs, FsOptions, SystemClock};
+use pagefold_fs::{AtimePolicy, Fs, FsError, FsOptions, SystemClock};
 use pagefold_fuse::{MountError, Session, SnapshotTree, Transport};
 use parking_lot::{Mutex, RwLock};
 
@@ -89,7 +90,15 @@ impl Mounted {
             hint: Some(hint(&record_size)),
         };
         let dataset = Arc::clone(&policy) as Arc<dyn Dataset>;
-        let fs = Fs::mount(Arc::clone(&dataset), Arc::new(SystemClock), fs_options);
+        let open = || Fs::mount(Arc::clone(&dataset), Arc::new(SystemClock), fs_options.clone());
+        let fs = match open() {
+            // A crash came between its making and that of its file system.
+            Err(FsError::NotFound) if !read_only && is_empty(dataset.as_ref())? => {
+                pools::format(dataset.as_ref())?;
+                open()
+            }
+            opened => opened,
+        };
         let fs = Arc::new(fs.context(|| format!("cannot open the file system of {name}"))?);
         let snapshots = SnapshotsOf { pool: Arc::clone(pool), id, deeds: Arc::clone(deeds) };
         let tree = Arc::new(SnapshotTree::new(Box::new(snapshots)));
@@ -130,6 +139,12 @@ impl Mounted {
         }
         take_effect(&self.policy, &self.record_size, name, value)
     }
+}
+
+/// Whether a dataset holds nothing at all.
+fn is_empty(dataset: &dyn Dataset) -> Result<bool> {
+    let found = dataset.range(&Key::new(0, 0, 0), &Key::new(u64::MAX, 0, 0), 1);
+    found.map(|found| found.is_empty()).map_err(|error| pools::failed("cannot read the dataset", &error))
 }
 
 /// Errors where `wanted` cannot be mounted because of its directory, before anything else is touched.

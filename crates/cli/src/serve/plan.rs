@@ -41,9 +41,11 @@ pub fn make(args: &args::Mount) -> Result<Plan> {
 fn default_dir(known: &Known, path: &str) -> Result<PathBuf> {
     let name = names::full(&known.name, path);
     let values = match Client::connect(&known.name)? {
-        Some(mut client) => match client.ask(&Request::Properties { path: path.into() })? {
-            Reply::Properties { values } => values,
-            _ => return Err(client.misunderstood()),
+        Some(mut client) => match client.ask(&Request::Properties { path: path.into() }) {
+            Ok(Reply::Properties { values }) => values,
+            Err(_) if client.has_ended() => pools::properties_offline(known, path)?,
+            Ok(_) => return Err(client.misunderstood()),
+            Err(failure) => return Err(failure),
         },
         None => pools::properties_offline(known, path)?,
     };

@@ -44,10 +44,13 @@ pub fn run(args: &Mount) -> Result<()> {
     loop {
         let Some(mut client) = Client::connect(pool)? else { return start_server(args, &plan) };
         let Wanted { path, dir, .. } = plan.wanted.clone();
-        match client.ask_and_wait(&Request::Mount { path, dir, options: args.options.clone() })? {
-            Reply::Done {} => return Ok(()),
-            Reply::Ending {} => client.wait_for_end()?,
-            _ => return Err(client.misunderstood()),
+        match client.ask_and_wait(&Request::Mount { path, dir, options: args.options.clone() }) {
+            Ok(Reply::Done {}) => return Ok(()),
+            Ok(Reply::Ending {}) => client.wait_for_end()?,
+            // It had died, and the kernel had not noticed yet.
+            Err(_) if client.has_ended() => {}
+            Ok(_) => return Err(client.misunderstood()),
+            Err(failure) => return Err(failure),
         }
     }
 }
