@@ -205,6 +205,11 @@ Examples:
     #[command(
         after_long_help = "The first line counts from when the pool was opened; each later one over its interval.
 
+What is written to devices, by cause: pages_full and pages_delta (pages, compressed, in full or as changes of what they
+were), models (which code pages), trees and checkpoints (metadata), log_framing (headers, operations and padding of the
+log), fold (what is cleaned or coded again). Their sum is device_write; divided by application_write it is the
+property waf. pages_by_model are among pages_full.
+
 Examples:
   pagefold iostat
   pagefold iostat tank 1                     every second until interrupted

@@ -51,6 +51,9 @@ pub const SEGMENT_SLOTS_MAX: u32 = 64 << 10;
 /// segment beside its directory.
 pub const REDO_BYTES_MAX: u64 = CHUNK_BYTES / 2;
 
+/// Records that a delta may be based on: a page that is read needs so many more. Two bits of a tree's key say which.
+pub const BASES_MAX: usize = 4;
+
 /// Models of a pool at most: each is loaded as a whole, and segments list those that their records use.
 pub const MODELS_MAX: usize = 1024;
 

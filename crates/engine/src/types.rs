@@ -3,6 +3,8 @@
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 
+use crate::limits::BASES_MAX;
+
 /// Stable address of a record: segment id (40 bits) and slot in it (24 bits).
 ///
 /// Addresses grow with log order and are never used twice, so comparing two addresses compares the
@@ -98,6 +100,8 @@ impl Key {
     pub const PAGE: u8 = 0xF0;
     /// Stored size of an object's pages, kept by the engine.
     pub const USAGE: u8 = 0xF1;
+    /// Base of a page's delta; `offset` is the page number times [`crate::limits::BASES_MAX`], plus its place among the bases.
+    pub const BASE: u8 = 0xF2;
     /// Reference count of a shared record (object 0, `offset` = raw address).
     pub const SHARED: u8 = 0xF3;
     /// A model of pages (the pool's own tree, object 0, `offset` = its number).
@@ -112,6 +116,13 @@ impl Key {
     /// Key of the model number `id`.
     pub const fn model(id: u32) -> Self {
         Self::new(0, Self::MODEL, id as u64)
+    }
+    /// Key of the base number `at` of page number `page` of `object`. Behind all bases where there can be no such page.
+    pub const fn base(object: u64, page: u64, at: usize) -> Self {
+        match page.checked_mul(BASES_MAX as u64) {
+            Some(offset) if at < BASES_MAX => Self::new(object, Self::BASE, offset + at as u64),
+            _ => Self::new(object, Self::BASE + 1, 0),
+        }
     }
     /// Key of page number `page` of `object`.
     pub const fn page(object: u64, page: u64) -> Self {

@@ -6,12 +6,12 @@ mod tables;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use pagefold_engine::dataset::redo::{Deed, PageRun, Redo, for_each};
+use pagefold_engine::dataset::redo::{Bases, Deed, PageRun, Redo, for_each};
 use pagefold_engine::dataset::{Change, ModelEntry, encode_ptrs};
 use pagefold_engine::device::{AlignedBuf, Device, SimDevice};
 use pagefold_engine::pool::label::{self, Superblock};
 use pagefold_engine::pool::{CreateOptions, Guid, Label, OpenOptions, Pool, create_on};
-use pagefold_engine::record::{Codec, Compression, Encoder, NoModels, decode};
+use pagefold_engine::record::{Codec, Compression, Encoder, NoModels, bases_of, decode, encode_delta};
 use pagefold_engine::segment::{
     Devices, DirEntry, DirEntryState, DirRef, Directory, Located, Part, Segment, Segments, seal,
 };
@@ -77,6 +77,7 @@ fn constants() {
             "TABLE_PAGE_SEGMENTS" => segment::TABLE_PAGE_SEGMENTS,
             "SEGMENT_SLOTS_MAX" => limits::SEGMENT_SLOTS_MAX.into(),
             "MODELS_MAX" => limits::MODELS_MAX as u64,
+            "BASES_MAX" => limits::BASES_MAX as u64,
             "PARTS_MAX" => segment::PARTS_MAX as u64,
             other => panic!("{other} is not known here"),
         };
@@ -314,12 +315,22 @@ fn codes_of_the_log() {
     let operations = codes("operations", "code", "operation");
     let (created, bound) = (1_700_000_000, Addr::new(9, 300).raw());
     let run = |shared| Redo::Pages(PageRun { shared, ..pages() });
+    let deltas = PageRun { bases: Bases::Kept(vec![2, 0, 0]), ..pages() };
+    let named = Bases::Shared(vec![vec![ptr(9, 290, 1300)], vec![], vec![]]);
+    let share_deltas = PageRun {
+        bases: named,
+        shared: true,
+        ptrs: vec![Some(ptr(9, 300, 1000)), None, Some(ptr(9, 300, 1300))],
+        ..pages()
+    };
     let all = [
         ("put", Redo::Put(1, Key::new(5, 16, 0), b"abc")),
         ("delete", Redo::Delete(1, Key::new(5, 17, 4096))),
         ("punch", Redo::Punch { dataset: 1, object: 5, from: 2, to: 300 }),
         ("pages", run(false)),
         ("share", run(true)),
+        ("deltas", Redo::Pages(deltas)),
+        ("share-deltas", Redo::Pages(share_deltas)),
         ("create", Redo::Deed(Deed::Create { id: 7, created, name: "db" })),
         ("snapshot", Redo::Deed(Deed::Snapshot { dataset: 7, id: 8, bound, created, name: "monday" })),
         ("clone", Redo::Deed(Deed::Clone { snapshot: 8, id: 9, created, name: "db2" })),
@@ -338,7 +349,7 @@ fn codes_of_the_log() {
         if *name == "share" {
             bytes[0] = 4;
         }
-        let table = format!("op-{}", name.replace("share", "pages"));
+        let table = format!("op-{}", if *name == "share" { "pages" } else { name });
         assert_example(&table, &bytes);
         if *name != "share" {
             for_each(&example(&table), &mut |decoded| {
@@ -355,7 +366,7 @@ fn codes_of_the_log() {
 
 fn pages() -> PageRun {
     let ptrs = vec![Some(ptr(9, 300, 1000)), None, Some(ptr(9, 299, 1300))];
-    PageRun { dataset: 1, object: 5, record_size: 8192, first: 16, shared: false, ptrs }
+    PageRun { dataset: 1, object: 5, record_size: 8192, first: 16, shared: false, ptrs, bases: Bases::None }
 }
 
 fn part() -> Part {
@@ -414,6 +425,17 @@ fn records() {
     let mut back = vec![1; 4096];
     decode(&example("record"), &NoModels, &mut back).unwrap();
     assert_eq!(back, page);
+
+    let mut before = vec![0; 4096];
+    before[4095] = 1;
+    let mut page = before.clone();
+    page[1..3].copy_from_slice(b"ab");
+    page[300] = b'c';
+    let mut delta = Vec::new();
+    let bases = [Addr::new(9, 300), Addr::new(9, 305)];
+    assert!(encode_delta(&before, &bases, &page, false, &mut delta));
+    assert_example("delta-record", &delta);
+    assert_eq!(bases_of(&example("delta-record")).unwrap(), bases);
 
     let documented = codes("codecs", "id", "codec");
     for id in 0..=255_u8 {

@@ -204,7 +204,9 @@ impl History {
         let modelled = Random::new(!seed).percent(40);
         let rest = Random::new(seed ^ 0x0E57);
         let forked = Random::new(seed ^ 0xF0_4CED).percent(if theme == Theme::Full { 30 } else { 60 });
-        let mut writer = Writer { random, rest, theme, modelled, forked, devices: count, span: 0, acts: 0 };
+        let small = Random::new(seed ^ 0x5_3A11);
+        let mut writer =
+            Writer { random, rest, small, theme, modelled, forked, devices: count, span: 0, acts: 0 };
         writer.span = 1 << writer.random.within(2, 8);
         writer.acts = writer.random.within(1, 8);
         let mut steps: Vec<Step> = (0..len).map(|_| writer.step()).collect();
@@ -221,6 +223,8 @@ struct Writer {
     random: Random,
     /// Of a sequence of its own, likewise.
     rest: Random,
+    /// Likewise, for small overwrites.
+    small: Random,
     theme: Theme,
     modelled: bool,
     forked: bool,
@@ -379,7 +383,21 @@ impl Writer {
             shared |= matches!(act, Act::Share { .. });
             acts.push(act);
         }
+        if !shared && self.small.percent(40) {
+            (0..self.small.within(1, 3)).for_each(|_| acts.push(self.small_write()));
+        }
         acts
+    }
+
+    /// A few bytes of a page, mostly of one that was overwritten like this before.
+    fn small_write(&mut self) -> Act {
+        let random = &mut self.small;
+        let object = random.within(OBJECTS.start, 6);
+        let size = u64::from(record_size(object));
+        let page = if random.percent(80) { random.below(2) } else { random.below(self.span) };
+        let fill = if random.percent(90) { Fill::Noise } else { Fill::Zeros };
+        let (offset, len) = (page * size + random.below(size), random.skewed(300).max(1));
+        Act::Write { object, offset, len, fill, seed: random.bits() }
     }
 
     fn object(&mut self) -> u64 {

@@ -175,7 +175,7 @@ fn count(dataset: &LiveDataset) -> Result<Counted, String> {
             Visit::Entry(key, Value::Page(ptr)) => {
                 let stored = u64::from(ptr.len_bytes) + RECORD_OVERHEAD_BYTES;
                 let object = counted.pages.entry(key.object).or_default();
-                object.0 += 1;
+                object.0 += u64::from(key.kind == Key::PAGE);
                 object.1 += stored;
                 counted.records.insert(ptr.addr, stored);
             }

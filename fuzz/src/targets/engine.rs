@@ -7,7 +7,9 @@ use pagefold_engine::device::{AlignedBuf, Device, DeviceStats};
 use pagefold_engine::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use pagefold_engine::pool::label::{Label, Superblock};
 use pagefold_engine::pool::{CreateOptions, Guid, create_on};
-use pagefold_engine::record::{Compression, Encoder, NoModels, decode, logical_len};
+use pagefold_engine::record::{
+    Compression, Encoder, ModelId, Models, NoModels, bases_of, decode, encode_delta, logical_len,
+};
 use pagefold_engine::segment::{DirEntry, Directory, LiveMap, Part, Segment, Segments};
 use pagefold_engine::space::{Chunk, Chunks, Extent};
 use pagefold_engine::txg::{self, Position, batch as stored};
@@ -235,21 +237,28 @@ pub(super) fn replay(bytes: &[u8]) -> bool {
 }
 
 pub(super) fn redo_seeds() -> Vec<Vec<u8>> {
-    use dataset::redo::Redo;
+    use dataset::redo::{Bases, PageRun, Redo};
     let ptr = |slot| Some(Ptr { addr: Addr::new(3, slot), len_bytes: 900 });
-    let run = dataset::redo::PageRun {
+    let run = PageRun {
         dataset: 1,
         object: 9,
         record_size: 8192,
         first: 4,
         shared: false,
         ptrs: vec![ptr(1), None, ptr(2)],
+        bases: Bases::None,
     };
+    let deltas = PageRun { bases: Bases::Kept(vec![2, 0, 0]), ptrs: vec![ptr(1), None, ptr(2)], ..run };
+    let of_two = |slot| vec![Ptr { addr: Addr::new(2, slot), len_bytes: 700 }; 2];
+    let named = Bases::Shared(vec![of_two(5), vec![], of_two(9)]);
+    let shared = PageRun { bases: named, shared: true, ptrs: vec![ptr(1), None, ptr(2)], ..run };
     let ops = [
         Redo::Put(1, Key::new(5, 1, 77), b"value"),
         Redo::Delete(1, Key::new(5, 1, 77)),
         Redo::Punch { dataset: 1, object: 9, from: 3, to: 800 },
         Redo::Pages(run),
+        Redo::Pages(deltas),
+        Redo::Pages(shared),
     ];
     let stored = |op: &Redo<'_>| {
         let mut bytes = Vec::new();
@@ -347,6 +356,66 @@ pub(super) fn record_seeds() -> Vec<Vec<u8>> {
         }
     }
     seeds
+}
+
+const FULL: Addr = Addr::new(7, 1);
+const CHANGED: Addr = Addr::new(7, 2);
+
+/// What deltas of the target are based on: a full record, and a delta of it.
+struct Known;
+
+/// A page of 8 KiB as it was `times` times changed.
+fn changed_page(times: u8) -> Vec<u8> {
+    let mut page = b"pagefold keeps pages of databases ".repeat(241);
+    page.truncate(8192);
+    for time in 0..times {
+        page[usize::from(time) * 900..][..20].fill(time);
+    }
+    page
+}
+
+impl Models for Known {
+    fn model(&self, id: ModelId) -> pagefold_engine::Result<Arc<pagefold_codec::Model>> {
+        NoModels.model(id)
+    }
+
+    fn base(&self, addr: Addr) -> pagefold_engine::Result<Arc<[u8]>> {
+        let mut record = Vec::new();
+        match addr {
+            FULL => drop(Encoder::new().encode(&changed_page(0), Compression::Lz4, &mut record)),
+            CHANGED => {
+                encode_delta(&changed_page(0), &[FULL], &changed_page(1), true, &mut record);
+            }
+            other => return NoModels.base(other),
+        }
+        Ok(record.into())
+    }
+}
+
+pub(super) fn delta_seeds() -> Vec<Vec<u8>> {
+    let of_full = |squeeze| {
+        let mut record = Vec::new();
+        encode_delta(&changed_page(0), &[FULL], &changed_page(4), squeeze, &mut record);
+        record
+    };
+    let mut of_both = Vec::new();
+    encode_delta(&changed_page(1), &[FULL, CHANGED], &changed_page(2), false, &mut of_both);
+    let mut moved = changed_page(1);
+    moved.rotate_left(64);
+    let mut squeezed = Vec::new();
+    encode_delta(&changed_page(1), &[FULL, CHANGED], &moved, true, &mut squeezed);
+    vec![of_full(false), of_full(true), of_both, squeezed]
+}
+
+/// A delta whose bases are there. What decodes is the same on a page that was anything before.
+pub(super) fn delta(bytes: &[u8]) -> bool {
+    let (mut page, mut again) = (vec![0xee; 8192], vec![0x11; 8192]);
+    let decoded =
+        bases_of(bytes).is_ok_and(|bases| !bases.is_empty()) && decode(bytes, &Known, &mut page).is_ok();
+    if decoded {
+        assert!(decode(bytes, &Known, &mut again).is_ok() && again == page);
+    }
+    decoded
 }
 
 /// A record as pages of several sizes. A bomb is one that says to be longer than its page.

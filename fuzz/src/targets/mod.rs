@@ -22,6 +22,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "directory", run: engine::directory, seeds: engine::directory_seeds },
     Target { name: "table", run: engine::table, seeds: engine::table_seeds },
     Target { name: "record", run: engine::record, seeds: engine::record_seeds },
+    Target { name: "delta", run: engine::delta, seeds: engine::delta_seeds },
     Target { name: "inode", run: fs::inode, seeds: fs::seeds },
     Target { name: "entry", run: fs::entry, seeds: fs::seeds },
     Target { name: "acl", run: fs::acl, seeds: fs::acl_seeds },

@@ -8,6 +8,7 @@ mod overwrite;
 mod reads;
 mod rrd;
 mod scan;
+mod write_bytes;
 
 use std::path::Path;
 use std::time::Instant;
@@ -84,6 +85,12 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         about: "the server's memory under a sparse 1 TB file with 10 million pages",
         profiles: FREE,
         run: memory::run,
+    },
+    Scenario {
+        name: "write-bytes",
+        about: "bytes to the device per transaction of pgbench and sysbench, checkpoints included",
+        profiles: FREE,
+        run: write_bytes::run,
     },
     Scenario { name: "rrd", about: "RRD files as collectd writes them", profiles: FREE, run: rrd::run },
     Scenario {

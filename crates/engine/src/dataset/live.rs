@@ -13,12 +13,12 @@ use parking_lot::{Mutex, RwLock};
 
 use super::dead::Blocks;
 use super::ledger::{Ledger, Part};
-use super::pending::Pending;
+use super::pending::{PageBuf, Pending};
 use super::shared::Shared;
 use super::usage::UsageTable;
 use super::{Attempt, Change, Dataset, Space, Synced, Usage};
 use crate::tree::{Applied, Edit, Tree, Value};
-use crate::{Key, Result};
+use crate::{Key, Ptr, Result};
 
 #[derive(Default)]
 pub(super) struct Stages {
@@ -87,6 +87,27 @@ impl LiveDataset {
         let mut freed = Vec::new();
         report_unreadable(&self.tree.apply(edits, &mut |_, _| {}, &mut freed)?);
         self.let_go(Part::Node, &freed)
+    }
+
+    /// Has the next commit store a page in full that is `content` as of `top`, unless it was changed since. False: it was, or there is
+    /// no room. The caller holds the gate's write side, and cuts before he lets go of it.
+    pub fn plain(&self, (object, page): (u64, u64), top: Ptr, content: PageBuf) -> Result<bool> {
+        let mut found = [None];
+        self.tree.pages(object, page, &mut found)?;
+        let mut stages = self.stages.write();
+        let same = found[0].is_some_and(|ptr| ptr.addr == top.addr);
+        if !same || stages.accepting.pages.contains_key(&(object, page)) {
+            return Ok(false);
+        }
+        let claim = content.len() as u64;
+        if !self.shared.reserve(claim, 0) {
+            return Ok(false);
+        }
+        self.shared.dirty_bytes.fetch_add(claim, Ordering::Relaxed);
+        stages.accepting.claimed_bytes += claim;
+        stages.accepting.write(object, page, content);
+        stages.accepting.plain.insert((object, page));
+        Ok(true)
     }
 
     /// Begins a commit: what was accepted becomes what is being committed. The caller holds the gate's write side, and resets

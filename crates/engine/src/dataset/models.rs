@@ -14,7 +14,7 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
 use super::live::LiveDataset;
-use super::shared::Shared;
+use super::shared::{PrimaryCache, Shared};
 use crate::limits::{MODELS_MAX, RECORD_BYTES_MAX};
 use crate::record::{Codec, ModelId, Models, codec_of, decode_metadata};
 use crate::tree::{Edit, Value};
@@ -236,14 +236,46 @@ impl Models for Shared {
         self.models.loaded.insert(id, InMemory::new(Arc::clone(&model)));
         Ok(model)
     }
+
+    fn base(&self, addr: Addr) -> Result<Arc<[u8]>> {
+        if let Some(record) = self.cache.get(addr) {
+            return Ok(record);
+        }
+        let record: Arc<[u8]> = self.read_record(addr)?.into();
+        if self.primary_cache() == PrimaryCache::All {
+            self.cache.insert(addr, Arc::clone(&record));
+        }
+        Ok(record)
+    }
 }
 
-/// The models that are in memory, for readers that must not wait: [`Error::Busy`] for others.
-pub(super) struct Loaded<'a>(pub(super) &'a ModelTable);
+/// The models and records that are in memory, for readers that must not wait: [`Error::Busy`] for others.
+pub(super) struct Loaded<'a>(pub(super) &'a Shared);
 
 impl Models for Loaded<'_> {
     fn model(&self, id: ModelId) -> Result<Arc<Model>> {
-        self.0.in_memory(id).ok_or_else(|| Error::Busy(format!("model {id} is not in memory")))
+        let found = self.0.models.in_memory(id);
+        found.ok_or_else(|| Error::Busy(format!("model {id} is not in memory")))
+    }
+
+    fn base(&self, addr: Addr) -> Result<Arc<[u8]>> {
+        self.0.cache.get(addr).ok_or_else(|| Error::Busy(format!("record {addr} is not in memory")))
+    }
+}
+
+/// As [`Shared`], with records at hand that were fetched beforehand.
+pub(super) struct Fetched<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) bases: HashMap<Addr, Arc<[u8]>>,
+}
+
+impl Models for Fetched<'_> {
+    fn model(&self, id: ModelId) -> Result<Arc<Model>> {
+        self.shared.model(id)
+    }
+
+    fn base(&self, addr: Addr) -> Result<Arc<[u8]>> {
+        self.bases.get(&addr).map_or_else(|| self.shared.base(addr), |record| Ok(Arc::clone(record)))
     }
 }
 

@@ -67,17 +67,20 @@ impl PageFetch {
     fn deliver(&self, out: &mut [u8]) -> Result<bool> {
         let Ok(record) = self.record.record() else { return Ok(false) };
         let addr = self.record.addr();
-        let models = Loaded(&self.shared.models);
-        match decode_part(self.page_bytes, &models, (addr, record), self.within, out, |_| {}) {
+        let models = Loaded(&self.shared);
+        let decoded = decode_part(self.page_bytes, &models, (addr, record), self.within, out, |_| {});
+        // Whoever goes the other way finds it there.
+        if matches!(decoded, Ok(()) | Err(Error::Busy(_))) && self.shared.primary_cache() == PrimaryCache::All
+        {
+            self.shared.cache.insert(addr, record.into());
+        }
+        match decoded {
             Ok(()) => {}
-            // The other way may wait for the model.
+            // The other way may wait for the model, or the bases.
             Err(Error::Busy(_)) => return Ok(false),
             Err(error) => return Err(error),
         }
         count(&self.shared.counters.read_bytes, out.len() as u64);
-        if self.shared.primary_cache() == PrimaryCache::All {
-            self.shared.cache.insert(addr, record.into());
-        }
         Ok(true)
     }
 }
@@ -106,7 +109,7 @@ impl LiveDataset {
                 Ok(true) => {}
                 Ok(false) if page_bytes > FETCH_BYTES_MAX => return Ok(Attempt::Wait),
                 Ok(false) => return Ok(self.fetch_later(ptr.addr, page_bytes, within)),
-                // The model of the record is not in memory.
+                // The model of the record, or a base, is not in memory.
                 Err(Error::Busy(_)) => return Ok(Attempt::Wait),
                 Err(error) => return Err(error),
             }
@@ -146,7 +149,7 @@ impl LiveDataset {
             return Ok(true);
         }
         let Some(record) = cache.get(addr) else { return Ok(false) };
-        let models = Loaded(&self.shared.models);
+        let models = Loaded(&self.shared);
         decode_part(page_bytes, &models, (addr, &record), within, buf, |page| cache.offer_page(addr, page))?;
         Ok(true)
     }

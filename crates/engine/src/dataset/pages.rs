@@ -1,16 +1,39 @@
 //! The page map: which record each page is, and who refers to it.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::ledger::Part;
 use super::live::{LiveDataset, report_unreadable};
 use super::pending::PageOp;
-use super::redo::PageRun;
+use super::redo::{Bases, PageRun};
 use super::shared::count;
 use super::usage::UsageDelta;
+use crate::limits::BASES_MAX;
 use crate::tree::{Edit, Value};
-use crate::{Error, Key, Ptr, Result};
+use crate::{Addr, Error, Key, Ptr, Result};
+
+/// Entries of the tree that are looked up at a time.
+const LOOKUP_ENTRIES: usize = 1024;
+
+/// What becomes of the bases of pages.
+#[derive(Default)]
+struct Chains {
+    edits: Vec<Edit>,
+    /// Bases that are named, and not what the pages had before.
+    added: Vec<Ptr>,
+    /// Records of pages that become bases of theirs: the tree refers to them as before.
+    moved: Vec<Addr>,
+}
+
+/// What edits put into a tree.
+struct Put<'a> {
+    pages: usize,
+    /// Records that were not there before, of pages and bases.
+    records: &'a [Ptr],
+    moved: &'a [Addr],
+}
 
 impl LiveDataset {
     fn wait_for_pages(&self, object: u64, from: u64, to: u64) {
@@ -35,59 +58,137 @@ impl LiveDataset {
 
     /// Removes pages from the tree and frees their records (runtime and replay).
     pub fn remove_pages(&self, object: u64, from: u64, to: u64) -> Result<()> {
-        let range = Edit::DeleteRange(Key::page(object, from), page_end(object, to));
-        self.replace_pages(object, None, &mut std::iter::once(range), 0, 0)
+        let pages = Edit::DeleteRange(Key::page(object, from), page_end(object, to));
+        let bases = Edit::DeleteRange(Key::base(object, from, 0), Key::base(object, to, 0));
+        self.replace_pages(object, None, vec![pages, bases], &[])
     }
 
-    /// Points consecutive pages to records and frees what they held before (runtime and replay).
+    /// Points consecutive pages to records and frees what they held before, but for what the new records are based on (runtime and replay).
     pub fn put_pages(&self, run: &PageRun) -> Result<()> {
+        let before =
+            self.bases_between(run.object, run.first, run.first.saturating_add(run.ptrs.len() as u64))?;
+        let Chains { edits: bases, added, moved } = self.chains(run, &before)?;
+        let mut born: Vec<Ptr> = run.ptrs.iter().flatten().copied().collect();
+        born.extend(added);
         if run.shared {
-            self.add_references(&run.ptrs)?;
+            self.add_references(&born)?;
         } else {
-            self.ledger.lock().born(Part::Page, run.ptrs.iter().flatten());
+            self.ledger.lock().born(Part::Page, born.iter());
         }
-        let (mut pages, mut stored) = (0, 0);
-        for ptr in run.ptrs.iter().flatten() {
-            pages += 1;
-            stored += i64::from(ptr.len_bytes);
-        }
-        let mut edits = (run.first..).zip(&run.ptrs).map(|(page, ptr)| {
+        let pages = (run.first..).zip(&run.ptrs).map(|(page, ptr)| {
             let key = Key::page(run.object, page);
             ptr.map_or(Edit::Delete(key), |ptr| Edit::Put(key, Value::Page(ptr)))
         });
+        let edits = pages.chain(bases).collect();
         // Holes shared from an object without pages say nothing of the target's recordsize.
         let record_size = (run.record_size > 0).then_some(run.record_size);
-        self.replace_pages(run.object, record_size, &mut edits, pages, stored)
+        let put = Put { pages: run.ptrs.iter().flatten().count(), records: &born, moved: &moved };
+        self.replace_pages(run.object, record_size, edits, &[put])
     }
 
+    /// The bases of an object's pages, by page, from `first` up to `end`.
+    pub fn bases_between(&self, object: u64, first: u64, end: u64) -> Result<BTreeMap<u64, Vec<Ptr>>> {
+        let mut found: BTreeMap<u64, Vec<Ptr>> = BTreeMap::new();
+        let (mut from, to) = (Key::base(object, first, 0), Key::base(object, end, 0));
+        while from < to {
+            let entries = self.tree.range(&from, &to, LOOKUP_ENTRIES)?;
+            for (key, value) in &entries {
+                if let Value::Page(ptr) = value {
+                    found.entry(key.offset / BASES_MAX as u64).or_default().push(*ptr);
+                }
+            }
+            let last = entries.last().filter(|_| entries.len() == LOOKUP_ENTRIES);
+            let Some((last, _)) = last else { break };
+            from = Key { offset: last.offset.saturating_add(1), ..*last };
+        }
+        Ok(found)
+    }
+
+    /// What `run` makes of the bases of its pages, which were `before`.
+    fn chains(&self, run: &PageRun, before: &BTreeMap<u64, Vec<Ptr>>) -> Result<Chains> {
+        let mut chains = Chains::default();
+        let none = Vec::new();
+        let mut tops = Vec::new();
+        if matches!(run.bases, Bases::Kept(_)) {
+            tops = vec![None; run.ptrs.len()];
+            self.tree.pages(run.object, run.first, &mut tops)?;
+        }
+        for (at, page) in (run.first..).take(run.ptrs.len()).enumerate() {
+            let was = before.get(&page).unwrap_or(&none);
+            let key = |place: usize| Key::base(run.object, page, place);
+            match &run.bases {
+                Bases::Kept(kept) if kept.get(at).is_some_and(|kept| usize::from(*kept) > was.len()) => {
+                    let top = tops.get(at).copied().flatten();
+                    let top =
+                        top.filter(|_| kept.get(at).is_some_and(|kept| usize::from(*kept) == was.len() + 1));
+                    let top = top.ok_or_else(|| {
+                        Error::corrupt("log", "a delta is based on more records than its page has")
+                    })?;
+                    chains.edits.push(Edit::Put(key(was.len()), Value::Page(top)));
+                    chains.moved.push(top.addr);
+                }
+                Bases::Kept(kept) => {
+                    let stay = kept.get(at).copied().map_or(0, usize::from);
+                    chains.edits.extend((stay..was.len()).map(|place| Edit::Delete(key(place))));
+                }
+                Bases::Shared(bases) => {
+                    let bases = bases.get(at).unwrap_or(&none);
+                    let put = bases.iter().enumerate();
+                    chains.edits.extend(put.map(|(place, base)| Edit::Put(key(place), Value::Page(*base))));
+                    chains.edits.extend((bases.len()..was.len()).map(|place| Edit::Delete(key(place))));
+                    chains.added.extend(bases);
+                }
+                Bases::None => {
+                    chains.edits.extend((0..was.len()).map(|place| Edit::Delete(key(place))));
+                }
+            }
+        }
+        Ok(chains)
+    }
+
+    /// Applies edits of pages and their bases, frees what they replace, and accounts for it.
     fn replace_pages(
         &self,
         object: u64,
         record_size: Option<u32>,
-        edits: &mut dyn Iterator<Item = Edit>,
-        mut pages: i64,
-        mut stored_bytes: i64,
+        edits: Vec<Edit>,
+        put: &[Put<'_>],
     ) -> Result<()> {
         let mut freed = Vec::new();
         let mut replaced = Vec::new();
+        let mut change = UsageDelta { record_size, ..UsageDelta::default() };
         let applied = self.tree.apply(
-            edits,
-            &mut |_, value| {
+            &mut edits.into_iter(),
+            &mut |key, value| {
                 if let Value::Page(ptr) = value {
+                    change.pages -= i64::from(key.kind == Key::PAGE);
                     replaced.push(ptr);
                 }
             },
             &mut freed,
         )?;
         report_unreadable(&applied);
-        for ptr in &replaced {
-            pages -= 1;
-            stored_bytes -= i64::from(ptr.len_bytes);
+        for put in put {
+            change.pages += put.pages as i64;
+            change.records += put.records.len() as i64;
+            change.stored_bytes += put.records.iter().map(|ptr| i64::from(ptr.len_bytes)).sum::<i64>();
+            let mut moved: HashMap<Addr, usize> = HashMap::new();
+            put.moved.iter().for_each(|addr| *moved.entry(*addr).or_default() += 1);
+            // One reference each: another page may have let go of the same record.
+            replaced.retain(|ptr| match moved.get_mut(&ptr.addr) {
+                Some(left) if *left > 0 => {
+                    *left -= 1;
+                    false
+                }
+                _ => true,
+            });
         }
+        change.records -= replaced.len() as i64;
+        change.stored_bytes -= replaced.iter().map(|ptr| i64::from(ptr.len_bytes)).sum::<i64>();
         self.let_go(Part::Node, &freed)?;
         self.release_records(replaced)?;
-        if pages != 0 || stored_bytes != 0 || record_size.is_some() {
-            self.usage.lock().apply(&self.tree, object, UsageDelta { pages, stored_bytes, record_size })?;
+        if change.pages != 0 || change.records != 0 || change.stored_bytes != 0 || record_size.is_some() {
+            self.usage.lock().apply(&self.tree, object, change)?;
         }
         Ok(())
     }
@@ -146,7 +247,7 @@ impl LiveDataset {
         self.usage.lock().apply(
             &self.tree,
             object,
-            UsageDelta { pages: 0, stored_bytes: -saved, record_size: None },
+            UsageDelta { stored_bytes: -saved, ..UsageDelta::default() },
         )
     }
 
@@ -158,10 +259,10 @@ impl LiveDataset {
         self.references(&shared_key(*ptr))
     }
 
-    fn add_references(&self, ptrs: &[Option<Ptr>]) -> Result<()> {
+    fn add_references(&self, ptrs: &[Ptr]) -> Result<()> {
         let _serial = self.sharing.lock();
         self.shared_records.fetch_max(1, Ordering::Relaxed);
-        for ptr in ptrs.iter().flatten() {
+        for ptr in ptrs {
             let key = shared_key(*ptr);
             let references = self.references(&key)? + 1;
             self.edit(&mut std::iter::once(Edit::Put(key, references_value(references))))?;
@@ -196,7 +297,17 @@ impl LiveDataset {
         }
         let stored_size = self.usage.lock().record_size(&self.tree, from.0)?;
         let record_size = written.first().map_or(stored_size, |(_, buf)| buf.len() as u32);
-        let run = PageRun { dataset: self.id, object: to.0, record_size, first: to.1, shared: true, ptrs };
+        let bases = self.bases_between(from.0, from.1, from.1 + count_pages)?;
+        let bases = if bases.is_empty() {
+            Bases::None
+        } else {
+            let of_page = |(at, ptr): (u64, &Option<Ptr>)| {
+                ptr.and_then(|_| bases.get(&(from.1 + at)).cloned()).unwrap_or_default()
+            };
+            Bases::Shared((0..).zip(&ptrs).map(of_page).collect())
+        };
+        let run =
+            PageRun { dataset: self.id, object: to.0, record_size, first: to.1, shared: true, ptrs, bases };
         self.put_pages(&run)?;
         let mut stages = self.stages.write();
         let before = stages.accepting.page_bytes;
@@ -219,7 +330,7 @@ fn page_end(object: u64, to: u64) -> Key {
     if to == u64::MAX { Key::new(object, Key::PAGE + 1, 0) } else { Key::page(object, to) }
 }
 
-/// The entry, if it is the file system's and not the engine's.
+/// Where the number of references to a shared record is kept.
 fn shared_key(ptr: Ptr) -> Key {
     Key::new(0, Key::SHARED, ptr.addr.raw())
 }

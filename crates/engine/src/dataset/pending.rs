@@ -1,10 +1,10 @@
 //! Changes that were accepted and are not yet in the log.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::Key;
-use crate::dataset::redo::{PageRun, REDO_FIXED_BYTES, REDO_PTR_BYTES, Redo};
+use crate::dataset::redo::{Bases, PageRun, REDO_FIXED_BYTES, REDO_PTR_BYTES, Redo};
 
 /// A page as an application wrote it: exactly one recordsize long.
 pub type PageBuf = Arc<[u8]>;
@@ -16,6 +16,8 @@ pub struct Pending {
     pub pages: HashMap<(u64, u64), PageBuf>,
     /// Values; `None` deletes.
     pub values: HashMap<Key, Option<Vec<u8>>>,
+    /// Of these, pages that are stored in full although they are what they were: deltas are folded.
+    pub plain: HashSet<(u64, u64)>,
     /// Punches and shares, in order. They precede all of `pages`.
     pub page_ops: Vec<PageOp>,
     /// Space reserved for all of it, in bytes.
@@ -87,7 +89,10 @@ impl Pending {
     pub fn page_op(&mut self, op: PageOp) {
         self.redo_bytes += REDO_FIXED_BYTES;
         if let PageOp::Share(run) = &op {
-            self.redo_bytes += run.ptrs.len() * REDO_PTR_BYTES;
+            self.redo_bytes += run.ptrs.len() * (REDO_PTR_BYTES + 1);
+            if let Bases::Shared(bases) = &run.bases {
+                self.redo_bytes += bases.iter().map(|of_page| of_page.len() * REDO_PTR_BYTES).sum::<usize>();
+            }
         }
         self.page_ops.push(op);
     }

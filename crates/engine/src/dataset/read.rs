@@ -4,17 +4,18 @@
 //! decoded. A record that fails its checksum is looked up once more: it may have been freed, and its place used
 //! anew, between look-up and read.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::live::LiveDataset;
-use super::models::Loaded;
+use super::models::{Fetched, Loaded};
 use super::one::Attempt;
 use super::part::{copy_part, decode_part};
 use super::pending::PageBuf;
 use super::shared::{PrimaryCache, count};
 use crate::limits::{RECORDSIZE_MAX, RECORDSIZE_MIN};
-use crate::record::Models;
+use crate::record::{Models, bases_of};
 use crate::{Addr, Error, Ptr, Result};
 
 /// How often a read is planned anew when records disappear under it.
@@ -84,7 +85,7 @@ impl LiveDataset {
         if parts.iter().any(|part| matches!(part.source, Source::Fetch(_))) {
             return Ok(Attempt::Wait);
         }
-        let models = Loaded(&self.shared.models);
+        let models = Loaded(&self.shared);
         match parts.into_iter().try_for_each(|mut part| fill_part(record_size, &models, &mut part)) {
             Ok(()) => {}
             Err(Error::Busy(_)) => return Ok(Attempt::Wait),
@@ -191,16 +192,60 @@ impl LiveDataset {
         }
         let cache = &self.shared.cache;
         let keep = self.shared.primary_cache() == PrimaryCache::All;
+        // Deltas whose bases have to be read too, which is done for all of them at once.
+        let mut waiting: Vec<(usize, Addr, Arc<[u8]>)> = Vec::new();
+        let mut missing: Vec<Addr> = Vec::new();
         self.shared.segments.read(&self.shared.devices, &addrs, &mut |at, record| {
-            let part = wanted.get(at).and_then(|position| parts.get_mut(*position));
-            let (Some(addr), Some(part)) = (addrs.get(at), part) else { return Ok(()) };
+            let position = wanted.get(at).copied();
+            let part = position.and_then(|position| parts.get_mut(position));
+            let (Some(addr), Some(part), Some(position)) = (addrs.get(at), part, position) else {
+                return Ok(());
+            };
             match (keep, scan) {
                 (false, _) => {}
                 (true, false) => cache.insert(*addr, record.into()),
                 (true, true) => cache.insert_scanned(*addr, record),
             }
+            let before = missing.len();
+            missing.extend(bases_of(record)?.into_iter().filter(|base| !cache.has(*base)));
+            if missing.len() > before {
+                waiting.push((position, *addr, record.into()));
+                return Ok(());
+            }
             decode_part(record_size as usize, &*self.shared, (*addr, record), part.within, part.out, |_| {})
-        })
+        })?;
+        self.fill_deltas(record_size, parts, waiting, missing)
+    }
+
+    /// Fills the parts that are `waiting` for `missing` records.
+    fn fill_deltas(
+        &self,
+        record_size: u32,
+        parts: &mut [Part<'_>],
+        waiting: Vec<(usize, Addr, Arc<[u8]>)>,
+        mut missing: Vec<Addr>,
+    ) -> Result<()> {
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        missing.sort_unstable();
+        missing.dedup();
+        let mut models = Fetched { shared: &self.shared, bases: HashMap::with_capacity(missing.len()) };
+        let keep = self.shared.primary_cache() == PrimaryCache::All;
+        self.shared.segments.read(&self.shared.devices, &missing, &mut |at, record| {
+            let Some(addr) = missing.get(at) else { return Ok(()) };
+            let record: Arc<[u8]> = record.into();
+            if keep {
+                self.shared.cache.insert(*addr, Arc::clone(&record));
+            }
+            models.bases.insert(*addr, record);
+            Ok(())
+        })?;
+        for (position, addr, record) in waiting {
+            let Some(part) = parts.get_mut(position) else { continue };
+            decode_part(record_size as usize, &models, (addr, &record), part.within, part.out, |_| {})?;
+        }
+        Ok(())
     }
 }
 

@@ -18,11 +18,13 @@
 //! | 12 | rename | id, name |
 //! | 13 | property | id, 1 if it is set and 0 if it is cleared (1 byte), name, value if set |
 //! | 14 | hold | snapshot, when (0: released), tag |
+//! | 15 | deltas | as pages; behind each pointer how many of the page's records so far stay, as bases of the new one |
+//! | 16 | share deltas | as share; behind each pointer how many bases there are, and their pointers |
 //!
 //! Numbers are varints. A key is object, kind (1 byte), offset. A pointer is the stored length (0: the page is a
 //! hole) and, if not a hole, the raw address as a zigzag difference to the pointer before.
 
-use crate::limits::{RECORD_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::limits::{BASES_MAX, RECORD_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::wire::{Reader, put_bytes, put_signed, put_varint};
 use crate::{Addr, Key, Ptr, Result};
 
@@ -162,6 +164,20 @@ pub struct PageRun {
     pub shared: bool,
     /// The record of each page; `None` makes it a hole.
     pub ptrs: Vec<Option<Ptr>>,
+    /// What these records are based on.
+    pub bases: Bases,
+}
+
+/// What the records of a [`PageRun`] are based on.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub enum Bases {
+    /// Nothing: none is a delta.
+    #[default]
+    None,
+    /// How many of the records that each page had, bases first, are bases of its new one; of records that are not shared.
+    Kept(Vec<u8>),
+    /// The bases of each page, of records that are shared.
+    Shared(Vec<Vec<Ptr>>),
 }
 
 fn put_key(out: &mut Vec<u8>, key: &Key) {
@@ -201,27 +217,62 @@ impl Redo<'_> {
     }
 }
 
+/// A pointer after the raw address of the one before, which it returns its own for.
+fn put_ptr(out: &mut Vec<u8>, ptr: Ptr, previous: u64) -> u64 {
+    put_varint(out, ptr.len_bytes.into());
+    put_signed(out, ptr.addr.raw().wrapping_sub(previous) as i64);
+    ptr.addr.raw()
+}
+
+/// Reads a pointer; `None` is a hole.
+fn read_ptr(reader: &mut Reader<'_>, previous: &mut u64) -> Result<Option<Ptr>> {
+    let len_bytes = reader.varint_u32()?;
+    if len_bytes == 0 {
+        return Ok(None);
+    }
+    *previous = previous.wrapping_add(reader.signed()? as u64);
+    let addr = Addr::from_raw(*previous).filter(|_| len_bytes as usize <= RECORD_BYTES_MAX);
+    let addr = addr.ok_or_else(|| reader.bad("a page has an impossible pointer"))?;
+    Ok(Some(Ptr { addr, len_bytes }))
+}
+
 impl PageRun {
+    fn code(&self) -> u8 {
+        match (self.shared, &self.bases) {
+            (false, Bases::None) => 4,
+            (true, Bases::None) => 5,
+            (_, Bases::Kept(_)) => 15,
+            (_, Bases::Shared(_)) => 16,
+        }
+    }
+
     /// Appends the stored form.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.push(if self.shared { 5 } else { 4 });
+        out.push(self.code());
         for value in [self.dataset, self.object, self.record_size.into(), self.first, self.ptrs.len() as u64]
         {
             put_varint(out, value);
         }
         let mut previous = 0;
-        for ptr in &self.ptrs {
+        for (at, ptr) in self.ptrs.iter().enumerate() {
             let Some(ptr) = ptr else {
                 put_varint(out, 0);
                 continue;
             };
-            put_varint(out, ptr.len_bytes.into());
-            put_signed(out, ptr.addr.raw().wrapping_sub(previous) as i64);
-            previous = ptr.addr.raw();
+            previous = put_ptr(out, *ptr, previous);
+            match &self.bases {
+                Bases::None => {}
+                Bases::Kept(kept) => out.push(kept.get(at).copied().unwrap_or_default()),
+                Bases::Shared(bases) => {
+                    let bases = bases.get(at).map(Vec::as_slice).unwrap_or_default();
+                    out.push(bases.len() as u8);
+                    bases.iter().for_each(|base| previous = put_ptr(out, *base, previous));
+                }
+            }
         }
     }
 
-    fn decode(shared: bool, reader: &mut Reader<'_>) -> Result<Self> {
+    fn decode(code: u8, reader: &mut Reader<'_>) -> Result<Self> {
         let (dataset, object, record_size) = (reader.varint()?, reader.varint()?, reader.varint_u32()?);
         let (first, count) = (reader.varint()?, reader.varint()?);
         // A pointer takes at least one byte.
@@ -229,19 +280,32 @@ impl PageRun {
             return Err(reader.bad("a run of pages is out of range"));
         }
         let mut ptrs = Vec::with_capacity(count as usize);
+        let (mut kept, mut named) = (Vec::new(), Vec::new());
         let mut previous = 0_u64;
         for _ in 0..count {
-            let len_bytes = reader.varint_u32()?;
-            if len_bytes == 0 {
-                ptrs.push(None);
-                continue;
+            let ptr = read_ptr(reader, &mut previous)?;
+            ptrs.push(ptr);
+            let bases = if code >= 15 && ptr.is_some() { reader.u8()? } else { 0 };
+            if usize::from(bases) > BASES_MAX {
+                return Err(reader.bad("a page has too many bases"));
             }
-            previous = previous.wrapping_add(reader.signed()? as u64);
-            let addr = Addr::from_raw(previous).filter(|_| len_bytes as usize <= RECORD_BYTES_MAX);
-            let addr = addr.ok_or_else(|| reader.bad("a page has an impossible pointer"))?;
-            ptrs.push(Some(Ptr { addr, len_bytes }));
+            if code == 15 {
+                kept.push(bases);
+            } else if code == 16 {
+                let mut of_page = Vec::with_capacity(bases.into());
+                for _ in 0..bases {
+                    let base = read_ptr(reader, &mut previous)?;
+                    of_page.push(base.ok_or_else(|| reader.bad("a base is a hole"))?);
+                }
+                named.push(of_page);
+            }
         }
-        Ok(Self { dataset, object, record_size, first, shared, ptrs })
+        let bases = match code {
+            15 => Bases::Kept(kept),
+            16 => Bases::Shared(named),
+            _ => Bases::None,
+        };
+        Ok(Self { dataset, object, record_size, first, shared: matches!(code, 5 | 16), ptrs, bases })
     }
 }
 
@@ -258,7 +322,7 @@ pub fn for_each(ops: &[u8], visit: &mut dyn FnMut(Redo<'_>) -> Result<()>) -> Re
                 from: reader.varint()?,
                 to: reader.varint()?,
             },
-            code @ (4 | 5) => Redo::Pages(PageRun::decode(code == 5, &mut reader)?),
+            code @ (4 | 5 | 15 | 16) => Redo::Pages(PageRun::decode(code, &mut reader)?),
             code => Redo::Deed(Deed::decode(code, &mut reader)?),
         };
         visit(redo)?;

@@ -57,8 +57,12 @@ pub struct Counters {
     pub read_bytes: AtomicU64,
     /// Stored bytes of pages in the log.
     pub data_bytes: AtomicU64,
-    /// Stored bytes of tree nodes, table pages and roots.
+    /// Stored bytes of tree nodes.
     pub tree_bytes: AtomicU64,
+    /// Stored bytes of what else a checkpoint writes: pages of the segment table, catalogue, root, superblocks.
+    pub checkpoint_bytes: AtomicU64,
+    /// Stored bytes of models.
+    pub model_bytes: AtomicU64,
     /// Headers, directories, operations and padding of the log.
     pub framing_bytes: AtomicU64,
     /// Bytes written by folding.
@@ -77,6 +81,10 @@ pub struct Counters {
     pub pages_modelled: AtomicU64,
     /// Bytes of their records.
     pub modelled_bytes: AtomicU64,
+    /// Pages stored as deltas, which `pages_stored` counts too.
+    pub pages_delta: AtomicU64,
+    /// Bytes of their records, which `data_bytes` counts too.
+    pub delta_bytes: AtomicU64,
 }
 
 /// Adds to a counter.

@@ -45,6 +45,8 @@ impl Entry {
 pub(super) struct UsageDelta {
     /// Pages more (or fewer).
     pub(super) pages: i64,
+    /// Records more (or fewer): a page has one, and those it is based on.
+    pub(super) records: i64,
     /// Stored bytes more (or fewer), without overhead.
     pub(super) stored_bytes: i64,
     /// The object's recordsize where known.
@@ -83,7 +85,7 @@ impl UsageTable {
         if let Some(record_size) = delta.record_size {
             entry.size_bytes = record_size.into();
         }
-        let stored = delta.stored_bytes + delta.pages * RECORD_OVERHEAD_BYTES as i64;
+        let stored = delta.stored_bytes + delta.records * RECORD_OVERHEAD_BYTES as i64;
         let logical = delta.pages * entry.size_bytes as i64;
         entry.pages = entry.pages.saturating_add_signed(delta.pages);
         entry.stored_bytes = entry.stored_bytes.saturating_add_signed(stored);

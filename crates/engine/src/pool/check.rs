@@ -7,8 +7,8 @@ use super::catalogue::{Catalogue, Dying};
 use super::store::Nodes;
 use super::{OpenOptions, Pool};
 use crate::dataset::{Blocks, LiveDataset, ModelEntry, Part, space_of};
-use crate::limits::RECORDSIZE_MAX;
-use crate::record::{Models, decode, decode_metadata, logical_len, model_of};
+use crate::limits::{BASES_MAX, RECORDSIZE_MAX};
+use crate::record::{Models, bases_of, decode, decode_metadata, is_delta, logical_len, model_of};
 use crate::segment::LiveMap;
 use crate::tree::{Value, Visit, reap};
 use crate::{Addr, Error, Key, Ptr, Result};
@@ -192,6 +192,7 @@ impl Pool {
     fn check_tree(&self, data: &LiveDataset, walk: &mut Walk, progress: &mut dyn FnMut(Progress)) -> Content {
         let mut content = Content::default();
         let mut again: Vec<Ptr> = Vec::new();
+        let mut bases: BTreeMap<(u64, u64), Vec<Addr>> = BTreeMap::new();
         let walked = data.tree.walk(&mut |visit| {
             match visit {
                 Visit::Node { ptr, .. } => {
@@ -205,8 +206,12 @@ impl Pool {
                     }
                 }
                 Visit::Damaged(_, error) => walk.report.error(error.to_string()),
-                Visit::Entry(_, Value::Page(ptr)) => {
-                    walk.report.pages += 1;
+                Visit::Entry(key, Value::Page(ptr)) => {
+                    walk.report.pages += u64::from(key.kind == Key::PAGE);
+                    if key.kind == Key::BASE {
+                        let page = key.offset / BASES_MAX as u64;
+                        bases.entry((key.object, page)).or_default().push(ptr.addr);
+                    }
                     if !content.pages.add(ptr.addr) {
                         again.push(ptr);
                         return Ok(());
@@ -234,7 +239,30 @@ impl Pool {
                 walk.report.error(format!("record {addr} is referred to twice and not counted as shared"));
             }
         }
+        for ((object, page), bases) in bases {
+            if let Err(error) = self.check_bases(data, object, page, &bases) {
+                walk.report.error(format!("page {page} of object {object}: {error}"));
+            }
+        }
         content
+    }
+
+    /// The tree has the bases that the delta of a page names (B1).
+    fn check_bases(&self, data: &LiveDataset, object: u64, page: u64, bases: &[Addr]) -> Result<()> {
+        let mut top = [None];
+        data.tree.pages(object, page, &mut top)?;
+        let [top] = top;
+        let top = top.ok_or_else(|| Error::corrupt("tree", "it has bases of a page that is a hole"))?;
+        let named = match self.shared.read_record(top.addr) {
+            Ok(record) => bases_of(&record)?,
+            // Told of where all records are read.
+            Err(Error::Corrupt { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        if named == bases {
+            return Ok(());
+        }
+        Err(Error::corrupt("tree", format!("it has bases {bases:?} of a record that names {named:?}")))
     }
 
     /// The pool's own tree.
@@ -422,8 +450,15 @@ impl Pool {
             if len > RECORDSIZE_MAX as usize {
                 return Err(Error::corrupt("record", "it is longer than the largest recordsize"));
             }
-            decode(record, &*self.shared, &mut vec![0; len])
+            // What a delta is based on may be longer than what it makes of it.
+            let room = if is_delta(record) { RECORDSIZE_MAX as usize } else { len };
+            decode(record, &*self.shared, &mut vec![0; room])
         });
+        for base in bases_of(record).unwrap_or_default() {
+            if !self.shared.segments.is_live(base) {
+                report.error(format!("record {addr} is based on {base}, which is accounted as dead"));
+            }
+        }
         if let Err(error) = decoded {
             report.error(format!("record {addr} cannot be decoded: {error}"));
         }

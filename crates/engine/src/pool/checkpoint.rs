@@ -18,6 +18,7 @@ use super::versions::Versions;
 use super::{Maintenance, Pool};
 use crate::dataset::Dataset;
 use crate::dataset::count;
+use crate::limits::BLOCK_BYTES;
 use crate::record::encode_metadata;
 use crate::segment::{Located, TableSnapshot};
 use crate::space::Chunk;
@@ -168,6 +169,9 @@ impl Pool {
             flushed: self.flushes.flushed_txg(),
         };
         write_superblock(&self.shared.devices, &self.labels, &superblock)?;
+        // One in each ring.
+        let superblocks = 2 * self.shared.devices.len();
+        count(&self.shared.counters.checkpoint_bytes, (superblocks * BLOCK_BYTES) as u64);
         self.log.lock().writer.attested(superblock.flushed);
         self.durable.fetch_max(accepted, Ordering::AcqRel);
         Ok(())

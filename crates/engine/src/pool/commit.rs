@@ -5,12 +5,13 @@ use std::sync::atomic::Ordering;
 
 use rayon::prelude::*;
 
+use super::deltas::{Before, Coded};
 use super::models::Current;
 use super::{Log, Pool};
 use crate::dataset::pending::{PageBuf, Pending};
-use crate::dataset::redo::PageRun;
+use crate::dataset::redo::{Bases, PageRun};
 use crate::dataset::{LiveDataset, PrimaryCache, count};
-use crate::record::{Compression, Encoded, Encoder, ModelId, model_of};
+use crate::record::{Compression, Encoded, Encoder, ModelId, is_delta, model_of};
 use crate::txg::{Rec, RecordKind};
 use crate::{Ptr, Result};
 
@@ -27,6 +28,8 @@ struct EncodedPages<'a> {
     dataset: u64,
     pages: Vec<((u64, u64), &'a PageBuf)>,
     stored: Vec<bool>,
+    /// How many of the page's records so far are bases of the new one.
+    kept: Vec<u8>,
 }
 
 impl Pool {
@@ -80,28 +83,58 @@ impl Pool {
     }
 
     /// Encodes the pages of a dataset; their records are added to `records`.
-    fn encode<'a>(&self, dataset: u64, pending: &'a Pending, records: &mut Vec<Rec>) -> EncodedPages<'a> {
+    fn encode<'a>(
+        &self,
+        dataset: &LiveDataset,
+        pending: &'a Pending,
+        records: &mut Vec<Rec>,
+    ) -> Result<EncodedPages<'a>> {
         let mut pages: Vec<((u64, u64), &PageBuf)> =
             pending.pages.iter().map(|(key, buf)| (*key, buf)).collect();
         pages.sort_unstable_by_key(|(key, _)| *key);
         let compression = *self.shared.compression.read();
-        let models = self.current_models(dataset, &pages, compression);
-        let encoded = encode_pages(&pages, compression, &models);
-        self.watch_pages(dataset, &pages, &encoded, compression);
-        let stored: Vec<bool> = encoded.iter().map(Option::is_some).collect();
-        records.extend(encoded.into_iter().flatten().map(|(bytes, model)| Rec {
+        let models = self.current_models(dataset.id, &pages, compression);
+        let befores = self.befores(dataset, &pages, &pending.plain)?;
+        let coded = self.encode_pages(&pages, &befores, compression, &models);
+        self.note_deltas(dataset.id, &pages, &befores, &coded);
+        self.watch_pages(dataset.id, &pages, &coded, compression);
+        let kept = coded.iter().map(|coded| coded.kept).collect();
+        let stored: Vec<bool> = coded.iter().map(|coded| coded.stored.is_some()).collect();
+        records.extend(coded.into_iter().filter_map(|coded| coded.stored).map(|(bytes, model)| Rec {
             kind: RecordKind::Page,
             model,
             bytes,
         }));
-        EncodedPages { dataset, pages, stored }
+        Ok(EncodedPages { dataset: dataset.id, pages, stored, kept })
+    }
+
+    /// What each page is stored as, in order.
+    fn encode_pages(
+        &self,
+        pages: &[((u64, u64), &PageBuf)],
+        befores: &[Option<Before>],
+        compression: Compression,
+        models: &Current,
+    ) -> Vec<Coded> {
+        let squeeze = Self::squeezes(compression);
+        let one = |(((object, _), page), before): (&((u64, u64), &PageBuf), &Option<Before>)| {
+            let full = || encode_page(*object, page, compression, models);
+            match before {
+                Some(before) => before.encode(&self.shared, page, squeeze, full),
+                None => Coded::full(full()),
+            }
+        };
+        if pages.len() < PARALLEL_PAGES {
+            return pages.iter().zip(befores).map(one).collect();
+        }
+        pages.par_iter().zip(befores).with_min_len(8).map(one).collect()
     }
 
     /// Returns whether all of the log is on stable storage already.
     fn write(&self, log: &mut Log, cut: &Cut, alone: bool) -> Result<bool> {
         let mut records = Vec::new();
-        let parts: Vec<EncodedPages<'_>> =
-            cut.iter().map(|(dataset, pending)| self.encode(dataset.id, pending, &mut records)).collect();
+        let parts = cut.iter().map(|(dataset, pending)| self.encode(dataset, pending, &mut records));
+        let parts = parts.collect::<Result<Vec<EncodedPages<'_>>>>()?;
         let mut runs = Vec::new();
         let appended = log.writer.append(
             0,
@@ -127,6 +160,9 @@ impl Pool {
         count(&counters.data_bytes, appended.written_bytes - appended.framing_bytes);
         count(&counters.pages_stored, records.len() as u64);
         count(&counters.pages_zero, (pages - records.len()) as u64);
+        let deltas = || records.iter().filter(|record| is_delta(&record.bytes));
+        count(&counters.pages_delta, deltas().count() as u64);
+        count(&counters.delta_bytes, deltas().map(|record| record.bytes.len() as u64).sum());
         let modelled = || records.iter().filter(|record| record.model.is_some());
         count(&counters.pages_modelled, modelled().count() as u64);
         count(&counters.modelled_bytes, modelled().map(|record| record.bytes.len() as u64).sum());
@@ -156,7 +192,11 @@ impl Pool {
         let appended = log.writer.append(checkpoint, &records, 0, |_| Vec::new(), false);
         let appended = appended.inspect_err(|error| self.shared.fail(error))?;
         log.window_bytes += appended.written_bytes;
-        count(&self.shared.counters.tree_bytes, appended.written_bytes);
+        let counters = &self.shared.counters;
+        let of_kind =
+            if kind == RecordKind::Node { &counters.tree_bytes } else { &counters.checkpoint_bytes };
+        count(of_kind, appended.written_bytes - appended.framing_bytes);
+        count(&counters.framing_bytes, appended.framing_bytes);
         Ok(appended.ptrs)
     }
 
@@ -187,19 +227,10 @@ pub(super) fn encode_page(object: u64, page: &[u8], compression: Compression, mo
     }
 }
 
-/// The record of each page, in order; `None` for pages of zeros.
-fn encode_pages(pages: &[((u64, u64), &PageBuf)], compression: Compression, models: &Current) -> Vec<Stored> {
-    let one = |((object, _), page): &((u64, u64), &PageBuf)| encode_page(*object, page, compression, models);
-    if pages.len() < PARALLEL_PAGES {
-        return pages.iter().map(one).collect();
-    }
-    pages.par_iter().with_min_len(8).map(one).collect()
-}
-
 /// Runs of consecutive pages with their records; `ptrs` gives those of the pages that have one.
 fn page_runs(part: &EncodedPages<'_>, ptrs: &mut impl Iterator<Item = Ptr>) -> Vec<PageRun> {
     let mut runs: Vec<PageRun> = Vec::new();
-    for (((object, page), buf), stored) in part.pages.iter().zip(&part.stored) {
+    for ((((object, page), buf), stored), kept) in part.pages.iter().zip(&part.stored).zip(&part.kept) {
         let ptr = if *stored { ptrs.next() } else { None };
         let record_size = buf.len() as u32;
         match runs.last_mut() {
@@ -213,8 +244,25 @@ fn page_runs(part: &EncodedPages<'_>, ptrs: &mut impl Iterator<Item = Ptr>) -> V
                 first: *page,
                 shared: false,
                 ptrs: vec![ptr],
+                bases: Bases::None,
             }),
+        }
+        if let Some(run) = runs.last_mut() {
+            note_kept(run, *kept);
         }
     }
     runs
+}
+
+/// Notes how many bases the last page of a run keeps.
+fn note_kept(run: &mut PageRun, kept: u8) {
+    match &mut run.bases {
+        Bases::Kept(all) => all.push(kept),
+        _ if kept > 0 => {
+            let mut all = vec![0; run.ptrs.len() - 1];
+            all.push(kept);
+            run.bases = Bases::Kept(all);
+        }
+        _ => {}
+    }
 }

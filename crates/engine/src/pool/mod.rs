@@ -13,6 +13,7 @@ mod checkpoint;
 mod commit;
 mod create;
 mod deeds;
+mod deltas;
 mod fold;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -60,6 +61,7 @@ pub use crate::txg::LogDamage;
 use crate::txg::{Flushes, LogWriter, Position};
 use crate::{Ptr, Result};
 use catalogue::Catalogue;
+use deltas::Attempts;
 use group::Turn;
 use models::Watch;
 use sizing::Sizing;
@@ -113,6 +115,8 @@ pub struct Pool {
     turn: Mutex<Turn>,
     /// What becomes of pages that models may code.
     watch: Mutex<Watch>,
+    /// How deltas came off.
+    attempts: Mutex<Attempts>,
     /// Signalled when somebody has written to the log.
     passed: Condvar,
     /// Signalled when somebody waits for a committing thread.

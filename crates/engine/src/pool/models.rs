@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use pagefold_codec::{Model, Options};
 
 use super::Pool;
-use super::commit::Stored;
+use super::deltas::Coded;
 use crate::dataset::pending::PageBuf;
 use crate::dataset::redo::{REDO_FIXED_BYTES, Redo};
 use crate::dataset::{Dataset, LiveDataset, ModelEntry, count};
@@ -164,15 +164,16 @@ impl Pool {
         &self,
         dataset: u64,
         pages: &[((u64, u64), &PageBuf)],
-        stored: &[Stored],
+        coded: &[Coded],
         compression: Compression,
     ) {
         if compression.model_level().is_none() {
             return;
         }
         let mut watch = self.watch.lock();
-        for (((object, _), page), stored) in pages.iter().zip(stored) {
-            let Some((record, model)) = stored else { continue };
+        for (((object, _), page), coded) in pages.iter().zip(coded) {
+            // Deltas tell nothing of what models are worth.
+            let Some((record, model)) = coded.stored.as_ref().filter(|_| coded.kept == 0) else { continue };
             if model.is_some() || looks_like_database(page) {
                 watch.note((dataset, *object), model.is_some(), record.len());
             }
@@ -346,7 +347,9 @@ impl Pool {
         );
         let appended = appended.inspect_err(|error| self.shared.fail(error))?;
         log.window_bytes += appended.written_bytes;
-        count(&self.shared.counters.tree_bytes, appended.written_bytes);
+        let counters = &self.shared.counters;
+        count(&counters.model_bytes, appended.written_bytes - appended.framing_bytes);
+        count(&counters.framing_bytes, appended.framing_bytes);
         let Some(entry) = put else { return Ok(None) };
         let placed = self.own.put_model(id, entry, Arc::new(model));
         placed.inspect_err(|error| self.shared.fail(error))?;

@@ -15,7 +15,7 @@ use super::root::{Root, TablePage, append_list, decode_list};
 use super::sizing::Sizing;
 use super::store::Nodes;
 use super::{Log, Maintenance, Pool, ReplayReport as Report, Signal};
-use crate::dataset::redo::{Redo, for_each};
+use crate::dataset::redo::{Bases, Redo, for_each};
 use crate::dataset::{
     Blocks, Commit, Dataset, Ledger, LiveDataset, ModelEntry, ModelTable, PrimaryCache, Shared,
 };
@@ -381,6 +381,7 @@ impl Opening {
             flushes,
             turn: Mutex::default(),
             watch: Mutex::default(),
+            attempts: Mutex::default(),
             passed: Condvar::new(),
             work: Condvar::new(),
             tree_growth: 0.into(),
@@ -485,7 +486,11 @@ fn redo_all(
             Redo::Pages(mut run) => {
                 if run.shared {
                     // They may have been coded again, by a fold that a crash has undone. Pointers say no less than is stored.
-                    for ptr in run.ptrs.iter_mut().flatten() {
+                    let bases = match &mut run.bases {
+                        Bases::Shared(bases) => bases.as_mut_slice(),
+                        Bases::Kept(_) | Bases::None => &mut [],
+                    };
+                    for ptr in run.ptrs.iter_mut().flatten().chain(bases.iter_mut().flatten()) {
                         ptr.len_bytes = ptr.len_bytes.max(shared.stored_len(*ptr));
                     }
                 } else {

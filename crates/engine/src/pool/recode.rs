@@ -18,7 +18,7 @@ use super::models::Current;
 use super::{Maintenance, Pool};
 use crate::dataset::{Commit, Dataset, LiveDataset, count};
 use crate::limits::CHUNK_BYTES;
-use crate::record::{Compression, decode, model_of};
+use crate::record::{Compression, decode, is_delta, model_of};
 use crate::segment::{Move, Segment};
 use crate::{Addr, Error, Ptr, Result, segment};
 
@@ -155,7 +155,19 @@ impl Pool {
         }
         self.commit(false)?;
         let mut report = RecodeReport::default();
-        let targets = targets(&dataset, ranges, from, pages_max, &mut report)?;
+        let mut found = targets(&dataset, ranges, from, pages_max, &mut report)?;
+        let mut folded = 0;
+        for of_object in found.chunk_by(|a, b| a.object == b.object && a.page < b.page) {
+            if let (Some(first), Some(last)) = (of_object.first(), of_object.last()) {
+                let end = last.page.saturating_add(1);
+                folded += self.fold_deltas(&dataset, first.object, first.page, end)?;
+            }
+        }
+        if folded > 0 {
+            report = RecodeReport::default();
+            found = targets(&dataset, ranges, from, pages_max, &mut report)?;
+        }
+        let targets = found;
         report.pages = targets.len() as u64;
         report.logical_bytes = targets.iter().map(|target| u64::from(target.record_size)).sum();
         let mut plan = self.plan(&dataset, ranges, &targets)?;
@@ -219,6 +231,9 @@ impl Pool {
 
     /// The shorter record of a page, if there is one.
     fn shorter(&self, record: &[u8], target: &Target, plan: &Plan) -> Option<Vec<u8>> {
+        if is_delta(record) {
+            return None;
+        }
         let mut page = vec![0; target.record_size as usize];
         if let Err(error) = decode(record, &*self.shared, &mut page) {
             tracing::error!(%error, record = %target.ptr.addr, "a record that cannot be decoded is not coded again");
@@ -241,7 +256,7 @@ impl Pool {
             if log.writer.position().segment == *last {
                 let rolled = log.writer.roll();
                 match rolled {
-                    Ok(()) => {}
+                    Ok(bytes) => count(&self.shared.counters.framing_bytes, bytes),
                     // Then the last few MiB stay as they are.
                     Err(Error::NoSpace(_)) => return Ok(()),
                     Err(error) => {

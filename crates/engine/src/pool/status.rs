@@ -26,10 +26,14 @@ pub struct Totals {
     pub accepted_bytes: u64,
     /// Read by applications.
     pub read_bytes: u64,
-    /// Pages written to the log, compressed.
+    /// Pages written to the log, compressed; deltas included.
     pub data_bytes: u64,
-    /// Tree nodes, table pages and roots written.
+    /// Tree nodes written.
     pub tree_bytes: u64,
+    /// What else checkpoints wrote: pages of the segment table, catalogue, root, superblocks.
+    pub checkpoint_bytes: u64,
+    /// Models written.
+    pub model_bytes: u64,
     /// Headers, directories, operations and padding of the log.
     pub framing_bytes: u64,
     /// Written by folding.
@@ -48,12 +52,22 @@ pub struct Totals {
     pub pages_modelled: u64,
     /// Bytes of their records.
     pub modelled_bytes: u64,
+    /// Of the pages stored, those as deltas.
+    pub pages_delta: u64,
+    /// Bytes of their records.
+    pub delta_bytes: u64,
 }
 
 impl Totals {
+    /// All that was written to devices since the pool was opened, whatever for.
+    pub fn written_bytes(&self) -> u64 {
+        let log = self.data_bytes + self.tree_bytes + self.checkpoint_bytes + self.model_bytes;
+        log + self.framing_bytes + self.fold_bytes
+    }
+
     /// Bytes written to devices for bytes that applications wrote; 0 before the first write.
     pub fn write_amplification(&self) -> f64 {
-        let written = self.data_bytes + self.tree_bytes + self.framing_bytes + self.fold_bytes;
+        let written = self.written_bytes();
         if self.accepted_bytes == 0 { 0.0 } else { written as f64 / self.accepted_bytes as f64 }
     }
 }
@@ -125,6 +139,8 @@ impl Pool {
             read_bytes: get(&counters.read_bytes),
             data_bytes: get(&counters.data_bytes),
             tree_bytes: get(&counters.tree_bytes),
+            checkpoint_bytes: get(&counters.checkpoint_bytes),
+            model_bytes: get(&counters.model_bytes),
             framing_bytes: get(&counters.framing_bytes),
             fold_bytes: get(&counters.fold_bytes),
             commits: get(&counters.commits),
@@ -134,6 +150,8 @@ impl Pool {
             pages_zero: get(&counters.pages_zero),
             pages_modelled: get(&counters.pages_modelled),
             modelled_bytes: get(&counters.modelled_bytes),
+            pages_delta: get(&counters.pages_delta),
+            delta_bytes: get(&counters.delta_bytes),
         }
     }
 

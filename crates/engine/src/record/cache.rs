@@ -133,6 +133,18 @@ impl RecordCache {
         found
     }
 
+    /// Whether the record at `addr` is held; this is no use of it.
+    #[must_use]
+    pub fn has(&self, addr: Addr) -> bool {
+        self.records.peek(&addr).is_some()
+    }
+
+    /// The record at `addr`, if it is held, for what is no application's read: not counted as one.
+    #[must_use]
+    pub fn at_hand(&self, addr: Addr) -> Option<Arc<[u8]>> {
+        self.records.get(&addr)
+    }
+
     /// The decoded page of `page_bytes` whose record is at `addr`, if it is held. Absence is no miss: the record may be
     /// held.
     #[must_use]

@@ -25,12 +25,16 @@ pub enum Codec {
     PostgresBtree = 17,
     /// Index page of InnoDB, by a model.
     Innodb = 18,
+    /// Runs of bytes that differ from the page before.
+    DeltaRuns = 128,
+    /// Zstandard frame with the page before as its prefix.
+    DeltaZstd = 129,
 }
 
 /// Why a codec gave nothing.
 pub(super) type Refusal = &'static str;
 
-const NEEDS_MODEL: Refusal = "it needs a model";
+const NEEDS_MORE: Refusal = "it needs more than the record";
 
 thread_local! {
     static ZSTD_ENCODER: RefCell<Option<ZstdEncoder>> = const { RefCell::new(None) };
@@ -51,6 +55,8 @@ impl Codec {
             16 => Some(Self::PostgresHeap),
             17 => Some(Self::PostgresBtree),
             18 => Some(Self::Innodb),
+            128 => Some(Self::DeltaRuns),
+            129 => Some(Self::DeltaZstd),
             _ => None,
         }
     }
@@ -61,15 +67,25 @@ impl Codec {
         self as u8
     }
 
-    /// Whether its records name a model. The methods below are for the others.
+    /// Whether its records name a model. The methods below are for those that need nothing but themselves.
     pub(super) const fn has_model(self) -> bool {
         matches!(self, Self::PostgresHeap | Self::PostgresBtree | Self::Innodb)
+    }
+
+    /// Whether its records are deltas, which name their bases.
+    pub(super) const fn has_bases(self) -> bool {
+        matches!(self, Self::DeltaRuns | Self::DeltaZstd)
     }
 
     /// The most that [`Codec::compress`] makes of `len_bytes`.
     pub(super) fn bound(self, len_bytes: usize) -> usize {
         match self {
-            Self::Raw | Self::PostgresHeap | Self::PostgresBtree | Self::Innodb => len_bytes,
+            Self::Raw
+            | Self::PostgresHeap
+            | Self::PostgresBtree
+            | Self::Innodb
+            | Self::DeltaRuns
+            | Self::DeltaZstd => len_bytes,
             // LZ4_COMPRESSBOUND.
             Self::Lz4 => len_bytes + len_bytes / 255 + 16,
             Self::Zstd => zstd_safe::compress_bound(len_bytes),
@@ -95,7 +111,9 @@ impl Codec {
                 };
                 encoder.compress(level, src, dst)
             }),
-            Self::PostgresHeap | Self::PostgresBtree | Self::Innodb => Err(NEEDS_MODEL),
+            Self::PostgresHeap | Self::PostgresBtree | Self::Innodb | Self::DeltaRuns | Self::DeltaZstd => {
+                Err(NEEDS_MORE)
+            }
             Self::Deflate => DEFLATE_ENCODER.with_borrow_mut(|slot| {
                 let compressor = match slot {
                     Some((l, compressor)) if *l == level => compressor,
@@ -130,7 +148,9 @@ impl Codec {
                 };
                 decoder.decompress(out, payload).map_err(zstd_safe::get_error_name)
             }),
-            Self::PostgresHeap | Self::PostgresBtree | Self::Innodb => Err(NEEDS_MODEL),
+            Self::PostgresHeap | Self::PostgresBtree | Self::Innodb | Self::DeltaRuns | Self::DeltaZstd => {
+                Err(NEEDS_MORE)
+            }
             Self::Deflate => DEFLATE_DECODER.with_borrow_mut(|decoder| {
                 decoder.deflate_decompress(payload, out).map_err(|_| "not a DEFLATE stream of its length")
             }),

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use pagefold_codec::Model;
 
 use super::codec::Refusal;
-use super::{Codec, Compression, ModelId, Models, models};
+use super::{Codec, Compression, ModelId, Models, delta, models};
 use crate::limits::RECORDSIZE_MAX;
 use crate::{Error, Result};
 
@@ -159,7 +159,7 @@ pub(super) fn append_header(codec: Codec, logical_bytes: usize, out: &mut Vec<u8
     out.push(rest as u8);
 }
 
-fn without_trailing_zeros(page: &[u8]) -> &[u8] {
+pub(super) fn without_trailing_zeros(page: &[u8]) -> &[u8] {
     const STEP: usize = 64;
     let mut end = page.len();
     while end >= STEP && page[end - STEP..end].iter().fold(0, |all, byte| all | byte) == 0 {
@@ -172,7 +172,7 @@ fn without_trailing_zeros(page: &[u8]) -> &[u8] {
 /// A record's header, checked: `logical_bytes` is in 1..=[`RECORDSIZE_MAX`].
 pub(super) struct Header {
     pub(super) codec: u8,
-    logical_bytes: usize,
+    pub(super) logical_bytes: usize,
 }
 
 pub(super) fn parse(record: &[u8]) -> Result<(Header, &[u8]), Refusal> {
@@ -202,10 +202,19 @@ pub fn logical_len(record: &[u8]) -> Result<usize> {
 
 /// Fills `out`, which is as long as the page, from its record.
 ///
-/// [`Error::Corrupt`] where the record is not well formed or longer than `out`, or its model is not among `models`;
+/// [`Error::Corrupt`] where the record is not well formed or longer than `out`, or its model or a base of it is not among `models`;
 /// [`Error::Unsupported`] where its codec is not known here; what `models` says; the content of `out` is arbitrary then. Never panics and never allocates by what the record
 /// says. Callers check the record's checksum first ([`super::open`]).
 pub fn decode(record: &[u8], models: &dyn Models, out: &mut [u8]) -> Result<()> {
+    let (header, payload) = parse(record).map_err(|why| Error::corrupt("record", why))?;
+    match Codec::from_id(header.codec).filter(|codec| codec.has_bases()) {
+        Some(codec) => delta::decode(codec, payload, models, (out, header.logical_bytes)),
+        None => decode_full(record, models, out),
+    }
+}
+
+/// As [`decode`], of records that are no deltas.
+pub(super) fn decode_full(record: &[u8], models: &dyn Models, out: &mut [u8]) -> Result<()> {
     let (header, payload) = parse(record).map_err(|why| Error::corrupt("record", why))?;
     let codec = match (header.codec, Codec::from_id(header.codec)) {
         (_, Some(codec)) => codec,

@@ -25,18 +25,20 @@
 //! | 17        | postgresbtree | likewise, of a B-tree page                                                 |
 //! | 18        | innodb   | likewise, of a page of an index of InnoDB                                       |
 //! | 19..=127  | reserved | further codecs that know a page format                                          |
-//! | 128..=191 | reserved | deltas                                                                          |
+//! | 128       | deltaruns | addresses of bases, and runs of bytes that differ from the page before         |
+//! | 129       | deltazstd | addresses of bases, and a Zstandard frame that has the page before as prefix   |
+//! | 130..=191 | reserved | further deltas                                                                  |
 //! | 192..=255 | reserved |                                                                                 |
 //!
 //! Records of the two large groups need more than themselves to be decoded. Both put a reference between header and payload:
-//! a page-format codec the number of its relation's model (LEB128, from 1 on), a delta the raw address of its base record
-//! (8 bytes, little endian). [`decode`] is given a source of models ([`Models`]). The logical length of a page-format
+//! a page-format codec the number of its relation's model (LEB128, from 1 on), a delta the addresses of its base records. [`decode`] is given a source of models ([`Models`]). The logical length of a page-format
 //! record is that of the page: such a codec codes all of it. A version that does not know an id says so ([`crate::Error::Unsupported`]) instead of
 //! calling the record damaged.
 
 mod cache;
 mod codec;
 mod compression;
+mod delta;
 mod encode;
 mod metadata;
 mod models;
@@ -47,6 +49,7 @@ mod tests;
 pub use cache::{CacheStats, Page, RecordCache};
 pub use codec::Codec;
 pub use compression::Compression;
+pub use delta::{bases_of, delta_pays, encode_delta, is_delta};
 pub use encode::{Encoded, Encoder, decode, logical_len};
 pub use metadata::{decode_metadata, encode_metadata};
 pub use models::{ModelId, Models, NoModels, codec_of, model_of};

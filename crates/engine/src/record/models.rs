@@ -1,4 +1,4 @@
-//! Models: what records of page codecs need beside themselves.
+//! What records need beside themselves: models (page codecs), and other records (deltas).
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -8,15 +8,20 @@ use pagefold_codec::{Model, Scratch};
 use super::Codec;
 use super::encode::parse;
 use crate::wire::{Reader, put_varint};
-use crate::{Error, Result};
+use crate::{Addr, Error, Result};
 
 /// Number of a model in its pool, from 1 on; never used twice.
 pub type ModelId = u32;
 
-/// Finds the models that records name.
+/// Finds the models and bases that records name.
 pub trait Models {
     /// The model with this number. [`Error::Corrupt`] if there is none.
     fn model(&self, id: ModelId) -> Result<Arc<Model>>;
+
+    /// The verified record at `addr`. [`Error::Corrupt`] if there is none.
+    fn base(&self, addr: Addr) -> Result<Arc<[u8]>> {
+        Err(Error::corrupt(format!("record {addr}"), "it is no base of records of this kind"))
+    }
 }
 
 /// For records that need no model: metadata.

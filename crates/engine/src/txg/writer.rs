@@ -165,7 +165,9 @@ impl LogWriter {
         loop {
             let (count, last) = self.fit(rest, ops_bytes_max);
             if count == 0 && !last {
-                self.roll()?;
+                let directory_bytes = self.roll()?;
+                appended.written_bytes += directory_bytes;
+                appended.framing_bytes += directory_bytes;
                 if self.fit(rest, ops_bytes_max) == (0, false) {
                     return Err(Error::Invalid("a change is larger than a segment of the log".into()));
                 }
@@ -279,21 +281,21 @@ impl LogWriter {
         found.ok_or_else(|| Error::corrupt(format!("device number {number}"), "the pool has no such device"))
     }
 
-    /// Closes the open segment and goes on in the next chunk.
-    pub fn roll(&mut self) -> Result<()> {
+    /// Closes the open segment and goes on in the next chunk. Returns the bytes written for that.
+    pub fn roll(&mut self) -> Result<u64> {
         let next = self.chunks.allocate()?;
-        self.close_segment()?;
+        let written_bytes = self.close_segment()?;
         let position = &mut self.position;
         position.segment += 1;
         position.chunk = std::mem::replace(&mut position.next, next);
         position.used = 0;
         position.slots = 0;
         self.segments.insert(Segment::fresh(position.segment, position.chunk));
-        Ok(())
+        Ok(written_bytes)
     }
 
     /// Writes the directory of the open segment behind its last batch.
-    fn close_segment(&mut self) -> Result<()> {
+    fn close_segment(&mut self) -> Result<u64> {
         let position = self.position;
         let directory = self.segments.open_directory(position.segment).unwrap_or_default();
         let dir = write_directory(
@@ -304,7 +306,8 @@ impl LogWriter {
             &directory,
         )?;
         self.flushes.wrote(position.chunk.device);
-        self.segments.close(position.segment, dir)
+        self.segments.close(position.segment, dir)?;
+        Ok(u64::from(dir.len_bytes).next_multiple_of(BLOCK_BYTES as u64))
     }
 }
 

@@ -1,0 +1,273 @@
+//! Deltas: which overwritten pages are stored as changes of what they were. Why so: docs/decisions/0017-deltas.md.
+//!
+//! - B1: the tree has the bases of each delta that it has, in their order: a delta is put together with what it is based on, out of
+//!   what the page had (`LiveDataset::put_pages`). So bases live as long as they are needed, whatever else refers to them.
+//! - B2: a delta is based on what the tree says that its page is at the end of the log. From the cut to the end of a commit nothing else changes the
+//!   records of its pages (D4), and replay meets the same.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use pagefold_codec::Model;
+
+use super::Pool;
+use super::commit::Stored;
+use crate::dataset::pending::PageBuf;
+use crate::dataset::{Dataset, LiveDataset, Shared};
+use crate::limits::BASES_MAX;
+use crate::record::{Compression, ModelId, Models, bases_of, decode, delta_pays, encode_delta};
+use crate::{Addr, Error, Key, Ptr, Result};
+
+/// A delta that is shorter than one part in so many of the full record below it is not compared with a new full record.
+const PLAINLY: usize = 4;
+/// Pages that are stored in full again by one commit, in bytes.
+const FOLD_BYTES: u64 = 2 << 20;
+/// An object whose pages so often gave no delta is tried less often,
+const FAILURES_MAX: u8 = 8;
+/// at one page in so many.
+const TRY_EVERY: u8 = 16;
+/// Objects whose luck is remembered at most: an entry takes about 50 bytes.
+const OBJECTS_MAX: usize = 16 << 10;
+/// Where less than one part in so many of the pool is available, pages are stored in full, which frees what they were.
+const SPARE_PART: u64 = 16;
+
+/// How deltas of an object's pages came off.
+#[derive(Clone, Copy, Debug, Default)]
+struct Luck {
+    failures: u8,
+    passed: u8,
+}
+
+/// How deltas came off, by dataset and object: those that are overwritten with unrelated content cost no more than they must.
+#[derive(Debug, Default)]
+pub(super) struct Attempts(HashMap<(u64, u64), Luck>);
+
+impl Attempts {
+    fn wants(&mut self, object: (u64, u64)) -> bool {
+        let Some(luck) = self.0.get_mut(&object).filter(|luck| luck.failures >= FAILURES_MAX) else {
+            return true;
+        };
+        luck.passed = (luck.passed + 1) % TRY_EVERY;
+        luck.passed == 0
+    }
+
+    fn note(&mut self, object: (u64, u64), gained: bool) {
+        if gained {
+            self.0.remove(&object);
+            return;
+        }
+        if self.0.len() >= OBJECTS_MAX {
+            self.0.clear();
+        }
+        let luck = self.0.entry(object).or_default();
+        luck.failures = luck.failures.saturating_add(1);
+    }
+}
+
+/// What a page was: its bases and its own record, all at hand.
+pub(super) struct Before {
+    records: Vec<(Addr, Arc<[u8]>)>,
+}
+
+/// What a page is stored as.
+pub(super) struct Coded {
+    pub(super) stored: Stored,
+    /// How many of the page's records so far are bases of this one.
+    pub(super) kept: u8,
+}
+
+impl Coded {
+    pub(super) fn full(stored: Stored) -> Self {
+        Self { stored, kept: 0 }
+    }
+}
+
+/// Models of the pool, and the records of one page.
+struct AtHand<'a>(&'a Shared, &'a Before);
+
+impl Models for AtHand<'_> {
+    fn model(&self, id: ModelId) -> Result<Arc<Model>> {
+        self.0.model(id)
+    }
+
+    fn base(&self, addr: Addr) -> Result<Arc<[u8]>> {
+        let found = self.1.records.iter().find(|(of, _)| *of == addr);
+        found
+            .map(|(_, record)| Arc::clone(record))
+            .ok_or_else(|| Error::corrupt(format!("record {addr}"), "it is no base of the page"))
+    }
+}
+
+impl Before {
+    /// `None`: one of them is not in memory.
+    fn at_hand(shared: &Shared, bases: &[Ptr], top: Ptr) -> Option<Self> {
+        let records = bases.iter().chain([&top]).map(|ptr| Some((ptr.addr, shared.cache.at_hand(ptr.addr)?)));
+        Some(Self { records: records.collect::<Option<_>>()? })
+    }
+
+    /// The delta of `page`, and how many of the records it is based on.
+    fn delta(&self, shared: &Shared, page: &[u8], squeeze: bool) -> Result<Option<(Vec<u8>, usize)>> {
+        let addrs: Vec<Addr> = self.records.iter().map(|(addr, _)| *addr).collect();
+        // With as many bases as there may be, the next delta is based on the full record alone.
+        let kept = if addrs.len() <= BASES_MAX { addrs.len() } else { 1 };
+        let (Some((_, record)), Some(bases)) = (self.records.get(kept - 1), addrs.get(..kept)) else {
+            return Ok(None);
+        };
+        if bases_of(record)?.get(..) != bases.get(..kept - 1) {
+            return Err(Error::corrupt("delta", "it has other bases than its tree says"));
+        }
+        let mut was = vec![0; page.len()];
+        decode(record, &AtHand(shared, self), &mut was)?;
+        let mut delta = Vec::new();
+        Ok(encode_delta(&was, bases, page, squeeze, &mut delta).then_some((delta, kept)))
+    }
+
+    /// Length of the full record.
+    fn full_bytes(&self) -> usize {
+        self.records.first().map_or(0, |(_, record)| record.len())
+    }
+
+    /// Length of the deltas among the first `kept` records.
+    fn delta_bytes(&self, kept: usize) -> usize {
+        self.records.iter().take(kept).skip(1).map(|(_, record)| record.len()).sum()
+    }
+
+    /// The smallest of a delta and what `full` gives.
+    pub(super) fn encode(
+        &self,
+        shared: &Shared,
+        page: &[u8],
+        squeeze: bool,
+        full: impl FnOnce() -> Stored,
+    ) -> Coded {
+        let delta = self.delta(shared, page, squeeze).unwrap_or_else(|error| {
+            // Damage is found by those who read it; the page is being replaced.
+            tracing::warn!(%error, "a page is stored in full, since what it was cannot be decoded");
+            None
+        });
+        let Some((delta, kept)) = delta else { return Coded::full(full()) };
+        let chain_bytes = self.delta_bytes(kept);
+        let take = |delta| Coded { stored: Some((delta, None)), kept: kept as u8 };
+        if delta.len() * PLAINLY <= self.full_bytes() && chain_bytes + delta.len() <= self.full_bytes() {
+            return take(delta);
+        }
+        match full() {
+            Some((full, _)) if delta_pays(delta.len(), chain_bytes, full.len()) => take(delta),
+            stored => Coded::full(stored),
+        }
+    }
+}
+
+impl Pool {
+    /// What the pages of a commit were, as far as that is at hand and may help; ascending by object and page.
+    pub(super) fn befores(
+        &self,
+        dataset: &LiveDataset,
+        pages: &[((u64, u64), &PageBuf)],
+        plain: &HashSet<(u64, u64)>,
+    ) -> Result<Vec<Option<Before>>> {
+        let mut befores: Vec<Option<Before>> = Vec::with_capacity(pages.len());
+        let space = self.shared.space();
+        if space.available_bytes < space.capacity_bytes / SPARE_PART {
+            befores.resize_with(pages.len(), || None);
+            return Ok(befores);
+        }
+        for run in pages.chunk_by(|((of, page), _), ((object, next), _)| {
+            of == object && page.checked_add(1) == Some(*next)
+        }) {
+            let Some(((object, first), _)) = run.first() else { continue };
+            let wanted: Vec<bool> = {
+                let mut attempts = self.attempts.lock();
+                run.iter()
+                    .map(|(key, _)| !plain.contains(key) && attempts.wants((dataset.id, *object)))
+                    .collect()
+            };
+            let end = first.saturating_add(run.len() as u64);
+            // Page numbers that no file has have no place for bases.
+            if !wanted.contains(&true) || Key::base(*object, end, 0).kind != Key::BASE {
+                befores.extend(run.iter().map(|_| None));
+                continue;
+            }
+            let mut tops = vec![None; run.len()];
+            dataset.tree.pages(*object, *first, &mut tops)?;
+            let bases = if tops.iter().any(Option::is_some) {
+                dataset.bases_between(*object, *first, end)?
+            } else {
+                Default::default()
+            };
+            befores.extend((*first..).zip(&tops).zip(&wanted).map(|((page, top), wanted)| {
+                let top = top.filter(|_| *wanted)?;
+                let bases = bases.get(&page).map(Vec::as_slice).unwrap_or_default();
+                Before::at_hand(&self.shared, bases, top)
+            }));
+        }
+        Ok(befores)
+    }
+
+    /// Remembers how deltas came off.
+    pub(super) fn note_deltas(
+        &self,
+        dataset: u64,
+        pages: &[((u64, u64), &PageBuf)],
+        befores: &[Option<Before>],
+        coded: &[Coded],
+    ) {
+        let mut attempts = self.attempts.lock();
+        for ((((object, _), _), before), coded) in pages.iter().zip(befores).zip(coded) {
+            if before.is_some() {
+                attempts.note((dataset, *object), coded.kept > 0);
+            }
+        }
+    }
+
+    /// Stores pages in full that are deltas, of `object` from page `from` on up to `to`:
+    /// through the log, as if they had been written again. Returns how many.
+    ///
+    /// # Errors
+    /// Of reading and writing.
+    pub(super) fn fold_deltas(
+        &self,
+        dataset: &LiveDataset,
+        object: u64,
+        from: u64,
+        to: u64,
+    ) -> Result<u64> {
+        let record_size = dataset.record_size(object)?;
+        if record_size == 0 || Key::base(object, from, 0).kind != Key::BASE {
+            return Ok(0);
+        }
+        let chained: Vec<u64> = dataset.bases_between(object, from, to)?.into_keys().collect();
+        let at_once = (FOLD_BYTES / u64::from(record_size)).max(1) as usize;
+        let mut folded = 0;
+        for pages in chained.chunks(at_once) {
+            let mut ready = Vec::with_capacity(pages.len());
+            for page in pages {
+                let mut top = [None];
+                dataset.tree.pages(object, *page, &mut top)?;
+                let mut content = vec![0; record_size as usize];
+                dataset.read(object, record_size, page * u64::from(record_size), &mut content)?;
+                // Whether it is of that record is seen by the one that the page has later.
+                let [Some(top)] = top else { continue };
+                ready.push((*page, top, PageBuf::from(content)));
+            }
+            self.make_room()?;
+            let mut log = self.log.lock();
+            self.check_failed()?;
+            let gate = self.shared.gate.write();
+            for (page, top, content) in ready {
+                folded += u64::from(dataset.plain((object, page), top, content)?);
+            }
+            let accepted = self.shared.accepted.load(Ordering::Acquire);
+            let cut = self.cut();
+            drop(gate);
+            self.finish(&mut log, &cut, accepted, false)?;
+        }
+        Ok(folded)
+    }
+
+    /// Whether deltas may be compressed.
+    pub(super) fn squeezes(compression: Compression) -> bool {
+        compression != Compression::Off
+    }
+}

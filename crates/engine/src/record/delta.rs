@@ -1,0 +1,343 @@
+//! Deltas: pages stored as changes of what they were before.
+//!
+//! A delta's record names its *bases*: a full record at the bottom, and the deltas that lead from there to the page of which it is
+//! a change, in this order. It names all of them, not just the one below it, so that a reader gets them at once.
+//!
+//! | field | meaning |
+//! |---|---|
+//! | count | varint, 1..=[`BASES_MAX`] |
+//! | first base | raw address, varint |
+//! | further bases | raw address less the one before, zigzag |
+//! | change | by codec: runs, or a frame of zstd |
+//!
+//! Runs: per run how many bytes stay as they were (varint), how many are other ones (varint), and these. What follows the last
+//! run stays, up to the logical length; zeros follow it. A frame of zstd holds the whole page up to its logical length, and has the page before, without zeros at its end, as its
+//! prefix; its header (magic, descriptor, content size) is left out, since it follows from that length.
+
+use std::cell::RefCell;
+
+use zstd::zstd_safe::{CCtx, DCtx};
+
+use super::encode::{append_header, decode_full, parse, without_trailing_zeros};
+use super::{Codec, Models};
+use crate::limits::BASES_MAX;
+use crate::types::Addr;
+use crate::wire::{Reader, put_signed, put_varint};
+use crate::{Error, Result};
+
+/// Equal bytes between two runs that are copied along with them: to begin another run takes as many.
+const GAP_BYTES: usize = 3;
+/// Shorter runs leave zstd nothing to gain.
+const RUNS_BYTES_FINE: usize = 64;
+/// Longest page that is given to zstd: the frame's header has its size in two bytes, and a longer page takes long.
+const ZSTD_PAGE_MAX: usize = 32 << 10;
+/// Words of a page that are looked for in what it was before, to see whether zstd is worth trying.
+const PROBES: usize = 32;
+/// zstd's level.
+const LEVEL: i32 = 1;
+
+/// Scratch memory of a thread.
+struct Scratch {
+    encode: CCtx<'static>,
+    decode: DCtx<'static>,
+    frame: Vec<u8>,
+    page: Vec<u8>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Option<Scratch>> = const { RefCell::new(None) };
+}
+
+fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
+    SCRATCH.with_borrow_mut(|slot| {
+        work(slot.get_or_insert_with(|| Scratch {
+            encode: CCtx::create(),
+            decode: DCtx::create(),
+            frame: Vec::new(),
+            page: Vec::new(),
+        }))
+    })
+}
+
+/// The addresses of a delta's bases, the full record first; none where `record` is no delta.
+///
+/// # Errors
+/// [`Error::Corrupt`] for a delta that is not well formed.
+pub fn bases_of(record: &[u8]) -> Result<Vec<Addr>> {
+    let (header, payload) = parse(record).map_err(|why| Error::corrupt("record", why))?;
+    match Codec::from_id(header.codec) {
+        Some(codec) if codec.has_bases() => Ok(split(payload)?.0),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// Whether a record is a delta. What is no record is none.
+#[must_use]
+pub fn is_delta(record: &[u8]) -> bool {
+    record.first().and_then(|id| Codec::from_id(*id)).is_some_and(Codec::has_bases)
+}
+
+/// The bases, and the change.
+fn split(payload: &[u8]) -> Result<(Vec<Addr>, &[u8])> {
+    let mut reader = Reader::new(payload, "delta");
+    let count = reader.varint()?;
+    if count == 0 || count > BASES_MAX as u64 {
+        return Err(reader.bad("it has an impossible number of bases"));
+    }
+    let mut bases = Vec::with_capacity(count as usize);
+    let mut raw = 0_u64;
+    for at in 0..count {
+        raw = if at == 0 { reader.varint()? } else { raw.wrapping_add(reader.signed()? as u64) };
+        bases.push(Addr::from_raw(raw).ok_or_else(|| reader.bad("a base has no address"))?);
+    }
+    Ok((bases, reader.take(reader.remaining())?))
+}
+
+/// Fills `page` from what follows the header of a delta whose page has `logical_bytes`.
+pub(super) fn decode(
+    codec: Codec,
+    payload: &[u8],
+    models: &dyn Models,
+    (page, logical_bytes): (&mut [u8], usize),
+) -> Result<()> {
+    let (bases, change) = split(payload)?;
+    for (at, addr) in bases.iter().enumerate() {
+        let record = models.base(*addr)?;
+        let unfit =
+            |why: &str| Error::corrupt(format!("record {addr}"), format!("as the base of a delta: {why}"));
+        let (header, payload) = parse(&record).map_err(unfit)?;
+        let codec = Codec::from_id(header.codec).filter(|codec| codec.has_bases());
+        match codec {
+            // No recursion by what a device says: a full record is at the bottom, and deltas of it above.
+            None if at == 0 => decode_full(&record, models, page)?,
+            Some(codec) if at > 0 => {
+                let (below, change) = split(payload)?;
+                if below.get(..) != bases.get(..at) {
+                    return Err(unfit("it has other bases"));
+                }
+                apply(codec, change, page, header.logical_bytes)?;
+            }
+            Some(_) => return Err(unfit("it is a delta itself")),
+            None => return Err(unfit("it is not a delta")),
+        }
+    }
+    apply(codec, change, page, logical_bytes)
+}
+
+/// Makes of the page before, which `page` holds, what a change says.
+fn apply(codec: Codec, change: &[u8], page: &mut [u8], logical_bytes: usize) -> Result<()> {
+    let bad = |why: &str| Error::corrupt("delta", why);
+    if logical_bytes > page.len() {
+        return Err(bad("it is longer than its page"));
+    }
+    if codec == Codec::DeltaZstd {
+        with_scratch(|scratch| scratch.decompress(change, page, logical_bytes))
+            .map_err(|()| bad("not a frame of zstd"))?;
+    } else {
+        let mut reader = Reader::new(change, "delta");
+        let mut at = 0_usize;
+        while reader.remaining() > 0 {
+            let (same, other) = (reader.varint_u32()? as usize, reader.varint_u32()? as usize);
+            let bytes = reader.take(other)?;
+            let run = at.checked_add(same).and_then(|from| Some(from..from.checked_add(other)?));
+            let run =
+                run.filter(|run| run.end <= logical_bytes).ok_or_else(|| bad("a run is out of range"))?;
+            at = run.end;
+            page.get_mut(run).ok_or_else(|| bad("a run is out of range"))?.copy_from_slice(bytes);
+        }
+    }
+    page.get_mut(logical_bytes..).unwrap_or_default().fill(0);
+    Ok(())
+}
+
+/// Appends to `out` the record of `page` as a change of `before`, a page of the same length that the records at `bases` give. It was decoded and
+/// compared. False, with `out` as it was: that takes half a page or more, there is nothing but zeros, or there are too many bases.
+/// Gives up early where the pages have little in common. `squeeze`: zstd may be used.
+pub fn encode_delta(before: &[u8], bases: &[Addr], page: &[u8], squeeze: bool, out: &mut Vec<u8>) -> bool {
+    let logical = without_trailing_zeros(page);
+    let limit = page.len() / 2;
+    if bases.is_empty() || bases.len() > BASES_MAX || logical.is_empty() || before.len() != page.len() {
+        return false;
+    }
+    let begin = out.len();
+    append_header(Codec::DeltaRuns, logical.len(), out);
+    put_varint(out, bases.len() as u64);
+    let mut previous = 0_u64;
+    for (at, base) in bases.iter().enumerate() {
+        match at {
+            0 => put_varint(out, base.raw()),
+            _ => put_signed(out, base.raw().wrapping_sub(previous) as i64),
+        }
+        previous = base.raw();
+    }
+    let change = out.len();
+    let fits = append_runs(before, logical, limit, out);
+    let runs = if fits { out.len() - change } else { usize::MAX };
+    let squeezable = squeeze && page.len() <= ZSTD_PAGE_MAX && runs > RUNS_BYTES_FINE;
+    if squeezable && (fits || alike(before, logical)) {
+        let squeezed = with_scratch(|scratch| scratch.compress(before, logical).map(<[u8]>::to_vec));
+        if let Some(squeezed) = squeezed.filter(|frame| frame.len() < runs.min(limit)) {
+            out.truncate(change);
+            out.extend_from_slice(&squeezed);
+            if let Some(codec) = out.get_mut(begin) {
+                *codec = Codec::DeltaZstd.id();
+            }
+        } else if !fits {
+            out.truncate(begin);
+            return false;
+        }
+    } else if !fits {
+        out.truncate(begin);
+        return false;
+    }
+    if !gives_back(before, out.get(begin..).unwrap_or_default(), change - begin, page) {
+        tracing::error!("a delta did not decode to its page, which is stored in full");
+        out.truncate(begin);
+        return false;
+    }
+    true
+}
+
+/// Whether the change in `record`, from byte `change` on, makes `page` of `before`.
+fn gives_back(before: &[u8], record: &[u8], change: usize, page: &[u8]) -> bool {
+    let Ok((header, _)) = parse(record) else { return false };
+    let Some(codec) = Codec::from_id(header.codec) else { return false };
+    let mut again = with_scratch(|scratch| std::mem::take(&mut scratch.page));
+    again.clear();
+    again.extend_from_slice(before);
+    let applied = apply(codec, record.get(change..).unwrap_or_default(), &mut again, header.logical_bytes);
+    let same = applied.is_ok() && again == page;
+    with_scratch(|scratch| scratch.page = again);
+    same
+}
+
+/// Appends the runs in which `logical` differs from `before`; false as soon as they take `limit` bytes.
+fn append_runs(before: &[u8], logical: &[u8], limit: usize, out: &mut Vec<u8>) -> bool {
+    let begin = out.len();
+    let (mut at, mut end_of_last) = (0, 0);
+    while let Some(from) = next_difference(before, logical, at) {
+        let to = end_of_run(before, logical, from);
+        let bytes = logical.get(from..to).unwrap_or_default();
+        if out.len() - begin + bytes.len() >= limit {
+            return false;
+        }
+        put_varint(out, (from - end_of_last) as u64);
+        put_varint(out, bytes.len() as u64);
+        out.extend_from_slice(bytes);
+        (at, end_of_last) = (to, to);
+    }
+    true
+}
+
+/// The first byte from `from` on that differs.
+fn next_difference(before: &[u8], after: &[u8], from: usize) -> Option<usize> {
+    let (a, b) = (before.get(from..after.len())?, after.get(from..)?);
+    let mut at = 0;
+    for (x, y) in a.chunks_exact(32).zip(b.chunks_exact(32)) {
+        if x != y {
+            break;
+        }
+        at += 32;
+    }
+    let rest = a.get(at..)?.iter().zip(b.get(at..)?);
+    rest.enumerate().find(|(_, (x, y))| x != y).map(|(more, _)| from + at + more)
+}
+
+/// The end of the run that begins at the difference `from`: it goes on as long as the next difference is near.
+fn end_of_run(before: &[u8], after: &[u8], from: usize) -> usize {
+    let (mut len, mut same) = (1, 0);
+    let pairs = before.iter().zip(after).skip(from + 1);
+    for (at, (x, y)) in pairs.enumerate() {
+        if x != y {
+            len = at + 2;
+            same = 0;
+        } else if same == GAP_BYTES {
+            break;
+        } else {
+            same += 1;
+        }
+    }
+    from + len
+}
+
+/// Whether much of `after` is in `before`, if at other places: of some of its words, half are.
+fn alike(before: &[u8], after: &[u8]) -> bool {
+    const SLOT_BITS: u32 = 14;
+    let slot = |word: &[u8]| {
+        let word = word.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        (word.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - SLOT_BITS)) as usize
+    };
+    let dull = |word: &[u8]| word.first().is_none_or(|first| word.iter().all(|byte| byte == first));
+    let mut known = [0_u64; 1 << (SLOT_BITS - 6)];
+    for word in before.chunks_exact(8) {
+        let slot = slot(word);
+        if let Some(bits) = known.get_mut(slot / 64) {
+            *bits |= 1 << (slot % 64);
+        }
+    }
+    let words = after.len() / 8;
+    let (mut probed, mut found) = (0, 0);
+    for word in after.chunks_exact(8).step_by((words / PROBES).max(1)).filter(|word| !dull(word)) {
+        let slot = slot(word);
+        probed += 1;
+        found += usize::from(known.get(slot / 64).is_some_and(|bits| bits >> (slot % 64) & 1 == 1));
+    }
+    found * 2 > probed
+}
+
+/// Magic number, and a descriptor that says: one segment, its size in one or two bytes, no checksum, no dictionary id.
+const MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
+const ONE_SEGMENT: u8 = 0x20;
+const SIZE_IN_TWO: u8 = 0x40;
+/// From this size on the size has two bytes, and is stored less this.
+const TWO_BYTES_FROM: usize = 256;
+
+/// A frame's header for `len` bytes, at most [`ZSTD_PAGE_MAX`], and how long it is.
+fn frame_header(len: usize) -> ([u8; 7], usize) {
+    let [a, b, c, d] = MAGIC;
+    if len < TWO_BYTES_FROM {
+        return ([a, b, c, d, ONE_SEGMENT, len as u8, 0], 6);
+    }
+    let [low, high] = ((len - TWO_BYTES_FROM) as u16).to_le_bytes();
+    ([a, b, c, d, ONE_SEGMENT | SIZE_IN_TWO, low, high], 7)
+}
+
+impl Scratch {
+    /// The frame of `logical` without its header.
+    fn compress(&mut self, before: &[u8], logical: &[u8]) -> Option<&[u8]> {
+        self.frame.resize(zstd::zstd_safe::compress_bound(ZSTD_PAGE_MAX), 0);
+        let prefix = without_trailing_zeros(before);
+        let len = self.encode.compress_using_dict(self.frame.as_mut_slice(), logical, prefix, LEVEL).ok()?;
+        let (header, header_bytes) = frame_header(logical.len());
+        self.frame.get(..len)?.strip_prefix(header.get(..header_bytes)?)
+    }
+
+    /// Fills the first `logical_bytes` of `page`, which holds the page before.
+    fn decompress(&mut self, change: &[u8], page: &mut [u8], logical_bytes: usize) -> Result<(), ()> {
+        let prefix = without_trailing_zeros(page);
+        if prefix.len().max(logical_bytes).max(change.len()) > ZSTD_PAGE_MAX {
+            return Err(());
+        }
+        self.page.clear();
+        self.page.extend_from_slice(prefix);
+        let (header, header_bytes) = frame_header(logical_bytes);
+        self.frame.clear();
+        self.frame.extend_from_slice(header.get(..header_bytes).unwrap_or_default());
+        self.frame.extend_from_slice(change);
+        let out = page.get_mut(..logical_bytes).ok_or(())?;
+        match self.decode.decompress_using_dict(out, &self.frame, &self.page) {
+            Ok(len) if len == logical_bytes => Ok(()),
+            _ => Err(()),
+        }
+    }
+}
+
+/// Whether a delta of so many bytes is worth it beside a full record of `full_bytes`, where `chain_bytes` are the deltas below
+/// it. Together they may take as much as the full record: what a page takes at most doubles.
+#[must_use]
+pub const fn delta_pays(delta_bytes: usize, chain_bytes: usize, full_bytes: usize) -> bool {
+    delta_bytes * 4 <= full_bytes * 3 && chain_bytes + delta_bytes <= full_bytes
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use pagefold_codec::Model;
+use proptest::prelude::*;
+
+use super::*;
+use crate::record::{Compression, Encoder, ModelId, NoModels, decode};
+
+/// Records by address.
+#[derive(Default)]
+struct Known(HashMap<Addr, Arc<[u8]>>);
+
+impl Models for Known {
+    fn model(&self, id: ModelId) -> Result<Arc<Model>> {
+        NoModels.model(id)
+    }
+
+    fn base(&self, addr: Addr) -> Result<Arc<[u8]>> {
+        self.0.get(&addr).map_or_else(|| NoModels.base(addr), |record| Ok(Arc::clone(record)))
+    }
+}
+
+const PAGE: usize = 8192;
+
+fn addr(slot: u32) -> Addr {
+    Addr::new(5, slot)
+}
+
+fn noise(seed: u64, len_bytes: usize) -> Vec<u8> {
+    let mut x = seed | 1;
+    let mut next = || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        (x >> 32) as u8
+    };
+    (0..len_bytes).map(|_| next()).collect()
+}
+
+/// A page of noise, stored in full at slot 0.
+fn known(page: &[u8]) -> Known {
+    let mut record = Vec::new();
+    Encoder::new().encode(page, Compression::Off, &mut record);
+    Known(HashMap::from([(addr(0), record.into())]))
+}
+
+fn delta(before: &[u8], bases: u32, page: &[u8], squeeze: bool) -> Option<Vec<u8>> {
+    let bases: Vec<Addr> = (0..bases).map(addr).collect();
+    let mut out = b"kept".to_vec();
+    let made = encode_delta(before, &bases, page, squeeze, &mut out);
+    assert_eq!(&out[..4], b"kept");
+    assert!(made || out.len() == 4);
+    made.then(|| out.split_off(4))
+}
+
+#[test]
+fn a_chain_of_deltas_gives_each_page() {
+    let mut page = noise(1, PAGE);
+    let mut known = known(&page);
+    for n in 1..=BASES_MAX as u32 {
+        let before = page.clone();
+        page[n as usize * 1000..][..100].fill(n as u8);
+        let record = delta(&before, n, &page, n.is_multiple_of(2)).unwrap();
+        assert!(record.len() < 130, "{} bytes", record.len());
+        assert_eq!(bases_of(&record).unwrap().len(), n as usize);
+        let mut found = vec![0xee; PAGE];
+        decode(&record, &known, &mut found).unwrap();
+        assert_eq!(found, page);
+        known.0.insert(addr(n), record.into());
+    }
+    assert!(delta(&page, BASES_MAX as u32 + 1, &[1; PAGE], true).is_none());
+    assert!(delta(&page, 0, &[1; PAGE], true).is_none());
+}
+
+#[test]
+fn appended_bytes_cost_little_more_than_themselves() {
+    let mut before = noise(2, PAGE);
+    before[3000..].fill(0);
+    let mut page = before.clone();
+    page[3000..3064].copy_from_slice(&noise(3, 64));
+    let record = delta(&before, 1, &page, true).unwrap();
+    assert!(record.len() <= 64 + 20, "{} bytes", record.len());
+    // and shorter again
+    let record = delta(&page, 1, &before, true).unwrap();
+    assert!(record.len() <= 20, "{} bytes", record.len());
+    let mut found = vec![0; PAGE];
+    decode(&record, &known(&page), &mut found).unwrap();
+    assert_eq!(found, before);
+}
+
+#[test]
+fn what_moved_is_found_by_zstd() {
+    let before = noise(4, PAGE);
+    let mut page = before.clone();
+    page[2000..6000].rotate_right(80);
+    assert!(delta(&before, 1, &page, false).is_some_and(|record| record.len() > 3000));
+    let record = delta(&before, 1, &page, true).unwrap();
+    assert!(record.len() < 200, "{} bytes", record.len());
+    assert_eq!(record[0], Codec::DeltaZstd.id());
+    let mut found = vec![0; PAGE];
+    decode(&record, &known(&before), &mut found).unwrap();
+    assert_eq!(found, page);
+}
+
+#[test]
+fn unrelated_and_empty_pages_have_no_delta() {
+    let before = noise(5, PAGE);
+    assert!(delta(&before, 1, &noise(6, PAGE), true).is_none());
+    assert!(delta(&before, 1, &[0; PAGE], true).is_none());
+    assert!(delta(&before, 1, &before[..4096], true).is_none());
+    // The same again costs its name.
+    assert!(delta(&before, 1, &before, true).is_some_and(|record| record.len() < 16));
+}
+
+#[test]
+fn a_delta_is_refused_without_its_bases() {
+    let before = noise(7, PAGE);
+    let mut page = before.clone();
+    page[5] ^= 1;
+    let record = delta(&before, 1, &page, true).unwrap();
+    let mut out = vec![0; PAGE];
+    let corrupt = |done: Result<()>| assert!(matches!(done, Err(Error::Corrupt { .. })), "{done:?}");
+    corrupt(decode(&record, &NoModels, &mut out));
+    // A delta at the bottom: no endless recursion.
+    corrupt(decode(&record, &Known(HashMap::from([(addr(0), record.clone().into())])), &mut out));
+    // Another chain in between.
+    let mut known = known(&before);
+    let top = delta(&before, 3, &page, true).unwrap();
+    for middle in [record.clone(), known.0[&addr(0)].to_vec()] {
+        known.0.insert(addr(1), record.clone().into());
+        known.0.insert(addr(2), middle.into());
+        corrupt(decode(&top, &known, &mut out));
+    }
+    // A page that is too short for its base, and for itself.
+    corrupt(decode(&record, &known, &mut vec![0; PAGE / 2]));
+}
+
+#[test]
+fn pays_where_it_saves_a_quarter_and_the_chain_is_no_longer_than_the_page() {
+    assert!(delta_pays(750, 250, 1000));
+    assert!(!delta_pays(751, 0, 1000));
+    assert!(!delta_pays(100, 901, 1000));
+    assert!(!delta_pays(1, 0, 1));
+}
+
+#[test]
+fn runs_cover_every_difference() {
+    let before = vec![7_u8; 300];
+    for gap in 0..12 {
+        for from in [0, 1, 30, 31, 32, 33, 255, 280] {
+            let mut page = before.clone();
+            page[from] = 1;
+            page[(from + gap).min(299)] = 2;
+            let record = delta(&before, 1, &page, false).unwrap();
+            let mut found = vec![0; 300];
+            decode(&record, &known(&before), &mut found).unwrap();
+            assert_eq!(found, page, "at {from} and {gap} on");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn pages_survive(
+        seed: u64,
+        kind in 0..3_u8,
+        changes in prop::collection::vec((0..PAGE, 1..400_usize, any::<u8>()), 0..12),
+        cut in 0..=PAGE,
+        squeeze: bool,
+    ) {
+        let mut before = match kind {
+            0 => noise(seed, PAGE),
+            1 => b"pages of a database, ".repeat(400)[..PAGE].to_vec(),
+            _ => vec![0; PAGE],
+        };
+        before[0] |= 1;
+        let mut page = before.clone();
+        for (at, len, byte) in changes {
+            let end = (at + len).min(PAGE);
+            if byte & 1 == 0 { page[at..end].fill(byte) } else { page[at..end].rotate_left((end - at) / 3) }
+        }
+        if seed.is_multiple_of(4) {
+            page[cut..].fill(0);
+        }
+        if let Some(record) = delta(&before, 1, &page, squeeze) {
+            prop_assert!(record.len() < PAGE / 2 + 16);
+            let mut found = vec![0xee; PAGE];
+            decode(&record, &known(&before), &mut found).unwrap();
+            prop_assert_eq!(found, page);
+        }
+    }
+
+    #[test]
+    fn hostile_bytes_do_no_harm(mut bytes: Vec<u8>, zstd: bool) {
+        let before = noise(9, 4096);
+        let known = known(&before);
+        let mut record = delta(&before, 1, &before, false).unwrap();
+        record[0] = if zstd { Codec::DeltaZstd.id() } else { Codec::DeltaRuns.id() };
+        record.append(&mut bytes);
+        let mut out = vec![0; 4096];
+        let _ = decode(&record, &known, &mut out);
+        let _ = decode(&record[..record.len() / 2], &known, &mut out);
+    }
+}

@@ -1,0 +1,318 @@
+//! Small overwrites: what is stored for them, and that nothing of it is lost.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::sync::Arc;
+
+use pagefold_engine::dataset::Change;
+use pagefold_engine::device::{Device, SimDevice};
+use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, PageRange, Pool, create_on};
+use pagefold_engine::record::{bases_of, is_delta};
+use pagefold_engine::segment::Devices;
+
+const PAGE: usize = 8192;
+const OBJECT: u64 = 5;
+
+fn open(device: &Arc<SimDevice>) -> Arc<Pool> {
+    let devices: Devices = vec![Arc::clone(device) as Arc<dyn Device>];
+    Pool::open_on(devices, &OpenOptions { cache_bytes: 32 << 20, ..OpenOptions::default() }).unwrap()
+}
+
+fn new_pool() -> (Arc<SimDevice>, Arc<Pool>) {
+    let device = Arc::new(SimDevice::new(256 << 20, 1));
+    let devices: Devices = vec![Arc::clone(&device) as Arc<dyn Device>];
+    let options = CreateOptions { force: false, created: 0, guid: Guid(*b"small overwrites") };
+    create_on("tank", &devices, &options).unwrap();
+    let pool = open(&device);
+    (device, pool)
+}
+
+fn noise(seed: u64, len_bytes: usize) -> Vec<u8> {
+    let mut x = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        (x >> 32) as u8
+    };
+    let mut bytes: Vec<u8> = (0..len_bytes).map(|_| next()).collect();
+    // No trailing zero, so that its length is known.
+    bytes[len_bytes - 1] |= 1;
+    bytes
+}
+
+fn write(pool: &Pool, object: u64, offset: usize, data: &[u8]) {
+    let change = Change::Write { object, record_size: PAGE as u32, offset: offset as u64, data };
+    pool.dataset().apply(&[change]).unwrap();
+    pool.sync().unwrap();
+}
+
+fn read(pool: &Pool, object: u64, page: usize) -> Vec<u8> {
+    let mut found = vec![0; PAGE];
+    pool.dataset().read(object, PAGE as u32, (page * PAGE) as u64, &mut found).unwrap();
+    found
+}
+
+fn top(pool: &Pool, object: u64, page: u64) -> Vec<u8> {
+    let mut ptr = [None];
+    pool.live().tree.pages(object, page, &mut ptr).unwrap();
+    pool.read_record(ptr[0].unwrap().addr).unwrap()
+}
+
+fn assert_sound(pool: &Pool) {
+    pool.sync().unwrap();
+    assert_eq!(pool.check_open(&mut |_| {}).messages, Vec::<String>::new());
+}
+
+/// A page whose first record is full, changed so often.
+fn change(pool: &Pool, object: u64, content: &mut [u8], times: u8) {
+    for time in 1..=times {
+        let at = usize::from(time) * 97 % (PAGE - 32);
+        content[at..at + 32].fill(time);
+        write(pool, object, at, &content[at..at + 32]);
+    }
+}
+
+#[test]
+fn a_small_overwrite_is_stored_as_a_delta_of_some_bytes() {
+    let (device, pool) = new_pool();
+    let mut content = noise(1, PAGE);
+    write(&pool, OBJECT, 0, &content);
+    assert!(!is_delta(&top(&pool, OBJECT, 0)));
+    let before = pool.totals();
+    change(&pool, OBJECT, &mut content, 3);
+    let after = pool.totals();
+    assert_eq!(after.pages_delta - before.pages_delta, 3);
+    assert!(after.data_bytes - before.data_bytes < 3 * 80, "{}", after.data_bytes - before.data_bytes);
+    assert_eq!(after.delta_bytes, after.data_bytes - before.data_bytes);
+    assert_eq!(bases_of(&top(&pool, OBJECT, 0)).unwrap().len(), 3);
+    assert_eq!(read(&pool, OBJECT, 0), content);
+    // Usage counts the bases as well.
+    assert_eq!(pool.dataset().usage(OBJECT).unwrap().pages, 1);
+    assert!(pool.dataset().usage(OBJECT).unwrap().stored_bytes > PAGE as u64);
+    assert_sound(&pool);
+    // From the log, from a checkpoint, and with nothing in memory.
+    for checkpoint in [false, true] {
+        if checkpoint {
+            pool.checkpoint(false).unwrap();
+        }
+        let again = open(&device);
+        assert_eq!(read(&again, OBJECT, 0), content);
+        assert_sound(&again);
+    }
+}
+
+#[test]
+fn chains_are_bounded_and_space_comes_back() {
+    let (_device, pool) = new_pool();
+    let mut content = noise(2, PAGE);
+    write(&pool, OBJECT, 0, &content);
+    let full = pool.dataset().usage(OBJECT).unwrap().stored_bytes;
+    for _ in 0..40 {
+        change(&pool, OBJECT, &mut content, 60);
+        let usage = pool.dataset().usage(OBJECT).unwrap();
+        assert!(usage.stored_bytes <= 2 * full + 128, "{} of {full}", usage.stored_bytes);
+        assert!(bases_of(&top(&pool, OBJECT, 0)).unwrap().len() <= 4);
+    }
+    assert_eq!(read(&pool, OBJECT, 0), content);
+    // Unrelated content is stored in full, and frees all that was before.
+    content = noise(3, PAGE);
+    write(&pool, OBJECT, 0, &content);
+    assert_eq!(pool.dataset().usage(OBJECT).unwrap().stored_bytes, full);
+    assert_sound(&pool);
+    pool.dataset().apply(&[Change::Punch { object: OBJECT, from: 0, to: u64::MAX }]).unwrap();
+    assert_eq!(pool.dataset().usage(OBJECT).unwrap().stored_bytes, 0);
+    assert_sound(&pool);
+}
+
+#[test]
+fn a_hole_takes_the_bases_with_it() {
+    let (device, pool) = new_pool();
+    let mut contents: Vec<Vec<u8>> = (0..4).map(|n| noise(10 + n, PAGE)).collect();
+    for (page, content) in contents.iter_mut().enumerate() {
+        write(&pool, OBJECT, page * PAGE, content);
+        content[8..16].fill(9);
+        write(&pool, OBJECT, page * PAGE + 8, &content[8..16]);
+    }
+    pool.dataset().apply(&[Change::Punch { object: OBJECT, from: 1, to: 3 }]).unwrap();
+    // Zeros are a hole too.
+    write(&pool, OBJECT, 3 * PAGE, &[0; PAGE]);
+    let again = open(&device);
+    for pool in [&pool, &again] {
+        assert_eq!(pool.dataset().usage(OBJECT).unwrap().pages, 1);
+        assert_eq!(read(pool, OBJECT, 0), contents[0]);
+        for page in 1..4 {
+            assert_eq!(read(pool, OBJECT, page), vec![0; PAGE]);
+        }
+        assert_sound(pool);
+    }
+}
+
+#[test]
+fn a_snapshot_keeps_what_its_deltas_need() {
+    let (device, pool) = new_pool();
+    let mut content = noise(4, PAGE);
+    write(&pool, OBJECT, 0, &content);
+    let mut kept = Vec::new();
+    for round in 0..6 {
+        change(&pool, OBJECT, &mut content, 2 + round);
+        let name = format!("s{round}");
+        pool.snapshot(&[""], &name, 1).unwrap();
+        kept.push((name, content.clone()));
+    }
+    write(&pool, OBJECT, 0, &noise(5, PAGE));
+    assert_sound(&pool);
+    for round in [1, 0, 3, 5] {
+        let (name, _) = &kept[round];
+        pool.destroy_snapshots(&[&format!("@{name}")]).unwrap();
+        while pool.reap().unwrap() {}
+        assert_sound(&pool);
+    }
+    pool.checkpoint(false).unwrap();
+    while pool.fold().unwrap().segments > 0 && pool.totals().fold_bytes < 1 << 20 {}
+    for pool in [&pool, &open(&device)] {
+        for round in [2, 4] {
+            let (name, content) = &kept[round];
+            let snapshot = pool.open_dataset(&format!("@{name}")).unwrap();
+            let mut found = vec![0; PAGE];
+            snapshot.read(OBJECT, PAGE as u32, 0, &mut found).unwrap();
+            assert!(found == *content, "snapshot {name}");
+        }
+        assert_sound(pool);
+    }
+}
+
+#[test]
+fn shared_pages_share_bases() {
+    let (device, pool) = new_pool();
+    let mut content = noise(6, 2 * PAGE);
+    write(&pool, OBJECT, 0, &content);
+    content[20..30].fill(1);
+    write(&pool, OBJECT, 20, &content[20..30]);
+    let share = |to_object, to_page| Change::Share {
+        from_object: OBJECT,
+        from_page: 0,
+        to_object,
+        to_page,
+        count: 2,
+    };
+    pool.dataset().apply(&[share(7, 0)]).unwrap();
+    pool.dataset().apply(&[share(8, 3)]).unwrap();
+    // One goes on from there, one is overwritten, one is deleted.
+    let mut other = content[..PAGE].to_vec();
+    change(&pool, 7, &mut other, 7);
+    assert!(is_delta(&top(&pool, 7, 0)));
+    write(&pool, OBJECT, 0, &noise(7, PAGE));
+    pool.dataset().apply(&[Change::Punch { object: OBJECT, from: 0, to: u64::MAX }]).unwrap();
+    assert_sound(&pool);
+    for pool in [&pool, &open(&device)] {
+        assert_eq!(read(pool, 7, 0), other);
+        assert_eq!(read(pool, 8, 3), content[..PAGE]);
+        assert_eq!(read(pool, 8, 4), content[PAGE..]);
+        assert_sound(pool);
+    }
+    for object in [7, 8] {
+        pool.dataset().apply(&[Change::Punch { object, from: 0, to: u64::MAX }]).unwrap();
+        assert_eq!(pool.dataset().usage(object).unwrap().stored_bytes, 0);
+        assert_sound(&pool);
+    }
+}
+
+/// Two pages of one write share a record; one makes it a base, the other lets it go.
+#[test]
+fn a_shared_record_becomes_a_base_of_one_page_and_is_let_go_by_another() {
+    let (_device, pool) = new_pool();
+    let content = noise(8, PAGE);
+    write(&pool, OBJECT, 0, &content);
+    let share =
+        |to_page| Change::Share { from_object: OBJECT, from_page: 0, to_object: OBJECT, to_page, count: 1 };
+    pool.dataset().apply(&[share(1), share(2)]).unwrap();
+    pool.sync().unwrap();
+    let mut both = content.clone();
+    both[7] ^= 1;
+    both.extend_from_slice(&noise(9, PAGE));
+    write(&pool, OBJECT, PAGE, &both);
+    assert_eq!([read(&pool, OBJECT, 0), read(&pool, OBJECT, 1)], [content.clone(), both[..PAGE].to_vec()]);
+    assert_sound(&pool);
+    pool.dataset().apply(&[Change::Punch { object: OBJECT, from: 0, to: 1 }]).unwrap();
+    assert_eq!(read(&pool, OBJECT, 1), both[..PAGE]);
+    assert_sound(&pool);
+    pool.dataset().apply(&[Change::Punch { object: OBJECT, from: 0, to: 3 }]).unwrap();
+    assert_eq!(pool.dataset().usage(OBJECT).unwrap().stored_bytes, 0);
+    assert_sound(&pool);
+}
+
+/// The same block again and again with a longer prefix, as logs of databases are written.
+#[test]
+fn appending_to_a_block_costs_about_what_is_appended() {
+    let (_device, pool) = new_pool();
+    let content = noise(11, PAGE);
+    let mut page = vec![0; PAGE];
+    page[..200].copy_from_slice(&content[..200]);
+    write(&pool, OBJECT, 0, &page);
+    let before = pool.totals();
+    for end in (300..=8000).step_by(100) {
+        page[end - 100..end].copy_from_slice(&content[end - 100..end]);
+        write(&pool, OBJECT, 0, &page);
+    }
+    let after = pool.totals();
+    let each = (after.data_bytes - before.data_bytes) / 78;
+    assert!(each < 800, "{each} bytes for 100; a full record takes 4,100 on average");
+    assert_eq!(read(&pool, OBJECT, 0), page);
+    assert_sound(&pool);
+}
+
+#[test]
+fn folding_stores_deltas_in_full() {
+    let (device, pool) = new_pool();
+    let mut contents: Vec<Vec<u8>> = (0..700).map(|n| noise(20 + n, PAGE)).collect();
+    for (page, content) in contents.iter_mut().enumerate() {
+        write(&pool, OBJECT, page * PAGE, content);
+        content[300..330].fill(7);
+        write(&pool, OBJECT, page * PAGE + 300, &content[300..330]);
+    }
+    assert!(is_delta(&top(&pool, OBJECT, 699)));
+    let plain = contents.len() as u64 * (PAGE as u64 + 3 + 16);
+    assert!(pool.dataset().usage(OBJECT).unwrap().stored_bytes > plain);
+    // What was accepted meanwhile is not lost.
+    contents[5][0] ^= 1;
+    let change = Change::Write {
+        object: OBJECT,
+        record_size: PAGE as u32,
+        offset: 5 * PAGE as u64,
+        data: &contents[5][..1],
+    };
+    pool.dataset().apply(&[change]).unwrap();
+    let mut at = Some((0, 0));
+    while let Some(from) = at {
+        let range = PageRange { object: OBJECT, from: 0, to: u64::MAX };
+        at = pool.recode(&[range], from, 300).unwrap().next;
+    }
+    assert_eq!(pool.dataset().usage(OBJECT).unwrap().stored_bytes, plain);
+    for pool in [&pool, &open(&device)] {
+        for (page, content) in contents.iter().enumerate() {
+            assert!(read(pool, OBJECT, page) == *content, "page {page}");
+            assert!(!is_delta(&top(pool, OBJECT, page as u64)));
+        }
+        assert_sound(pool);
+    }
+}
+
+/// A pool with little room stores pages in full, which frees what they were.
+#[test]
+fn a_pool_that_is_nearly_full_makes_no_deltas() {
+    let (_device, pool) = new_pool();
+    let mut content = noise(12, PAGE);
+    write(&pool, OBJECT, 0, &content);
+    let chunk = noise(13, 1 << 20);
+    for at in 0.. {
+        let space = pool.dataset().space();
+        if space.available_bytes < space.capacity_bytes / 20 {
+            break;
+        }
+        write(&pool, 9, at << 20, &chunk);
+    }
+    let before = pool.totals().pages_delta;
+    change(&pool, OBJECT, &mut content, 3);
+    assert_eq!(pool.totals().pages_delta, before);
+    assert_eq!(read(&pool, OBJECT, 0), content);
+}
