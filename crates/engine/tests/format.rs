@@ -524,6 +524,7 @@ fn values_of_the_engine() {
     let known = [
         (Key::PAGE, "page"),
         (Key::USAGE, "usage"),
+        (Key::BASE, "base"),
         (Key::SHARED, "shared"),
         (Key::MODEL, "model"),
         (Key::DEAD, "dead"),

@@ -153,14 +153,20 @@ fn snapshots_are_whole_under_load() {
     settle(&pool);
 }
 
+/// A MiB that has nothing in common with that of another seed.
+fn noise(seed: u64) -> Vec<u8> {
+    let word = |at: u64| {
+        let mixed = (at ^ seed << 20).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        (mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9)
+    };
+    (0..MIB / 8).flat_map(|at| word(at).to_le_bytes()).collect()
+}
+
 /// What is told to become free becomes free, and space comes back.
 #[test]
 fn destroying_frees_what_is_told() {
     let (_device, pool) = fresh(256);
     let dataset = pool.dataset();
-    let noise = |seed: u64| -> Vec<u8> {
-        (0..MIB / 8).flat_map(|at| (at ^ seed).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes()).collect()
-    };
     let write = |object, seed| {
         let data = noise(seed);
         let change = Change::Write { object, record_size: PAGE, offset: 0, data: &data };
@@ -203,9 +209,7 @@ fn a_full_pool_is_emptied_by_destroying() {
     let dataset = pool.dataset();
     let fill = |round: u64| -> pagefold_engine::Result<()> {
         for object in 1..200_u64 {
-            let data: Vec<u8> = (0..MIB / 8)
-                .flat_map(|at| (at ^ object ^ round << 32).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes())
-                .collect();
+            let data = noise(object << 32 | round);
             let object = object % 12;
             dataset.apply(&[Change::Write {
                 object: 1 + object,

@@ -120,7 +120,10 @@ impl Pool {
         let one = |(((object, _), page), before): (&((u64, u64), &PageBuf), &Option<Before>)| {
             let full = || encode_page(*object, page, compression, models);
             match before {
-                Some(before) => before.encode(&self.shared, page, squeeze, full),
+                Some(before) => {
+                    let model = models.get(object).map(|(id, _)| *id);
+                    before.encode(&self.shared, page, (squeeze, model), full)
+                }
                 None => Coded::full(full()),
             }
         };

@@ -1,4 +1,4 @@
-//! Deltas: which overwritten pages are stored as changes of what they were. Why so: docs/decisions/0017-deltas.md.
+//! Deltas: which overwritten pages are stored as changes of what they were. Why so: docs/decisions/0020-deltas.md.
 //!
 //! - B1: the tree has the bases of each delta that it has, in their order: a delta is put together with what it is based on, out of
 //!   what the page had (`LiveDataset::put_pages`). So bases live as long as they are needed, whatever else refers to them.
@@ -16,7 +16,7 @@ use super::commit::Stored;
 use crate::dataset::pending::PageBuf;
 use crate::dataset::{Dataset, LiveDataset, Shared};
 use crate::limits::BASES_MAX;
-use crate::record::{Compression, ModelId, Models, bases_of, decode, delta_pays, encode_delta};
+use crate::record::{Compression, ModelId, Models, bases_of, decode, delta_pays, encode_delta, model_of};
 use crate::{Addr, Error, Key, Ptr, Result};
 
 /// A delta that is shorter than one part in so many of the full record below it is not compared with a new full record.
@@ -123,22 +123,12 @@ impl Before {
         Ok(encode_delta(&was, bases, page, squeeze, &mut delta).then_some((delta, kept)))
     }
 
-    /// Length of the full record.
-    fn full_bytes(&self) -> usize {
-        self.records.first().map_or(0, |(_, record)| record.len())
-    }
-
-    /// Length of the deltas among the first `kept` records.
-    fn delta_bytes(&self, kept: usize) -> usize {
-        self.records.iter().take(kept).skip(1).map(|(_, record)| record.len()).sum()
-    }
-
-    /// The smallest of a delta and what `full` gives.
+    /// The smallest of a delta and what `full` gives; `model` codes full records of the object now.
     pub(super) fn encode(
         &self,
         shared: &Shared,
         page: &[u8],
-        squeeze: bool,
+        (squeeze, model): (bool, Option<ModelId>),
         full: impl FnOnce() -> Stored,
     ) -> Coded {
         let delta = self.delta(shared, page, squeeze).unwrap_or_else(|error| {
@@ -146,14 +136,21 @@ impl Before {
             tracing::warn!(%error, "a page is stored in full, since what it was cannot be decoded");
             None
         });
-        let Some((delta, kept)) = delta else { return Coded::full(full()) };
-        let chain_bytes = self.delta_bytes(kept);
+        let (Some((delta, kept)), Some((_, lowest))) = (delta, self.records.first()) else {
+            return Coded::full(full());
+        };
+        let base_bytes: usize = self.records.iter().take(kept).map(|(_, record)| record.len()).sum();
         let take = |delta| Coded { stored: Some((delta, None)), kept: kept as u8 };
-        if delta.len() * PLAINLY <= self.full_bytes() && chain_bytes + delta.len() <= self.full_bytes() {
+        // A new full record would take about as much as the one that there is, unless that is from before the model.
+        let like_now = model.is_none() || model_of(lowest) == model;
+        if like_now
+            && delta.len() * PLAINLY <= lowest.len()
+            && delta_pays(delta.len(), base_bytes, lowest.len())
+        {
             return take(delta);
         }
         match full() {
-            Some((full, _)) if delta_pays(delta.len(), chain_bytes, full.len()) => take(delta),
+            Some((full, _)) if delta_pays(delta.len(), base_bytes, full.len()) => take(delta),
             stored => Coded::full(stored),
         }
     }

@@ -63,7 +63,9 @@ struct Watched {
     coded_bytes: u64,
     /// Pages that no model coded.
     others: u64,
-    /// Pages of both kinds when learning failed the last time.
+    /// Pages that were stored as deltas, while the object was watched.
+    deltas: u64,
+    /// Pages of both other kinds when learning failed the last time.
     tried_at: u64,
 }
 
@@ -107,9 +109,16 @@ impl Watch {
         }
     }
 
+    /// Deltas tell nothing of what models are worth, but that the object is being written.
+    fn note_delta(&mut self, object: (u64, u64)) {
+        if self.late.contains(&object.1) || self.objects.contains_key(&object) {
+            self.objects.entry(object).or_default().deltas += 1;
+        }
+    }
+
     /// Pages of an object that were written since its model was adopted.
     pub(super) fn written(&self, object: (u64, u64)) -> u64 {
-        self.objects.get(&object).map_or(0, Watched::pages)
+        self.objects.get(&object).map_or(0, |watched| watched.pages() + watched.deltas)
     }
 
     /// Forgets the half that has been written least: most of it is small, or deleted.
@@ -172,8 +181,11 @@ impl Pool {
         }
         let mut watch = self.watch.lock();
         for (((object, _), page), coded) in pages.iter().zip(coded) {
-            // Deltas tell nothing of what models are worth.
-            let Some((record, model)) = coded.stored.as_ref().filter(|_| coded.kept == 0) else { continue };
+            let Some((record, model)) = &coded.stored else { continue };
+            if coded.kept > 0 {
+                watch.note_delta((dataset, *object));
+                continue;
+            }
             if model.is_some() || looks_like_database(page) {
                 watch.note((dataset, *object), model.is_some(), record.len());
             }

@@ -332,11 +332,11 @@ impl Scratch {
     }
 }
 
-/// Whether a delta of so many bytes is worth it beside a full record of `full_bytes`, where `chain_bytes` are the deltas below
-/// it. Together they may take as much as the full record: what a page takes at most doubles.
+/// Whether a delta is worth it beside a full record of `full_bytes`, where the records that it is based on have `base_bytes`. All that the page
+/// then takes may be twice the full record.
 #[must_use]
-pub const fn delta_pays(delta_bytes: usize, chain_bytes: usize, full_bytes: usize) -> bool {
-    delta_bytes * 4 <= full_bytes * 3 && chain_bytes + delta_bytes <= full_bytes
+pub const fn delta_pays(delta_bytes: usize, base_bytes: usize, full_bytes: usize) -> bool {
+    delta_bytes * 4 <= full_bytes * 3 && base_bytes + delta_bytes <= 2 * full_bytes
 }
 
 #[cfg(test)]

@@ -137,10 +137,10 @@ fn a_delta_is_refused_without_its_bases() {
 }
 
 #[test]
-fn pays_where_it_saves_a_quarter_and_the_chain_is_no_longer_than_the_page() {
-    assert!(delta_pays(750, 250, 1000));
+fn pays_where_it_saves_a_quarter_and_all_takes_twice_the_full_record_at_most() {
+    assert!(delta_pays(750, 1250, 1000));
     assert!(!delta_pays(751, 0, 1000));
-    assert!(!delta_pays(100, 901, 1000));
+    assert!(!delta_pays(100, 1901, 1000));
     assert!(!delta_pays(1, 0, 1));
 }
 
