@@ -262,14 +262,17 @@ fn what_does_not_look_like_a_database_or_does_not_gain_gets_no_model() {
     bench.write(5, &(0..PAGES).map(|_| random.bytes(PAGE)).collect::<Vec<_>>());
     assert_eq!(bench.learn(), None);
     // Headers of pages, and nothing else that anybody knows.
-    let mut alien = heap(2, PAGES);
-    for page in &mut alien {
-        let noise = random.bytes(PAGE - 24);
-        page[24..].copy_from_slice(&noise);
-    }
-    bench.write(6, &alien);
+    let mut alien = || {
+        let mut pages = heap(2, PAGES);
+        for page in &mut pages {
+            page[24..].copy_from_slice(&random.bytes(PAGE - 24));
+        }
+        pages
+    };
+    bench.write(6, &alien());
     assert_eq!(bench.learn(), Some(Learned { dataset: 1, object: 6, adopted: None }));
     assert_eq!(bench.learn(), None, "not again before there are twice as many");
+    let alien = alien();
     bench.write(6, &alien);
     assert_eq!(bench.learn(), Some(Learned { dataset: 1, object: 6, adopted: None }));
     // Other settings use no models.

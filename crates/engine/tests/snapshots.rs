@@ -156,8 +156,9 @@ fn snapshots_are_whole_under_load() {
 /// A MiB that has nothing in common with that of another seed.
 fn noise(seed: u64) -> Vec<u8> {
     let word = |at: u64| {
-        let mixed = (at ^ seed << 20).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        (mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9)
+        let mixed = at.wrapping_add(seed.wrapping_mul(0xD134_2543_DE82_EF95));
+        let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB)
     };
     (0..MIB / 8).flat_map(|at| word(at).to_le_bytes()).collect()
 }
