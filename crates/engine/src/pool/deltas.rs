@@ -223,13 +223,7 @@ impl Pool {
     ///
     /// # Errors
     /// Of reading and writing.
-    pub(super) fn fold_deltas(
-        &self,
-        dataset: &LiveDataset,
-        object: u64,
-        from: u64,
-        to: u64,
-    ) -> Result<u64> {
+    pub(super) fn fold_deltas(&self, dataset: &LiveDataset, object: u64, from: u64, to: u64) -> Result<u64> {
         let record_size = dataset.record_size(object)?;
         if record_size == 0 || Key::base(object, from, 0).kind != Key::BASE {
             return Ok(0);
@@ -252,6 +246,10 @@ impl Pool {
             let mut log = self.log.lock();
             self.check_failed()?;
             let gate = self.shared.gate.write();
+            if dataset.sealed.load(Ordering::Relaxed) {
+                // Destroyed meanwhile.
+                return Ok(folded);
+            }
             for (page, top, content) in ready {
                 folded += u64::from(dataset.plain((object, page), top, content)?);
             }
