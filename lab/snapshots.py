@@ -249,7 +249,7 @@ def campaign(run: Run, product: str, rounds: int, moments: random.Random, tell=p
         while kept:
             freed += destroy_exactly(pool, f"{source.dataset.name}@" + ",".join(f"s{n}" for n in kept[:3]))
             del kept[:3]
-        tell(f"snapshots: {product}: all destroyed, {freed >> 20} MiB freed as told")
+        tell(f"snapshots: {product}: all destroyed, {freed >> 10} KiB freed as told")
         pool.unmount()
         pool.check()
 

@@ -310,6 +310,7 @@ Examples:
   pagefold mount tank/db /var/lib/mysql      another dataset of the same pool
   pagefold mount tank/db@monday /mnt         a snapshot, read-only
   pagefold mount -a                          all that have a mountpoint property
+  pagefold mount -a tank                     those of this pool
   pagefold mount ~/tank.pf ~/db              a pool in a file, without root
   pagefold mount -o ro,cache=2G tank /mnt
   mount -t pagefold tank /mnt                the same, by mount(8)
@@ -566,8 +567,8 @@ pub struct Mount {
     pub source: Option<String>,
     /// Where to mount; the mountpoint property if left out.
     pub dir: Option<PathBuf>,
-    /// Everything that has a mountpoint property and is not mounted.
-    #[arg(short, long, conflicts_with_all = ["source", "dir"])]
+    /// Everything that has a mountpoint property and is not mounted: of all pools, or of the dataset and what is below it.
+    #[arg(short, long, conflicts_with = "dir")]
     pub all: bool,
     /// Options, separated by commas (may be repeated).
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]

@@ -405,6 +405,9 @@ fn properties_are_inherited_along_the_path() {
     assert!(fs::write(sandbox.path("srv/db/prod/file"), "x").is_err());
     assert_eq!(sandbox.json(&["du", "srv/db/file"])["recordsizes"][0]["record_size"], 64 << 10);
     assert_eq!(figures(&sandbox, "tank/db")["mounted"], format!("{top}/db"));
+    sandbox.ok(&["unmount", "tank/db"]);
+    sandbox.ok(&["mount", "-a", "tank/db"]);
+    assert_eq!(pool(&sandbox)["mounts"].as_array().unwrap().len(), 3);
     sandbox.ok(&["mount", "-a"]);
     sandbox.ok(&["set", "recordsize=16K", "tank"]);
     sandbox.ok(&["inherit", "recordsize", "tank/db"]);

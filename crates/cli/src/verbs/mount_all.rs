@@ -4,13 +4,19 @@ use crate::args::Mount;
 use crate::control::{Client, MountFigures, Reply, Request};
 use crate::datasets::{self, Figures};
 use crate::failure::{Failure, Result};
+use crate::names::{Name, is_within};
 use crate::registry::Registry;
+use crate::target;
 
 /// Mounts, parents first; what cannot be mounted is told, and the rest is mounted all the same.
 pub fn run(args: &Mount) -> Result<()> {
     let mut failed = 0;
-    for known in Registry::open()?.all()? {
-        for name in missing(&known.name)? {
+    let tops: Vec<Name> = match &args.source {
+        Some(word) => vec![target::name(word)?],
+        None => Registry::open()?.all()?.into_iter().map(|known| Name::new(&known.name, "")).collect(),
+    };
+    for top in tops {
+        for name in missing(&top)? {
             let one = Mount {
                 source: Some(name.clone()),
                 dir: None,
@@ -28,9 +34,9 @@ pub fn run(args: &Mount) -> Result<()> {
     if failed == 0 { Ok(()) } else { Err(Failure::new(format!("{failed} datasets could not be mounted"))) }
 }
 
-/// Datasets of a pool that have a mount point and are not mounted.
-fn missing(pool: &str) -> Result<Vec<String>> {
-    let mounted: Vec<MountFigures> = match Client::connect(pool)? {
+/// The dataset and those below it, as far as they have a mount point and are not mounted.
+fn missing(top: &Name) -> Result<Vec<String>> {
+    let mounted: Vec<MountFigures> = match Client::connect(&top.pool)? {
         Some(mut client) => match client.ask(&Request::Status {})? {
             Reply::Status { figures } => figures.mounts,
             _ => return Err(client.misunderstood()),
@@ -39,9 +45,10 @@ fn missing(pool: &str) -> Result<Vec<String>> {
     };
     let is_missing = |figures: &Figures| {
         !figures.is_snapshot
+            && is_within(&figures.path, &top.path)
             && figures.mountpoint != "none"
             && !mounted.iter().any(|mount| mount.path == figures.path)
     };
-    let all = datasets::of_pool(pool)?;
+    let all = datasets::of_pool(&top.pool)?;
     Ok(all.into_iter().filter(is_missing).map(|figures| figures.name).collect())
 }
