@@ -1,57 +1,16 @@
 //! Datasets and snapshots as the verbs see them, of a pool that is served or opened for a moment.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use pagefold_engine::pool::{Listed, Pool};
-use serde::{Deserialize, Serialize};
 
+pub use crate::control::Figures;
 use crate::control::{Client, Reply, Request};
 use crate::deeds::{self, Deed, Nobody, Outcome};
 use crate::failure::Result;
 use crate::names::{self, Name, is_within};
 use crate::registry::Registry;
 use crate::{pools, props, settings};
-
-/// What is known of a dataset or snapshot. Bytes are stored bytes, metadata counted, unless said otherwise.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Figures {
-    /// Whole name.
-    pub name: String,
-    /// Below the pool.
-    pub path: String,
-    /// Whether it is a snapshot, and not a dataset.
-    pub is_snapshot: bool,
-    /// A dataset: what it, its snapshots and all below it hold; the pool's own: all that is in use. A snapshot: what becomes free if
-    /// it alone is destroyed.
-    pub used_bytes: u64,
-    /// What can still be accepted; none for snapshots.
-    pub available_bytes: Option<u64>,
-    /// What it refers to.
-    pub referenced_bytes: u64,
-    /// Bytes of its pages before compression.
-    pub logical_bytes: u64,
-    /// Of `used_bytes`, what it holds itself.
-    pub used_by_dataset_bytes: u64,
-    /// Of `used_bytes`, what only its snapshots hold.
-    pub used_by_snapshots_bytes: u64,
-    /// Of `used_bytes`, what the datasets below it hold.
-    pub used_by_children_bytes: u64,
-    /// Written since the snapshot before, and still there.
-    pub written_bytes: u64,
-    /// Seconds since 1970.
-    pub created: u64,
-    /// The snapshot that a clone began as.
-    pub origin: Option<String>,
-    /// Clones of a snapshot.
-    pub clones: Vec<String>,
-    /// Holds of a snapshot, with seconds since 1970.
-    pub holds: BTreeMap<String, u64>,
-    /// Where it belongs by its property; `none`.
-    pub mountpoint: String,
-    /// Where it is mounted.
-    pub mounted: Option<PathBuf>,
-}
 
 /// All datasets and snapshots of an open pool, by name. `mounted` tells where the one with a number is mounted.
 pub fn all(pool: &Pool, mounted: &dyn Fn(u64) -> Option<PathBuf>) -> Result<Vec<Figures>> {

@@ -6,106 +6,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use pagefold_engine::pool::{Listed, Pool};
 use pagefold_engine::{Error, dataset::Dataset as _};
-use serde::{Deserialize, Serialize};
 
+pub use crate::control::{Deed, Outcome};
 use crate::failure::{Failure, Result};
 use crate::names::{self, dataset_of, is_within};
 use crate::{pools, props};
-
-/// What is to be done. Paths are below the pool.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Deed {
-    /// Makes an empty dataset.
-    Create {
-        /// Its path.
-        path: String,
-        /// Those above it, too, as far as they are missing.
-        parents: bool,
-        /// Set on it.
-        properties: Vec<(String, String)>,
-    },
-    /// Makes snapshots; those of one name at one instant.
-    Snapshot {
-        /// `dataset@name`.
-        snapshots: Vec<String>,
-        /// Of all datasets below, too.
-        recursive: bool,
-        /// Set on each.
-        properties: Vec<(String, String)>,
-    },
-    /// Makes a dataset that begins as a snapshot.
-    Clone {
-        /// The snapshot.
-        snapshot: String,
-        /// The dataset's path.
-        path: String,
-        /// Set on it.
-        properties: Vec<(String, String)>,
-    },
-    /// Destroys datasets and snapshots.
-    Destroy {
-        /// `dataset`, `dataset@name`, `dataset@first%last`, or several of the latter behind one `@`, separated by commas.
-        what: Vec<String>,
-        /// What is below, too; for snapshots, those of these names of all datasets below.
-        recursive: bool,
-        /// Only tells what would be done.
-        dry_run: bool,
-    },
-    /// Returns a dataset to a snapshot.
-    Rollback {
-        /// The snapshot.
-        snapshot: String,
-        /// Destroys newer ones.
-        newer: bool,
-    },
-    /// Makes a clone the owner of the snapshots that it shares.
-    Promote {
-        /// The clone.
-        path: String,
-    },
-    /// Names a dataset or snapshot anew.
-    Rename {
-        /// Which.
-        from: String,
-        /// Its path then.
-        to: String,
-    },
-    /// Keeps snapshots from being destroyed.
-    Hold {
-        /// Which.
-        snapshots: Vec<String>,
-        /// Those of the same name of all datasets below, too.
-        recursive: bool,
-        /// By which name.
-        tag: String,
-    },
-    /// Ends [`Deed::Hold`].
-    Release {
-        /// Which.
-        snapshots: Vec<String>,
-        /// Those of the same name of all datasets below, too.
-        recursive: bool,
-        /// By which name.
-        tag: String,
-    },
-    /// Clears properties, so that what is inherited holds.
-    Inherit {
-        /// Dataset or snapshot.
-        path: String,
-        /// Which property.
-        name: String,
-    },
-}
-
-/// What was done, or would be.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outcome {
-    /// Datasets and snapshots that were made or destroyed, by their whole names.
-    pub names: Vec<String>,
-    /// Stored bytes that become free.
-    pub freed_bytes: u64,
-}
 
 /// Who uses datasets and snapshots.
 pub trait Mounts {

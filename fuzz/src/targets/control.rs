@@ -2,6 +2,8 @@
 pub mod frame;
 #[path = "../../../crates/cli/src/control/model.rs"]
 pub mod model;
+#[path = "../../../crates/cli/src/control/told.rs"]
+pub mod told;
 
 use model::{Reply, Request, UnmountMode};
 
@@ -16,8 +18,8 @@ fn framed(message: &impl serde::Serialize) -> Vec<u8> {
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     vec![
         framed(&Request::Status {}),
-        framed(&Request::Set { name: "compression".into(), value: "zstd-3".into() }),
-        framed(&Request::Unmount { mode: UnmountMode::Lazy }),
+        framed(&Request::Set { path: "db".into(), name: "compression".into(), value: "zstd-3".into() }),
+        framed(&Request::Unmount { devices: vec![41], mode: UnmountMode::Lazy }),
         [framed(&Request::Sync {}), framed(&Request::Counters {})].concat(),
         framed(&serde_json::json!({"request": "set", "name": [[[[{}]]]], "value": 1e300})),
     ]

@@ -8,6 +8,7 @@ mod client;
 mod frame;
 mod model;
 mod server;
+mod told;
 
 pub use client::Client;
 pub use model::{
@@ -15,6 +16,7 @@ pub use model::{
     KindShare, MountFigures, PoolFigures, PropertyValue, Reply, Request, Source, UnmountMode,
 };
 pub use server::{Handler, Listener};
+pub use told::{Deed, Figures, Outcome};
 
 #[cfg(test)]
 mod tests;

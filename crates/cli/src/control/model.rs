@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::datasets::Figures;
-use crate::deeds::{Deed, Outcome};
+use super::told::{Deed, Figures, Outcome};
 
 /// How a mount ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,0 +1,141 @@
+//! What is asked of and told about datasets and snapshots.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// What is known of a dataset or snapshot. Bytes are stored bytes, metadata counted, unless said otherwise.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Figures {
+    /// Whole name.
+    pub name: String,
+    /// Below the pool.
+    pub path: String,
+    /// Whether it is a snapshot, and not a dataset.
+    pub is_snapshot: bool,
+    /// A dataset: what it, its snapshots and all below it hold; the pool's own: all that is in use. A snapshot: what becomes free if
+    /// it alone is destroyed.
+    pub used_bytes: u64,
+    /// What can still be accepted; none for snapshots.
+    pub available_bytes: Option<u64>,
+    /// What it refers to.
+    pub referenced_bytes: u64,
+    /// Bytes of its pages before compression.
+    pub logical_bytes: u64,
+    /// Of `used_bytes`, what it holds itself.
+    pub used_by_dataset_bytes: u64,
+    /// Of `used_bytes`, what only its snapshots hold.
+    pub used_by_snapshots_bytes: u64,
+    /// Of `used_bytes`, what the datasets below it hold.
+    pub used_by_children_bytes: u64,
+    /// Written since the snapshot before, and still there.
+    pub written_bytes: u64,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// The snapshot that a clone began as.
+    pub origin: Option<String>,
+    /// Clones of a snapshot.
+    pub clones: Vec<String>,
+    /// Holds of a snapshot, with seconds since 1970.
+    pub holds: BTreeMap<String, u64>,
+    /// Where it belongs by its property; `none`.
+    pub mountpoint: String,
+    /// Where it is mounted.
+    pub mounted: Option<PathBuf>,
+}
+
+/// What is to be done. Paths are below the pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Deed {
+    /// Makes an empty dataset.
+    Create {
+        /// Its path.
+        path: String,
+        /// Those above it, too, as far as they are missing.
+        parents: bool,
+        /// Set on it.
+        properties: Vec<(String, String)>,
+    },
+    /// Makes snapshots; those of one name at one instant.
+    Snapshot {
+        /// `dataset@name`.
+        snapshots: Vec<String>,
+        /// Of all datasets below, too.
+        recursive: bool,
+        /// Set on each.
+        properties: Vec<(String, String)>,
+    },
+    /// Makes a dataset that begins as a snapshot.
+    Clone {
+        /// The snapshot.
+        snapshot: String,
+        /// The dataset's path.
+        path: String,
+        /// Set on it.
+        properties: Vec<(String, String)>,
+    },
+    /// Destroys datasets and snapshots.
+    Destroy {
+        /// `dataset`, `dataset@name`, `dataset@first%last`, or several of the latter behind one `@`, separated by commas.
+        what: Vec<String>,
+        /// What is below, too; for snapshots, those of these names of all datasets below.
+        recursive: bool,
+        /// Only tells what would be done.
+        dry_run: bool,
+    },
+    /// Returns a dataset to a snapshot.
+    Rollback {
+        /// The snapshot.
+        snapshot: String,
+        /// Destroys newer ones.
+        newer: bool,
+    },
+    /// Makes a clone the owner of the snapshots that it shares.
+    Promote {
+        /// The clone.
+        path: String,
+    },
+    /// Names a dataset or snapshot anew.
+    Rename {
+        /// Which.
+        from: String,
+        /// Its path then.
+        to: String,
+    },
+    /// Keeps snapshots from being destroyed.
+    Hold {
+        /// Which.
+        snapshots: Vec<String>,
+        /// Those of the same name of all datasets below, too.
+        recursive: bool,
+        /// By which name.
+        tag: String,
+    },
+    /// Ends [`Deed::Hold`].
+    Release {
+        /// Which.
+        snapshots: Vec<String>,
+        /// Those of the same name of all datasets below, too.
+        recursive: bool,
+        /// By which name.
+        tag: String,
+    },
+    /// Clears properties, so that what is inherited holds.
+    Inherit {
+        /// Dataset or snapshot.
+        path: String,
+        /// Which property.
+        name: String,
+    },
+}
+
+/// What was done, or would be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Datasets and snapshots that were made or destroyed, by their whole names.
+    pub names: Vec<String>,
+    /// Stored bytes that become free.
+    pub freed_bytes: u64,
+}
