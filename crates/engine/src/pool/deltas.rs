@@ -150,7 +150,13 @@ impl Before {
             return take(delta);
         }
         match full() {
-            Some((full, _)) if delta_pays(delta.len(), base_bytes, full.len()) => take(delta),
+            // Where a model has come the page takes so much less that it should be in full once.
+            Some((full, _))
+                if delta_pays(delta.len(), base_bytes, full.len())
+                    && (like_now || (base_bytes + delta.len()) * 4 <= full.len() * 5) =>
+            {
+                take(delta)
+            }
             stored => Coded::full(stored),
         }
     }
