@@ -54,6 +54,12 @@ pub const REDO_BYTES_MAX: u64 = CHUNK_BYTES / 2;
 /// Records that a delta may be based on: a page that is read needs so many more. Two bits of a tree's key say which.
 pub const BASES_MAX: usize = 4;
 
+/// The journal of a pool that can outlive its server: a few of the largest changes (a copy of 1 MiB with its edges), and so
+/// much that writers seldom have to commit for its sake. A power of two.
+pub const JOURNAL_BYTES: usize = 32 << 20;
+/// Largest journal that is believed.
+pub const JOURNAL_BYTES_MAX: usize = 1 << 30;
+
 /// Models of a pool at most: each is loaded as a whole, and segments list those that their records use.
 pub const MODELS_MAX: usize = 1024;
 

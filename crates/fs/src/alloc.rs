@@ -1,6 +1,7 @@
 //! Ranges of files: fallocate and copy_file_range.
 
 use pagefold_engine::dataset::Change;
+use pagefold_engine::dataset::journal::note_result;
 use pagefold_engine::limits::ATOMIC_WRITE_MAX;
 
 use crate::codec::{Inode, flag};
@@ -173,6 +174,7 @@ impl Fs {
         dst.ctime = now;
         self.kill_privileges(to.0, &mut dst, kill_suid, &mut changes)?;
         *txn.edit(to.0)? = dst;
+        note_result(copied);
         txn.commit(self.dataset(), changes)?;
         drop(txn);
         self.touch(&source, &src);

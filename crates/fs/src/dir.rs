@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pagefold_engine::dataset::Change;
+use pagefold_engine::dataset::journal::note_result;
 use pagefold_engine::types::Key;
 
 use crate::acl::Which;
@@ -106,6 +107,22 @@ impl Fs {
         self.entry(&self.nodes.grab(self.dataset(), ino)?, name)
     }
 
+    /// The answer to a call that a process before this one has carried out, but not answered: the inode that it made, named or
+    /// opened, as it is now. Counts as one reference, and with `open` as one open. `None`: it is not told which inode that is,
+    /// so it is looked up.
+    ///
+    /// Errors: as of [`Fs::lookup`].
+    pub fn entry_again(&self, made: Option<Ino>, parent: Ino, name: &[u8], open: bool) -> Result<Entry> {
+        let entry = match made {
+            Some(ino) => self.entry_of(ino.0, name)?,
+            None => self.lookup(parent, name)?,
+        };
+        if open {
+            self.node(entry.ino)?.add_open();
+        }
+        Ok(entry)
+    }
+
     /// Makes a regular file, fifo, socket or device; not opened.
     pub fn mknod(
         &self,
@@ -180,6 +197,7 @@ impl Fs {
                 Err(FsError::NotFound) => continue,
                 Err(other) => return Err(other),
             };
+            note_result(found.ino.0);
             match self.open(found.ino, flags) {
                 Ok(attr) => return Ok(Entry { attr, ..found }),
                 Err(error) => {
@@ -207,11 +225,12 @@ impl Fs {
         let attr = self.attr(ino, &inode)?;
         // In use before it is on the list of orphans, or it might be reaped at once.
         let node = self.nodes.insert(ino, inode, 1);
+        note_result(ino);
         if let Err(error) = self.dataset.apply(&changes) {
             node.drop_open();
             node.drop_lookups(1);
             drop(node);
-            self.nodes.retire(ino);
+            self.nodes.retire(ino, true);
             return Err(error.into());
         }
         Ok(Entry { ino: Ino(ino), generation: GENERATION, attr })
@@ -233,6 +252,7 @@ impl Fs {
         let pointee = Pointee { ino, kind: new.kind };
         add_entry(parent.0, txn.edit(parent.0)?, place, name, pointee, inode.ctime, &mut changes)?;
         let attr = self.attr(ino, &inode)?;
+        note_result(ino);
         txn.commit(self.dataset(), changes)?;
         // Somebody may have found the name already, and so the inode is in the cache: then it is that one.
         let node = self.nodes.insert(ino, inode, new.opens);

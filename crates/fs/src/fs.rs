@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
+use pagefold_engine::dataset::journal::aside;
 use pagefold_engine::dataset::{Change, Dataset};
 use pagefold_engine::limits::RECORDSIZE_DEFAULT;
 
@@ -79,9 +80,9 @@ impl Fs {
         let fs = Self {
             dataset,
             clock,
+            nodes: Nodes::new(options.resumed.is_some()),
             options,
             places: Places::new(header.seed),
-            nodes: Nodes::new(),
             ids: Mutex::new(Ids { next, reserved: next }),
             rename_lock: Mutex::new(()),
             orphans: AtomicBool::new(true),
@@ -157,7 +158,8 @@ impl Fs {
         let mut ids = self.ids.lock();
         if ids.next == ids.reserved {
             let reserved = ids.reserved.checked_add(ID_BATCH).ok_or(FsError::TooBig)?;
-            self.dataset.apply(&[Change::Put(COUNTER_KEY, reserved.to_le_bytes().to_vec())])?;
+            let reserve = [Change::Put(COUNTER_KEY, reserved.to_le_bytes().to_vec())];
+            aside(|| self.dataset.apply(&reserve))?;
             ids.reserved = reserved;
         }
         ids.next += 1;

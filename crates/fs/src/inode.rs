@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
@@ -34,6 +34,8 @@ pub(crate) struct Node {
     lookups: AtomicU64,
     /// Opens not yet released.
     opens: AtomicU64,
+    /// The kernel may have references from before this process, of which nobody knows how many.
+    inherited: AtomicBool,
     /// Held by the one who changes the inode, or entries of the directory.
     pub(crate) changing: Mutex<()>,
     pub(crate) cached: RwLock<Cached>,
@@ -42,9 +44,10 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    fn new(ino: u64, inode: Inode) -> Self {
+    fn new(ino: u64, inode: Inode, inherited: bool) -> Self {
         Self {
             ino,
+            inherited: AtomicBool::new(inherited),
             lookups: AtomicU64::new(0),
             opens: AtomicU64::new(0),
             changing: Mutex::new(()),
@@ -69,6 +72,10 @@ impl Node {
 
     /// `count` references less; true if neither opens nor references are left.
     pub(crate) fn drop_lookups(&self, count: u64) -> bool {
+        if count > self.lookups.load(Ordering::Acquire) {
+            // More than this process has given: the kernel has let go of the inode.
+            self.inherited.store(false, Ordering::Release);
+        }
         drop_saturating(&self.lookups, count) == 0 && self.opens.load(Ordering::Acquire) == 0
     }
 
@@ -84,9 +91,9 @@ fn drop_saturating(counter: &AtomicU64, count: u64) -> u64 {
     before.saturating_sub(count)
 }
 
-#[derive(Default)]
 struct Shard {
     nodes: HashMap<u64, Arc<Node>>,
+    resumed: bool,
     /// Size at which unreferenced nodes are looked for.
     sweep_at: usize,
 }
@@ -100,17 +107,26 @@ pub(crate) enum Retired {
     InUse,
     /// A call is just working with it; nobody will tell.
     Held,
+    /// The kernel may refer to it from before this process, and is to be asked.
+    Unknown,
 }
 
 /// The cache: every inode in use, and some that are not.
 pub(crate) struct Nodes {
     shards: Vec<Mutex<Shard>>,
+    /// The kernel may know inodes from before this process.
+    resumed: bool,
 }
 
 impl Nodes {
-    pub(crate) fn new() -> Self {
-        let shard = || Mutex::new(Shard { nodes: HashMap::new(), sweep_at: SHARD_KEEP });
-        Self { shards: std::iter::repeat_with(shard).take(SHARDS).collect() }
+    pub(crate) fn new(resumed: bool) -> Self {
+        let shard = || Mutex::new(Shard { nodes: HashMap::new(), sweep_at: SHARD_KEEP, resumed });
+        Self { shards: std::iter::repeat_with(shard).take(SHARDS).collect(), resumed }
+    }
+
+    /// Whether the kernel may know inodes from before this process.
+    pub(crate) fn are_resumed(&self) -> bool {
+        self.resumed
     }
 
     fn shard(&self, ino: u64) -> MutexGuard<'_, Shard> {
@@ -145,19 +161,23 @@ impl Nodes {
     /// Takes in an inode just made, with one reference and `opens` opens.
     pub(crate) fn insert(&self, ino: u64, inode: Inode, opens: u64) -> Arc<Node> {
         let mut shard = self.shard(ino);
-        let node = Arc::clone(shard.nodes.entry(ino).or_insert_with(|| Arc::new(Node::new(ino, inode))));
+        let node =
+            Arc::clone(shard.nodes.entry(ino).or_insert_with(|| Arc::new(Node::new(ino, inode, false))));
         node.lookups.fetch_add(1, Ordering::AcqRel);
         node.opens.fetch_add(opens, Ordering::AcqRel);
         shard.sweep();
         node
     }
 
-    /// Drops an unlinked inode from the cache for good, unless somebody still uses it.
-    pub(crate) fn retire(&self, ino: u64) -> Retired {
+    /// Drops an unlinked inode from the cache for good, unless somebody still uses it. `asked`: the kernel does not refer to it
+    /// from before this process.
+    pub(crate) fn retire(&self, ino: u64, asked: bool) -> Retired {
         let mut shard = self.shard(ino);
         match shard.nodes.get(&ino) {
             Some(node) if !node.is_idle() => return Retired::InUse,
             Some(node) if Arc::strong_count(node) > 1 => return Retired::Held,
+            Some(node) if !asked && node.inherited.load(Ordering::Acquire) => return Retired::Unknown,
+            None if !asked && self.resumed => return Retired::Unknown,
             Some(_) | None => {}
         }
         shard.nodes.remove(&ino);
@@ -175,10 +195,11 @@ impl Shard {
         }
         let bytes = dataset.get(&Inode::key(ino))?.ok_or(FsError::Stale)?;
         let inode = Inode::decode(ino, &bytes)?;
-        if inode.nlink == 0 {
+        // Who asks for one that is unlinked knows it from before this process.
+        if inode.nlink == 0 && !self.resumed {
             return Err(FsError::Stale);
         }
-        let node = Arc::new(Node::new(ino, inode));
+        let node = Arc::new(Node::new(ino, inode, self.resumed));
         self.nodes.insert(ino, Arc::clone(&node));
         self.sweep();
         Ok(node)

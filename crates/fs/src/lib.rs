@@ -52,7 +52,7 @@ mod xattr;
 pub use error::{FsError, Result};
 pub use fs::Fs;
 pub use io::{Fetch, TryRead};
-pub use options::{AtimePolicy, FormatOptions, FsOptions, RecordsizeHint};
+pub use options::{AtimePolicy, FormatOptions, FsOptions, KernelHolds, RecordsizeHint};
 pub use types::{
     Attr, Caller, Clock, DirEntry, Entry, Fallocate, FileKind, Ino, OpenFlags, RenameMode, Seek, SetAttr,
     SetTime, StatFs, SystemClock, Time, WriteFlags, Written, XattrMode,

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use pagefold_engine::dataset::Change;
+use pagefold_engine::dataset::journal::note_result;
 use pagefold_engine::types::Key;
 
 use crate::codec::{Inode, Pointee, flag, kind};
@@ -56,6 +57,7 @@ impl Fs {
         inode.ctime = now;
         let pointee = Pointee { ino: ino.0, kind: inode.kind };
         add_entry(parent.0, txn.edit(parent.0)?, place, name, pointee, now, &mut changes)?;
+        note_result(ino.0);
         txn.commit(self.dataset(), changes)?;
         drop(txn);
         self.entry_of(ino.0, name)

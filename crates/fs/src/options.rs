@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::types::Ino;
+
 /// When reading changes the access time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AtimePolicy {
@@ -18,6 +20,9 @@ pub enum AtimePolicy {
 /// A power of two from 4 KiB to 1 MiB; `None` where the bytes tell nothing.
 pub type RecordsizeHint = Arc<dyn Fn(u64, &[u8], Option<&str>) -> Option<u32> + Send + Sync>;
 
+/// Whether the kernel still refers to an inode. Called without any lock.
+pub type KernelHolds = Arc<dyn Fn(Ino) -> bool + Send + Sync>;
+
 /// Choices at mount.
 #[derive(Clone, Default)]
 pub struct FsOptions {
@@ -29,6 +34,9 @@ pub struct FsOptions {
     pub recordsize: Option<u32>,
     /// Finds out the recordsize where `recordsize` is `None`; without it every file gets 16 KiB.
     pub hint: Option<RecordsizeHint>,
+    /// The mount goes on from a process that died: the kernel has references that nobody has counted, so that unlinked files may be
+    /// open, and it is asked before one is removed.
+    pub resumed: Option<KernelHolds>,
 }
 
 /// Choices at format.

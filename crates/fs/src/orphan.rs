@@ -34,9 +34,11 @@ pub(crate) fn put_data(object: u64) -> Change<'static> {
 impl Fs {
     /// Gives `count` references back. An unlinked inode without references and opens is left to [`Fs::reap`].
     pub fn forget(&self, ino: Ino, count: u64) {
-        if let Some(node) = self.nodes.peek(ino.0)
-            && node.drop_lookups(count)
-        {
+        let unused = match self.nodes.peek(ino.0) {
+            Some(node) => node.drop_lookups(count),
+            None => self.nodes.are_resumed(),
+        };
+        if unused {
             self.note_orphan();
         }
     }
@@ -90,10 +92,10 @@ impl Fs {
             let batch = self.dataset.range(&from, &to, READDIR_BATCH)?;
             for (key, _) in &batch {
                 from = Key::new(0, kind::ORPHAN_INODE, key.offset.saturating_add(1));
-                match self.nodes.retire(key.offset) {
+                match self.retire(key.offset) {
                     Retired::Gone => {}
                     Retired::InUse => continue,
-                    Retired::Held => {
+                    Retired::Held | Retired::Unknown => {
                         self.note_orphan();
                         continue;
                     }
@@ -105,6 +107,15 @@ impl Fs {
             if batch.len() < READDIR_BATCH {
                 return Ok(true);
             }
+        }
+    }
+
+    fn retire(&self, ino: u64) -> Retired {
+        match (self.nodes.retire(ino, false), &self.options.resumed) {
+            (Retired::Unknown, Some(holds)) if holds(Ino(ino)) => Retired::InUse,
+            // What the kernel does not hold now it cannot come to hold: nothing leads there any more.
+            (Retired::Unknown, Some(_)) => self.nodes.retire(ino, true),
+            (known, _) => known,
         }
     }
 

@@ -31,6 +31,17 @@ impl Buffer {
         Ok(Self { start, len })
     }
 
+    /// As [`Buffer::new`], with all of its memory: the kernel never has to find a page for it, which fails in a process that is
+    /// being killed, and the request with it.
+    pub(crate) fn populated(len: usize) -> io::Result<Self> {
+        let buffer = Self::new(len)?;
+        // SAFETY: the range is the mapping just made; the advice changes none of its contents.
+        unsafe {
+            rustix::mm::madvise(buffer.start.as_ptr().cast(), len, rustix::mm::Advice::LinuxPopulateWrite)
+        }?;
+        Ok(buffer)
+    }
+
     /// Where it starts; for handing to the kernel.
     pub(crate) fn as_mut_ptr(&self) -> *mut u8 {
         self.start.as_ptr()

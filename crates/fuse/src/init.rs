@@ -62,6 +62,11 @@ pub enum InitError {
     /// A capability is missing.
     #[error("the kernel's FUSE lacks capabilities that are needed (bits {0:#x}); update the kernel")]
     Missing(u64),
+    /// A server that dies could not be followed by another.
+    #[error(
+        "the kernel does not ask again what a server left unanswered; mount with takeover=off, or use Linux 6.9 or newer"
+    )]
+    NoResend,
     /// The ring was asked for, but is not to be had.
     #[error(
         "FUSE over io_uring is not available; enable it with `echo Y > /sys/module/fuse/parameters/enable_uring` (Linux 6.14 or newer), or use the transport dev"
@@ -77,11 +82,13 @@ pub(crate) enum RingWish {
     Always,
 }
 
-/// Decides on the kernel's offer. `pages_max` is the kernel's bound on the pages of a request.
+/// Decides on the kernel's offer. `pages_max` is the kernel's bound on the pages of a request; `takeover`: another process may go on
+/// with the mount.
 pub(crate) fn negotiate(
     offer: &InitIn,
     ring: RingWish,
     pages_max: usize,
+    takeover: bool,
 ) -> Result<(InitOut, Agreement), InitError> {
     if offer.major != VERSION_MAJOR || offer.minor < VERSION_MINOR_MIN {
         return Err(InitError::Version(offer.major, offer.minor));
@@ -90,6 +97,9 @@ pub(crate) fn negotiate(
     let missing = REQUIRED & !offered;
     if missing != 0 {
         return Err(InitError::Missing(missing));
+    }
+    if takeover && offered & init::HAS_RESEND == 0 {
+        return Err(InitError::NoResend);
     }
     let mut flags = WANTED & offered;
     match (ring, offered & init::OVER_IO_URING != 0) {
@@ -126,11 +136,11 @@ mod tests {
 
     #[test]
     fn takes_nothing_that_was_not_offered() {
-        let (reply, agreement) = negotiate(&offer(45, REQUIRED), RingWish::IfOffered, 256).unwrap();
+        let (reply, agreement) = negotiate(&offer(45, REQUIRED), RingWish::IfOffered, 256, false).unwrap();
         assert_eq!(agreement.flags, REQUIRED);
         assert_eq!(u64::from(reply.flags), REQUIRED);
         assert_eq!(agreement.atomic_write_bytes, REQUEST_BYTES_MAX - PAGE_BYTES);
-        let (_, all) = negotiate(&offer(45, u64::MAX), RingWish::Never, 1024).unwrap();
+        let (_, all) = negotiate(&offer(45, u64::MAX), RingWish::Never, 1024, true).unwrap();
         assert!(!all.over_ring());
         assert_eq!(all.flags, WANTED);
         assert_eq!(all.atomic_write_bytes, REQUEST_BYTES_MAX);
@@ -138,14 +148,21 @@ mod tests {
 
     #[test]
     fn says_what_is_missing() {
-        assert_eq!(negotiate(&offer(31, u64::MAX), RingWish::Never, 256), Err(InitError::Version(7, 31)));
-        assert_eq!(negotiate(&offer(36, 0), RingWish::Never, 256), Err(InitError::Missing(REQUIRED)));
-        assert_eq!(negotiate(&offer(36, REQUIRED), RingWish::Always, 256), Err(InitError::NoRing));
+        assert_eq!(
+            negotiate(&offer(31, u64::MAX), RingWish::Never, 256, false),
+            Err(InitError::Version(7, 31))
+        );
+        assert_eq!(negotiate(&offer(36, 0), RingWish::Never, 256, false), Err(InitError::Missing(REQUIRED)));
+        assert_eq!(negotiate(&offer(36, REQUIRED), RingWish::Always, 256, false), Err(InitError::NoRing));
+        assert_eq!(negotiate(&offer(36, REQUIRED), RingWish::Never, 256, true), Err(InitError::NoResend));
     }
 
     #[test]
     fn speaks_the_older_of_both_versions() {
-        assert_eq!(negotiate(&offer(36, REQUIRED), RingWish::Never, 256).unwrap().1.minor, 36);
-        assert_eq!(negotiate(&offer(99, REQUIRED), RingWish::Never, 256).unwrap().1.minor, VERSION_MINOR);
+        assert_eq!(negotiate(&offer(36, REQUIRED), RingWish::Never, 256, false).unwrap().1.minor, 36);
+        assert_eq!(
+            negotiate(&offer(99, REQUIRED), RingWish::Never, 256, false).unwrap().1.minor,
+            VERSION_MINOR
+        );
     }
 }

@@ -30,12 +30,12 @@ mod stats;
 mod transport;
 
 pub use blocking::{Blocking, Wait};
-pub use dispatch::{Dispatch, HIDDEN_DIR, SNAPSHOT_DIR, SnapshotTree, Snapshots};
+pub use dispatch::{Dispatch, HIDDEN_DIR, SNAPSHOT_DIR, SnapshotTree, Snapshots, WithSnapshots};
 pub use errno::errno;
 pub use init::{Agreement, InitError};
 pub use mount::{MountError, MountOptions, check_mount_point, is_mount_point, unmount};
 pub use request::{Fetching, Handler, Request};
 pub use rustix::io::Errno;
-pub use session::Session;
+pub use session::{Held, Session};
 pub use stats::{LATENCY_BUCKETS, OpcodeStats, Stats};
-pub use transport::{Transport, enable_ring, ring_enabled};
+pub use transport::{Transport, enable_ring, kernel_holds, kernel_resends, ring_enabled};

@@ -40,6 +40,9 @@ pub struct MountOptions {
     pub transport: crate::Transport,
     /// Threads on `/dev/fuse` at most; `None` for the default.
     pub threads_max: Option<usize>,
+    /// Another process may go on with the mount when this one dies ([`crate::Session::resume`]). Requests travel over `/dev/fuse`
+    /// then: what is under way over a ring is lost with its process.
+    pub takeover: bool,
 }
 
 impl Default for MountOptions {
@@ -55,6 +58,7 @@ impl Default for MountOptions {
             replace_dead: true,
             transport: crate::Transport::Auto,
             threads_max: None,
+            takeover: false,
         }
     }
 }

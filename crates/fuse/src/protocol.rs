@@ -305,6 +305,17 @@ pub mod init {
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
+/// Bit of a request's number: it is asked again, since whoever read it before died (`FUSE_UNIQUE_RESEND`).
+pub const UNIQUE_RESEND: u64 = 1 << 63;
+/// Code of a notification: drop what is cached of an inode.
+pub const NOTIFY_INVAL_INODE: i32 = 2;
+/// Code of a notification: ask again what was read and not answered.
+pub const NOTIFY_RESEND: i32 = 7;
+wire! {
+    /// NOTIFY_INVAL_INODE; a negative offset leaves pages alone.
+    NotifyInvalInodeOut = 24 { ino: u64, off: i64, len: i64, }
+}
+
 /// `FUSE_WRITE_CACHE`: written back from the page cache (stores of a shared mapping), not by a write call.
 pub const WRITE_CACHE: u32 = 1 << 0;
 /// `FUSE_WRITE_KILL_SUIDGID`: set-user-ID and set-group-ID bits end with this write.
@@ -352,6 +363,30 @@ opcodes! {
 }
 
 impl Opcode {
+    /// Whether it asks for a change of files or names: what must not be done twice.
+    pub const fn changes_something(self) -> bool {
+        matches!(
+            self,
+            Self::Setattr
+                | Self::Symlink
+                | Self::Mknod
+                | Self::Mkdir
+                | Self::Unlink
+                | Self::Rmdir
+                | Self::Rename
+                | Self::Rename2
+                | Self::Link
+                | Self::Write
+                | Self::Setxattr
+                | Self::Removexattr
+                | Self::Create
+                | Self::Tmpfile
+                | Self::Fallocate
+                | Self::CopyFileRange
+                | Self::CopyFileRange64
+        )
+    }
+
     /// One past the largest code: the length of a table by code.
     pub const TABLE_LEN: usize = 54;
 }

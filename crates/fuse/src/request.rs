@@ -2,8 +2,10 @@
 
 use crate::blocking::Blocking;
 use crate::operation::{Arguments, Operation, ParseError};
-use crate::protocol::{InHeader, Opcode};
+use crate::protocol::{InHeader, Opcode, UNIQUE_RESEND};
 use crate::stats::Stats;
+use pagefold_engine::dataset::Journal;
+use pagefold_engine::dataset::journal::{Asked, Claim, Origin};
 use pagefold_fs::Fetch;
 use rustix::io::Errno;
 use std::{fmt, sync::Arc, time::Instant};
@@ -34,6 +36,8 @@ pub(crate) enum Outcome {
 pub struct Request {
     header: InHeader,
     exchange: Option<Box<dyn Exchange>>,
+    /// Held until the answer is with the kernel.
+    claim: Option<Claim>,
     stats: Arc<Stats>,
     received: Instant,
 }
@@ -47,7 +51,7 @@ impl fmt::Debug for Request {
 
 impl Request {
     pub(crate) fn new(header: InHeader, exchange: Box<dyn Exchange>, stats: Arc<Stats>) -> Self {
-        Self { header, exchange: Some(exchange), stats, received: Instant::now() }
+        Self { header, exchange: Some(exchange), claim: None, stats, received: Instant::now() }
     }
 
     /// Number of the inode that the request is about.
@@ -68,6 +72,45 @@ impl Request {
     /// The kernel's number of this request.
     pub fn unique(&self) -> u64 {
         self.header.unique
+    }
+
+    /// The kernel asks this again: the process that read it before died.
+    pub(crate) fn is_again(&self) -> bool {
+        self.header.unique & UNIQUE_RESEND != 0
+    }
+
+    /// Whether it asks for a change, as far as its code tells.
+    pub(crate) fn changes_something(&self) -> bool {
+        Opcode::from_wire(self.header.opcode).is_some_and(Opcode::changes_something)
+    }
+
+    /// Whether it wants no answer.
+    pub(crate) fn is_notice(&self) -> bool {
+        matches!(
+            Opcode::from_wire(self.header.opcode),
+            Some(Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt)
+        )
+    }
+
+    /// Whether it was claimed.
+    pub(crate) fn is_claimed(&self) -> bool {
+        self.claim.is_some()
+    }
+
+    /// Keeps it from being carried out twice.
+    pub(crate) fn claim(&mut self, journal: &Arc<Journal>, connection: u32) {
+        let unique = self.header.unique & !UNIQUE_RESEND;
+        self.claim = Some(journal.claim(Asked { connection, unique }));
+    }
+
+    /// For [`pagefold_engine::dataset::journal::during`].
+    pub(crate) fn origin(&self) -> Option<Origin> {
+        self.claim.as_ref().map(Claim::origin)
+    }
+
+    /// The result of the request, if a process before carried it out.
+    pub(crate) fn done_before(&self) -> Option<u64> {
+        self.claim.as_ref().and_then(Claim::done)
     }
 
     /// What is asked for.
@@ -164,6 +207,7 @@ impl Request {
             let failed = matches!(outcome, Outcome::Error(_));
             self.stats.record(self.header.opcode, self.received.elapsed(), failed);
             exchange.finish(self.header.unique, outcome);
+            self.claim = None;
         }
     }
 }
@@ -189,6 +233,10 @@ pub struct Fetching {
 pub trait Handler: Send + Sync + 'static {
     /// What was agreed with the kernel, before the first request.
     fn agreed(&self, _agreement: &crate::Agreement) {}
+
+    /// The connection was taken over from a process that died: `requests` are asked again, and no others will be. They come
+    /// to [`Handler::handle`] afterwards.
+    fn taken_over(&self, _requests: &mut [Request]) {}
 
     /// Answers `request`, now or later. What may wait for a device or for other requests goes through `blocking`; what waits
     /// for a single device read may be returned instead, unless `blocking` is inline.

@@ -23,8 +23,22 @@ pub struct Session {
     dir: PathBuf,
     device_minor: u32,
     agreement: Agreement,
+    device: Arc<OwnedFd>,
     stats: Arc<Stats>,
     running: Mutex<Option<Box<dyn Running>>>,
+}
+
+/// What another process needs to go on with a mount: it can be kept by a third.
+#[derive(Debug)]
+pub struct Held {
+    /// The connection: `/dev/fuse`.
+    pub device: Arc<OwnedFd>,
+    /// The mount point, without symbolic links.
+    pub dir: PathBuf,
+    /// Minor number of the mount's device.
+    pub device_minor: u32,
+    /// What was agreed with the kernel.
+    pub agreement: Agreement,
 }
 
 /// Detaches a mount that did not get to be served.
@@ -72,6 +86,7 @@ impl Session {
         options: &MountOptions,
     ) -> Result<Self, MountError> {
         let ring = match options.transport {
+            _ if options.takeover => RingWish::Never,
             Transport::Dev => RingWish::Never,
             Transport::Auto if !transport::ring_enabled() => RingWish::Never,
             Transport::Auto => RingWish::IfOffered,
@@ -87,21 +102,58 @@ impl Session {
         let mut guard = Unmount(Some(dir.clone()));
         let stats = Arc::new(Stats::default());
         let device = Arc::new(device);
-        let agreement = greet(&device, &stats, ring, pages_max, &dir)?;
+        let agreement = greet(&device, &stats, ring, pages_max, options.takeover, &dir)?;
         handler.agreed(&agreement);
         let wiring = Wiring {
-            device,
+            device: Arc::clone(&device),
             handler,
             stats: Arc::clone(&stats),
             threads_max: options.threads_max.unwrap_or(DEVICE_THREADS_MAX).max(1),
             dir: dir.clone(),
+            takeover: options.takeover,
         };
         let running = transport::start(wiring, agreement, ring == RingWish::Always)
             .map_err(|error| MountError::os("start answering requests at", &dir, error))?;
         guard.0 = None;
         let device_minor = device_minor(&dir);
         mount::raise_read_ahead(device_minor);
-        Ok(Self { dir, device_minor, agreement, stats, running: Mutex::new(Some(running)) })
+        Ok(Self { dir, device_minor, agreement, device, stats, running: Mutex::new(Some(running)) })
+    }
+
+    /// Goes on with a mount whose server died: what it had read and not answered is asked again. `threads_max` as in
+    /// [`MountOptions`].
+    ///
+    /// # Errors
+    /// [`MountError`]; the mount stays as it is.
+    pub fn resume(
+        handler: Arc<dyn Handler>,
+        held: Held,
+        threads_max: Option<usize>,
+    ) -> Result<Self, MountError> {
+        let Held { device, dir, device_minor, agreement } = held;
+        let stats = Arc::new(Stats::default());
+        handler.agreed(&agreement);
+        let wiring = Wiring {
+            device: Arc::clone(&device),
+            handler,
+            stats: Arc::clone(&stats),
+            threads_max: threads_max.unwrap_or(DEVICE_THREADS_MAX).max(1),
+            dir: dir.clone(),
+            takeover: true,
+        };
+        let running = transport::resume(wiring);
+        let running = running.map_err(|error| MountError::os("take over the mount at", &dir, error))?;
+        Ok(Self { dir, device_minor, agreement, device, stats, running: Mutex::new(Some(running)) })
+    }
+
+    /// What [`Session::resume`] needs, for whoever keeps it.
+    pub fn held(&self) -> Held {
+        Held {
+            device: Arc::clone(&self.device),
+            dir: self.dir.clone(),
+            device_minor: self.device_minor,
+            agreement: self.agreement,
+        }
     }
 
     /// The mount point, without symbolic links.
@@ -171,6 +223,7 @@ fn greet(
     stats: &Arc<Stats>,
     ring: RingWish,
     pages_max: usize,
+    takeover: bool,
     dir: &Path,
 ) -> Result<Agreement, MountError> {
     let os = |error: io::Error| MountError::os("greet the kernel for", dir, error);
@@ -185,7 +238,7 @@ fn greet(
         request.error(Errno::IO);
         return Err(os(io::Error::other("the kernel's first request is not INIT")));
     };
-    match negotiate(&offer, ring, pages_max) {
+    match negotiate(&offer, ring, pages_max, takeover) {
         Ok((reply, agreement)) => {
             request.answer(&reply);
             tracing::debug!(?agreement, "agreed with the kernel");

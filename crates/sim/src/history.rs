@@ -178,6 +178,8 @@ pub struct History {
     pub modelled: bool,
     /// There are several datasets, and snapshots.
     pub forked: bool,
+    /// What is accepted is entered into a journal, which survives the process.
+    pub journalled: bool,
     /// Seed of the devices.
     pub seed: u64,
     /// What happens.
@@ -204,6 +206,7 @@ impl History {
         let modelled = Random::new(!seed).percent(40);
         let rest = Random::new(seed ^ 0x0E57);
         let forked = Random::new(seed ^ 0xF0_4CED).percent(if theme == Theme::Full { 30 } else { 60 });
+        let journalled = Random::new(seed ^ 0x70A2_AA15).percent(30);
         let small = Random::new(seed ^ 0x5_3A11);
         let mut writer =
             Writer { random, rest, small, theme, modelled, forked, devices: count, span: 0, acts: 0 };
@@ -215,7 +218,7 @@ impl History {
             // What a single flip must not do is more than what many must not.
             steps.retain(|step| !matches!(step, Step::Flip { .. }) || std::mem::replace(&mut flips, 1) == 0);
         }
-        Self { theme, devices, cache_bytes, modelled, forked, seed, steps }
+        Self { theme, devices, cache_bytes, modelled, forked, journalled, seed, steps }
     }
 }
 

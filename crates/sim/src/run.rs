@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pagefold_engine::Error;
-use pagefold_engine::dataset::{Change, Commit};
+use pagefold_engine::dataset::{Change, Commit, Journal};
 use pagefold_engine::device::{Device, Fault, SimDevice};
 use pagefold_engine::pool::{
     CALL_PAGES, CreateOptions, Flight, Guid, LearnOptions, OpenOptions, PageRange, Pool, create_on,
@@ -140,6 +140,10 @@ struct Sim<'a> {
     gave_up: bool,
     /// A fault was injected since the power came.
     faulted: bool,
+    /// What survives the process, but not a power cut.
+    journal: Option<Arc<Journal>>,
+    /// It has what the last process accepted.
+    kept: bool,
     random: Random,
     stats: Stats,
 }
@@ -186,6 +190,16 @@ fn open(history: &History, devices: Devices, options: &OpenOptions) -> pagefold_
     let pool = Pool::open_on(devices, options)?;
     pool.set_compression(compression(history, false));
     Ok(pool)
+}
+
+/// Larger than any change of a history.
+const JOURNAL_BYTES: usize = 16 << 20;
+
+fn journal(history: &History) -> Outcome<Option<Arc<Journal>>> {
+    if !history.journalled {
+        return Ok(None);
+    }
+    Journal::with_bytes(JOURNAL_BYTES).map(|made| Some(Arc::new(made))).map_err(|error| error.to_string())
 }
 
 /// How pages are coded when they are written, and when they are coded `again`.
@@ -270,13 +284,15 @@ impl<'a> Sim<'a> {
             durable_then: (0, 0),
             gave_up: false,
             faulted: false,
+            journal: journal(history)?,
+            kept: false,
             random: Random::new(history.seed ^ 0x5EED),
             stats: Stats::default(),
         };
         let create = CreateOptions { force: false, created: 0, guid: Guid(*b"simulated pool 1") };
         create_on("sim", &sim.handles(), &create).map_err(|error| format!("create: {error}"))?;
-        sim.pool =
-            Some(open(history, sim.handles(), &options(history, 0)).map_err(|e| format!("first open: {e}"))?);
+        let options = OpenOptions { journal: sim.journal.clone(), ..options(history, 0) };
+        sim.pool = Some(open(history, sim.handles(), &options).map_err(|e| format!("first open: {e}"))?);
         Ok(sim)
     }
 
@@ -333,7 +349,17 @@ impl<'a> Sim<'a> {
             Step::Kill => {
                 self.begun.clear();
                 self.pool = None;
-                if self.is_off() { self.power_cycle(&[]) } else { self.reopen() }
+                if self.is_off() {
+                    return self.power_cycle(&[]);
+                }
+                let all = self.forgotten + self.log.len();
+                let (opens, journalled) = (self.stats.opens, self.journal.is_some());
+                self.reopen()?;
+                let found = self.forgotten + self.log.len();
+                if journalled && self.stats.opens == opens + 1 && self.flips == 0 && found < all {
+                    return Err(format!("{found} changes of {all} survive the end of the process"));
+                }
+                Ok(())
             }
             Step::Cut { device, calls } => {
                 if let Some(device) = self.devices.get(*device as usize) {
@@ -732,6 +758,8 @@ impl<'a> Sim<'a> {
         self.pool = None;
         self.faulted = false;
         self.committed = self.durable;
+        self.journal = journal(self.history)?;
+        self.kept = false;
         let mut again = again.iter();
         loop {
             self.stats.crashes += 1;
@@ -764,9 +792,20 @@ impl<'a> Sim<'a> {
             device.reopen();
         }
         let salt = self.stats.opens;
-        let mut opened = open(self.history, self.handles(), &options(self.history, salt));
+        if let Some(journal) = self.journal.take() {
+            let file = journal.file().try_clone_to_owned().map_err(|error| error.to_string())?;
+            self.journal = Some(Arc::new(Journal::adopt(file).map_err(|error| error.to_string())?));
+        }
+        let journalled = OpenOptions { journal: self.journal.clone(), ..options(self.history, salt) };
+        let mut opened = open(self.history, self.handles(), &journalled);
+        self.kept = self.journal.is_some() && opened.is_ok();
         if opened.is_err() && self.flips > 0 && !self.is_off() {
-            let accepting = OpenOptions { accept_loss: true, ..options(self.history, salt) };
+            self.journal = journal(self.history)?;
+            let accepting = OpenOptions {
+                accept_loss: true,
+                journal: self.journal.clone(),
+                ..options(self.history, salt)
+            };
             opened = open(self.history, self.handles(), &accepting);
             self.gave_up |= opened.is_ok();
             self.stats.given_up += u64::from(opened.is_ok());
@@ -837,11 +876,12 @@ impl<'a> Sim<'a> {
         }
         let lost = self.log.split_off(count);
         self.now = now;
-        // Opening flushes what it found.
-        self.durable = count;
-        self.committed = count;
-        self.settled = true;
-        let found = self.forgotten + count;
+        // Opening flushes what it found in the log; what it found in the journal is accepted, and no more.
+        let in_log = if self.kept { least.min(count) } else { count };
+        self.durable = in_log;
+        self.committed = in_log;
+        self.settled = in_log == count;
+        let found = self.forgotten + in_log;
         self.attested = self.attested.min(found);
         self.durable_then = (self.pool()?.status().txg, found);
         self.forget();

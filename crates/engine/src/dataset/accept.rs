@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use super::Change;
+use super::journal::Room;
 use super::live::LiveDataset;
 use super::pending::PageBuf;
 use super::redo::{REDO_FIXED_BYTES, REDO_PTR_BYTES};
@@ -77,8 +78,15 @@ impl LiveDataset {
             (false, _) => 0,
         };
         let redo_bytes = ready.iter().map(redo_bytes).sum();
-        let gate = self.admit(claim, redo_bytes, beyond)?;
+        let (gate, room) = self.admit(changes, claim, redo_bytes, beyond)?;
+        let entered = self.shared.journal().zip(room);
+        if let Some((journal, room)) = &entered {
+            journal.append(room, self.id, changes);
+        }
         let accepted = self.accept(ready, claim);
+        if let (Err(_), Some((journal, room))) = (&accepted, &entered) {
+            journal.cancel(room);
+        }
         drop(gate);
         if let Err(error) = accepted {
             // Part of the change may be in the tree: nothing may be committed any more.
@@ -88,6 +96,7 @@ impl LiveDataset {
         count(&self.shared.counters.accepted_bytes, written);
         if self.shared.dirty_bytes.load(Ordering::Relaxed) >= self.shared.bounds.dirty_soft_bytes
             || self.shared.redo_bytes.load(Ordering::Relaxed) >= REDO_BYTES_MAX / 2
+            || self.shared.journal().is_some_and(|journal| !journal.is_roomy())
         {
             self.shared.committer()?.nudge();
         }
@@ -186,13 +195,14 @@ impl LiveDataset {
         Ok(())
     }
 
-    /// Takes the gate and reserves `claim` and room in the log, committing or making room first if need be.
+    /// Takes the gate and reserves `claim` and room in the log and the journal, committing or making room first if need be.
     fn admit(
         &self,
+        changes: &[Change<'_>],
         claim: u64,
         redo_bytes: u64,
         beyond: u64,
-    ) -> Result<parking_lot::RwLockReadGuard<'_, ()>> {
+    ) -> Result<(parking_lot::RwLockReadGuard<'_, ()>, Option<Room>)> {
         if self.shared.dirty_bytes.load(Ordering::Relaxed) >= self.shared.dirty_limit.load(Ordering::Relaxed)
         {
             self.shared.committer()?.commit(false)?;
@@ -209,7 +219,18 @@ impl LiveDataset {
                 continue;
             }
             if self.shared.reserve(claim, beyond) {
-                return Ok(gate);
+                let Some(journal) = self.shared.journal() else { return Ok((gate, None)) };
+                match journal.reserve(changes) {
+                    Ok(Some(room)) => return Ok((gate, Some(room))),
+                    full => {
+                        self.shared.release(claim);
+                        self.shared.release_redo(redo_bytes);
+                        drop(gate);
+                        full?;
+                        self.shared.committer()?.commit(false)?;
+                        continue;
+                    }
+                }
             }
             self.shared.release_redo(redo_bytes);
             drop(gate);

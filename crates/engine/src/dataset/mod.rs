@@ -2,6 +2,7 @@
 
 mod accept;
 mod dead;
+pub mod journal;
 mod ledger;
 mod live;
 mod models;
@@ -15,6 +16,7 @@ pub(crate) mod shared;
 mod usage;
 
 pub use dead::{Blocks, Bucket, DeadList, SPACE_BYTES_MAX, encode_ptrs, space_of};
+pub use journal::Journal;
 pub use ledger::{Holder, Ledger, Part};
 pub use live::LiveDataset;
 pub use models::{ModelEntry, ModelTable};

@@ -180,13 +180,13 @@ pub enum Bases {
     Shared(Vec<Vec<Ptr>>),
 }
 
-fn put_key(out: &mut Vec<u8>, key: &Key) {
+pub(super) fn put_key(out: &mut Vec<u8>, key: &Key) {
     put_varint(out, key.object);
     out.push(key.kind);
     put_varint(out, key.offset);
 }
 
-fn read_key(reader: &mut Reader<'_>) -> Result<Key> {
+pub(super) fn read_key(reader: &mut Reader<'_>) -> Result<Key> {
     Ok(Key { object: reader.varint()?, kind: reader.u8()?, offset: reader.varint()? })
 }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
+use super::journal::Journal;
 use super::models::ModelTable;
 use super::{Space, Synced};
 use crate::limits::{ATOMIC_WRITE_MAX, REDO_BYTES_MAX};
@@ -132,6 +133,7 @@ pub struct Shared {
     pub read_only: AtomicBool,
     failed: OnceLock<String>,
     committer: OnceLock<Weak<dyn Commit>>,
+    journal: OnceLock<Arc<Journal>>,
 }
 
 impl Shared {
@@ -163,12 +165,23 @@ impl Shared {
             read_only: AtomicBool::default(),
             failed: OnceLock::new(),
             committer: OnceLock::new(),
+            journal: OnceLock::new(),
         }
     }
 
     /// Names who commits.
     pub fn set_committer(&self, committer: Weak<dyn Commit>) {
         let _ = self.committer.set(committer);
+    }
+
+    /// Changes are entered into `journal` from now on.
+    pub fn set_journal(&self, journal: Arc<Journal>) {
+        let _ = self.journal.set(journal);
+    }
+
+    /// The journal, if what is accepted is to survive the process.
+    pub fn journal(&self) -> Option<&Journal> {
+        self.journal.get().map(AsRef::as_ref)
     }
 
     /// The committer; an error once the pool is being closed.
@@ -256,6 +269,7 @@ impl Shared {
             && redo < REDO_BYTES_MAX / 2
             && taken < self.bounds.capacity_bytes
             && !self.gate.is_locked_exclusive()
+            && self.journal().is_none_or(Journal::is_roomy)
     }
 
     /// Reserves space for a change (contract W5). False: there is not enough.

@@ -92,7 +92,7 @@ impl Pool {
         let mut log = self.log.lock();
         let gate = self.shared.gate.write();
         let accepted = self.shared.accepted.load(Ordering::Acquire);
-        let cut = self.cut();
+        let cut = self.cut(&log);
         self.finish(&mut log, &cut, accepted, false)?;
         for dataset in self.datasets.read().iter() {
             dataset.settle_usage()?;

@@ -33,13 +33,17 @@ struct EncodedPages<'a> {
 }
 
 impl Pool {
-    /// Cuts what was accepted. The caller holds the gate's write side and must call [`Pool::finish`].
-    pub(super) fn cut(&self) -> Cut {
+    /// Cuts what was accepted. The caller holds the log's lock and the gate's write side, and must call [`Pool::finish`] before it
+    /// lets go of the log (J3).
+    pub(super) fn cut(&self, log: &Log) -> Cut {
         let datasets = self.datasets.read().clone();
         let cut: Cut =
             datasets.iter().filter_map(|dataset| Some((Arc::clone(dataset), dataset.cut()?))).collect();
         self.shared.redo_bytes.store(0, Ordering::Relaxed);
         *self.shared.in_flight.lock() = !cut.is_empty();
+        if let Some(journal) = self.shared.journal().filter(|_| !cut.is_empty()) {
+            journal.cut(log.writer.position().txg);
+        }
         cut
     }
 
@@ -54,6 +58,9 @@ impl Pool {
                     dataset.land(pending);
                 }
                 self.committed.fetch_max(accepted, Ordering::AcqRel);
+                if let Some(journal) = self.shared.journal() {
+                    journal.release(log.writer.position().txg);
+                }
                 if *durable {
                     self.durable.fetch_max(accepted, Ordering::AcqRel);
                     count(&self.shared.counters.durable_commits, 1);

@@ -397,7 +397,7 @@ impl Pool {
         let gate = self.shared.gate.write();
         self.shared.check_writable()?;
         let accepted = self.shared.accepted.load(Ordering::Acquire);
-        let cut = self.cut();
+        let cut = self.cut(&log);
         self.finish(&mut log, &cut, accepted, false)?;
         let position = log.writer.position();
         let mut catalogue = self.catalogue.write();
@@ -427,7 +427,7 @@ impl Pool {
         self.check_failed()?;
         let gate = self.shared.gate.write();
         let accepted = self.shared.accepted.load(Ordering::Acquire);
-        let cut = self.cut();
+        let cut = self.cut(&log);
         drop(gate);
         self.finish(&mut log, &cut, accepted, false)
     }

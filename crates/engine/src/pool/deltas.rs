@@ -260,7 +260,7 @@ impl Pool {
                 folded += u64::from(dataset.plain((object, page), top, content)?);
             }
             let accepted = self.shared.accepted.load(Ordering::Acquire);
-            let cut = self.cut();
+            let cut = self.cut(&log);
             drop(gate);
             self.finish(&mut log, &cut, accepted, false)?;
         }

@@ -198,7 +198,7 @@ impl Pool {
         });
         let gate = self.shared.gate.write();
         let accepted = self.shared.accepted.load(Ordering::Acquire);
-        let cut = self.cut();
+        let cut = self.cut(&log);
         drop(gate);
         self.finish(&mut log, &cut, accepted, alone)?;
         Ok(accepted)

@@ -53,7 +53,7 @@ pub use scan::{Found, FoundState, scan};
 pub use status::{DeviceStatus, Status, Totals};
 pub use survey::{PageKind, Survey};
 
-use crate::dataset::{Dataset, LiveDataset, PrimaryCache, Shared};
+use crate::dataset::{Dataset, Journal, LiveDataset, PrimaryCache, Shared};
 use crate::record::Compression;
 use crate::space::Chunks;
 use crate::tree::NodeCache;
@@ -129,6 +129,7 @@ pub struct Pool {
     signal: Mutex<Signal>,
     wake: Condvar,
     replayed: ReplayReport,
+    journalled: AtomicU64,
 }
 
 impl Pool {
@@ -154,7 +155,7 @@ impl Pool {
 
     /// What replay did when the pool was opened.
     pub fn replayed(&self) -> ReplayReport {
-        self.replayed
+        ReplayReport { journalled: self.journalled.load(Ordering::Relaxed), ..self.replayed }
     }
 
     /// Sets how new pages are compressed from now on.
@@ -181,7 +182,8 @@ impl Pool {
             + self.shared.models.memory_bytes()
             + self.unstored_tree_bytes()
             + self.shared.dirty_bytes.load(Ordering::Relaxed);
-        self.shared.cache.set_elsewhere(elsewhere + elsewhere / ALLOCATOR_SHARE);
+        let journal = self.shared.journal().map_or(0, Journal::memory_bytes);
+        self.shared.cache.set_elsewhere(elsewhere + elsewhere / ALLOCATOR_SHARE + journal);
     }
 
     /// Memory of tree nodes that the next checkpoint writes, in bytes.

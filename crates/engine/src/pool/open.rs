@@ -17,7 +17,7 @@ use super::store::Nodes;
 use super::{Log, Maintenance, Pool, ReplayReport as Report, Signal};
 use crate::dataset::redo::{Bases, Redo, for_each};
 use crate::dataset::{
-    Blocks, Commit, Dataset, Ledger, LiveDataset, ModelEntry, ModelTable, PrimaryCache, Shared,
+    Blocks, Commit, Dataset, Journal, Ledger, LiveDataset, ModelEntry, ModelTable, PrimaryCache, Shared,
 };
 use crate::device::{AlignedBuf, Device, FileDevice, OpenMode};
 use crate::record::{Compression, RecordCache, decode_metadata, model_of};
@@ -43,6 +43,9 @@ pub struct OpenOptions {
     pub accept_loss: bool,
     /// A number that no other opening of the pool was given; the default draws one at random (T5).
     pub salt: u64,
+    /// Where changes are entered when they are accepted, so that they survive the process; what a dead one left in it is redone.
+    /// Not for `read_only` and `accept_loss`.
+    pub journal: Option<Arc<Journal>>,
 }
 
 /// Default of [`OpenOptions::cache_bytes`].
@@ -51,7 +54,14 @@ pub const CACHE_BYTES_DEFAULT: u64 = 384 << 20;
 impl Default for OpenOptions {
     fn default() -> Self {
         let salt = random_salt();
-        Self { read_only: false, cache_bytes: CACHE_BYTES_DEFAULT, log_bytes: None, accept_loss: false, salt }
+        Self {
+            read_only: false,
+            cache_bytes: CACHE_BYTES_DEFAULT,
+            log_bytes: None,
+            accept_loss: false,
+            salt,
+            journal: None,
+        }
     }
 }
 
@@ -74,6 +84,8 @@ pub struct ReplayReport {
     pub damaged: u64,
     /// Where the log is damaged; what had been acknowledged behind it is lost ([`OpenOptions::accept_loss`]).
     pub lost: Option<LogDamage>,
+    /// Changes of the journal that were redone.
+    pub journalled: u64,
 }
 
 /// By so much the numbers of batches leap where a part of the log was given up: beyond all that this part may hold, so that
@@ -104,6 +116,8 @@ struct Opening {
     used: HashMap<u64, (Chunk, u32)>,
     /// The last batches, from the first on of which nothing tells that it was flushed.
     unflushed: Vec<(u64, Placed)>,
+    /// One past the number of the last batch with operations, as far as the checkpoint and the log tell.
+    operations_below: u64,
 }
 
 impl Pool {
@@ -261,6 +275,7 @@ impl Opening {
         }
         segments.set_open_directory(position.segment, directory);
         let used = HashMap::from([(position.segment, (position.chunk, position.used))]);
+        let operations_below = position.txg;
         Ok(Self {
             labels,
             devices,
@@ -273,6 +288,7 @@ impl Opening {
             used_before,
             used,
             unflushed: Vec::new(),
+            operations_below,
         })
     }
 
@@ -280,6 +296,7 @@ impl Opening {
     fn scan(&mut self, ops: &mut Vec<Vec<u8>>, accept_loss: bool) -> Result<LogEnd> {
         let checkpoint = self.root.checkpoint;
         let (segments, used, unflushed) = (&self.segments, &mut self.used, &mut self.unflushed);
+        let operations_below = &mut self.operations_below;
         let source = Source {
             pool: self.labels.first().map_or(0, |label| label.pool.low()),
             devices: &self.devices,
@@ -311,6 +328,7 @@ impl Opening {
             }
             if !batch.ops.is_empty() {
                 ops.push(batch.ops.to_vec());
+                *operations_below = batch.txg.saturating_add(1);
             }
             Ok(())
         })
@@ -341,6 +359,7 @@ impl Opening {
         let datasets = catalogue.datasets().map(|(_, version)| Arc::clone(&version.data)).collect();
         let dataset = Arc::clone(&catalogue.get(FIRST_DATASET)?.data);
         let mut position = self.settle_space(&end, options.read_only)?;
+        let operations_below = self.operations_below;
         if let Some(lost) = end.lost {
             tracing::error!(
                 device = lost.device,
@@ -361,6 +380,10 @@ impl Opening {
         .with_salt(options.salt);
         let flushes = writer.flushes();
         let clean = self.superblock.exported && ops.is_empty();
+        let journal = options.journal.as_ref().filter(|_| !options.read_only && end.lost.is_none());
+        if let Some(journal) = journal {
+            shared.set_journal(Arc::clone(journal));
+        }
         let pool = Arc::new(Pool {
             labels: self.labels,
             shared: Arc::clone(&shared),
@@ -395,12 +418,17 @@ impl Opening {
                 bytes: end.replayed_bytes,
                 damaged: end.damaged,
                 lost: end.lost,
+                journalled: 0,
             },
+            journalled: 0.into(),
         });
         let committer: std::sync::Weak<Pool> = Arc::downgrade(&pool);
         let committer: std::sync::Weak<dyn Commit> = committer;
         shared.set_committer(committer);
         pool.apply_properties()?;
+        if let Some(journal) = journal {
+            pool.redo_journal(journal, (end.position.txg, operations_below))?;
+        }
         if end.lost.is_some() && !options.read_only {
             // From its position on there is no damage any more.
             pool.checkpoint(false)?;
@@ -505,6 +533,19 @@ fn redo_all(
 }
 
 impl Pool {
+    /// Accepts again what a dead process had accepted and not committed.
+    fn redo_journal(&self, journal: &Journal, log: (u64, u64)) -> Result<()> {
+        let datasets = self.datasets.read().clone();
+        let redone = journal.redo(log, &mut |id, changes| {
+            let dataset = datasets.iter().find(|dataset| dataset.id == id);
+            let dataset = dataset
+                .ok_or_else(|| Error::corrupt("journal", format!("there is no dataset number {id}")))?;
+            dataset.apply(changes)
+        })?;
+        self.journalled.store(redone, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Brings stored properties of the engine into force.
     fn apply_properties(&self) -> Result<()> {
         if let Some(value) = self.property("compression")? {

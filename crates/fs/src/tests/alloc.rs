@@ -5,8 +5,13 @@ use crate::Fallocate::{Allocate, Collapse, Insert, PunchHole, ZeroRange};
 use crate::{FsError, FsOptions, Ino, XattrMode};
 
 const P: u64 = 4096;
-const OPTIONS: FsOptions =
-    FsOptions { atime: crate::AtimePolicy::Relative, read_only: false, recordsize: Some(4096), hint: None };
+const OPTIONS: FsOptions = FsOptions {
+    atime: crate::AtimePolicy::Relative,
+    read_only: false,
+    recordsize: Some(4096),
+    hint: None,
+    resumed: None,
+};
 
 fn bed_with(len: usize) -> (Bed, Ino, Vec<u8>) {
     let bed = Bed::with(u64::MAX, OPTIONS);

@@ -1,7 +1,11 @@
 use pagefold_engine::dataset::{Change, Dataset};
 
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
 use super::{Bed, ROOT, USER, assert_err, pattern};
-use crate::{FsError, OpenFlags, XattrMode};
+use crate::{Fs, FsError, FsOptions, Ino, OpenFlags, XattrMode};
 
 #[test]
 fn open_unlinked_files_live_until_released() {
@@ -136,5 +140,78 @@ fn the_cache_of_inodes_is_bounded() {
     }
     assert!(bed.fs.nodes.len() < 45_000, "{}", bed.fs.nodes.len());
     assert_eq!(bed.fs.getattr(ROOT).unwrap().nlink, 2);
+    bed.check();
+}
+
+/// The file system as a process finds it that goes on with the mount of one that died; the kernel has `held`.
+fn resumed(bed: &Bed, held: &Arc<Mutex<Vec<u64>>>) -> Bed {
+    let held = Arc::clone(held);
+    let options = FsOptions {
+        resumed: Some(Arc::new(move |ino: Ino| held.lock().contains(&ino.0))),
+        ..FsOptions::default()
+    };
+    let dataset = Arc::new(bed.dataset.crashed());
+    let fs = Fs::mount(dataset.clone(), bed.clock.clone(), options).unwrap();
+    Bed { fs, dataset, clock: bed.clock.clone() }
+}
+
+#[test]
+fn what_the_kernel_has_from_before_is_not_reaped() {
+    let before = Bed::new();
+    let made = ["orphan", "open", "closed"].map(|name| {
+        let ino = before.create(ROOT, name).ino;
+        before.write(ino, 0, &pattern(1, 30_000));
+        ino
+    });
+    let [orphan, open, closed] = made;
+    before.fs.unlink(ROOT, b"orphan").unwrap();
+    let held = Arc::new(Mutex::new(vec![orphan.0, open.0]));
+    let bed = resumed(&before, &held);
+    while bed.fs.reap(1000).unwrap() {}
+    assert_eq!(bed.read(orphan, 0, 30_000), pattern(1, 30_000));
+    bed.write(orphan, 30_000, b"still");
+    for name in ["open", "closed"] {
+        bed.fs.lookup(ROOT, name.as_bytes()).unwrap();
+        bed.fs.unlink(ROOT, name.as_bytes()).unwrap();
+    }
+    // A reference that the kernel had no use for, and one that it had.
+    bed.fs.forget(open, 1);
+    bed.fs.forget(closed, 1);
+    while bed.fs.reap(1000).unwrap() {}
+    assert_eq!(bed.read(open, 0, 30_000), pattern(1, 30_000));
+    assert_err!(bed.fs.getattr(closed), FsError::Stale);
+    held.lock().clear();
+    bed.fs.forget(orphan, 1);
+    bed.fs.forget(open, 3);
+    while bed.fs.reap(1000).unwrap() {}
+    assert_eq!(bed.dataset.pages(), 0);
+    bed.check();
+}
+
+#[test]
+fn what_nobody_has_from_before_is_reaped_at_once() {
+    let before = Bed::new();
+    let gone = before.create(ROOT, "gone").ino;
+    before.write(gone, 0, b"data");
+    before.fs.unlink(ROOT, b"gone").unwrap();
+    let bed = resumed(&before, &Arc::default());
+    while bed.fs.reap(1000).unwrap() {}
+    assert_eq!(bed.dataset.pages(), 0);
+    bed.check();
+}
+
+#[test]
+fn files_of_the_kernel_that_were_deleted_go_with_its_last_reference() {
+    let before = Bed::new();
+    let file = before.create(ROOT, "file").ino;
+    let bed = resumed(&before, &Arc::new(Mutex::new(vec![file.0])));
+    bed.write(file, 0, b"data");
+    bed.fs.unlink(ROOT, b"file").unwrap();
+    while bed.fs.reap(1000).unwrap() {}
+    assert_eq!(bed.dataset.pages(), 1);
+    // It tells before it is asked.
+    bed.fs.forget(file, 1);
+    while bed.fs.reap(1000).unwrap() {}
+    assert_eq!(bed.dataset.pages(), 0);
     bed.check();
 }

@@ -2,6 +2,7 @@
 //!
 //! Cheap calls are answered on the transport's thread; calls that may wait for a device go through [`Blocking`].
 
+mod again;
 mod convert;
 mod directory;
 mod snapshots;
@@ -13,11 +14,12 @@ use crate::{Agreement, Blocking, Errno, Fetching, Handler, Request, Wait};
 pub(crate) use convert::opened;
 use convert::{DIRECT_HANDLE, attr_out, entry_out, no_entry, set_attr, statfs_out, statx_out};
 use directory::Listing;
+use pagefold_engine::dataset::Journal;
+use pagefold_engine::dataset::journal::during;
 use pagefold_fs::{
     Attr, Caller, Entry, FileKind, Fs, FsError, Ino, OpenFlags, Seek, SetAttr, TryRead, WriteFlags, Written,
 };
-pub(crate) use snapshots::WithSnapshots;
-pub use snapshots::{HIDDEN_DIR, SNAPSHOT_DIR, SnapshotTree, Snapshots};
+pub use snapshots::{HIDDEN_DIR, SNAPSHOT_DIR, SnapshotTree, Snapshots, WithSnapshots};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use zerocopy::{Immutable, IntoBytes};
@@ -28,6 +30,8 @@ pub struct Dispatch {
     /// After synchronous writes through the page cache the kernel sends FSYNC by itself. Seen with 7.45 (Linux 6.18); on
     /// older kernels, some of which do not, the write is made durable here.
     kernel_syncs: AtomicBool,
+    /// Where requests that change something are claimed, and the number of the connection there.
+    claims: Option<(Arc<Journal>, u32)>,
 }
 
 /// First version of the protocol whose kernels are known to send FSYNC after synchronous buffered writes.
@@ -36,7 +40,22 @@ const MINOR_KERNEL_SYNCS: u32 = 45;
 impl Dispatch {
     /// Answers from `fs`.
     pub fn new(fs: Arc<Fs>) -> Self {
-        Self { fs, kernel_syncs: AtomicBool::new(false) }
+        Self { fs, kernel_syncs: AtomicBool::new(false), claims: None }
+    }
+
+    /// As [`Dispatch::new`]; what is carried out is noted in the journal that changes of `fs` are entered into, under the
+    /// connection's number, so that a process which takes over does not carry it out again.
+    pub fn with_journal(fs: Arc<Fs>, journal: Arc<Journal>, connection: u32) -> Self {
+        Self { claims: Some((journal, connection)), ..Self::new(fs) }
+    }
+
+    fn claim(&self, request: &mut Request) {
+        if let Some((journal, connection)) = &self.claims
+            && !request.is_claimed()
+            && request.changes_something()
+        {
+            request.claim(journal, *connection);
+        }
     }
 
     /// Carries a call on where it may wait.
@@ -47,8 +66,8 @@ impl Dispatch {
         request: Request,
         call: impl FnOnce(&Fs, Request) + Send + 'static,
     ) {
-        let fs = Arc::clone(&self.fs);
-        blocking.run(wait, move || call(&fs, request));
+        let (fs, origin) = (Arc::clone(&self.fs), request.origin());
+        blocking.run(wait, move || during(origin, || call(&fs, request)));
     }
 
     /// Syncs a file or directory. No thread waits for the flush: whoever commits answers.
@@ -95,7 +114,21 @@ impl Handler for Dispatch {
         self.kernel_syncs.store(agreement.minor >= MINOR_KERNEL_SYNCS, Relaxed);
     }
 
-    fn handle(&self, request: Request, blocking: &Blocking) -> Option<Fetching> {
+    fn taken_over(&self, requests: &mut [Request]) {
+        requests.iter_mut().for_each(|request| self.claim(request));
+        if let Some((journal, connection)) = &self.claims {
+            journal.all_asked(*connection);
+        }
+    }
+
+    fn handle(&self, mut request: Request, blocking: &Blocking) -> Option<Fetching> {
+        self.claim(&mut request);
+        if let Some(result) = request.done_before() {
+            self.later(blocking, Wait::Flush, request, move |fs, request| {
+                again::answer_done(fs, request, result);
+            });
+            return None;
+        }
         let ino = Ino(request.ino());
         let operation = match request.operation() {
             Ok(operation) => operation,

@@ -51,6 +51,8 @@ pub trait Snapshots: Send + Sync {
     /// # Errors
     /// [`FsError::NotFound`] if it is gone; of reading it.
     fn open(&self, number: u64, enter: &mut dyn FnMut(Arc<Fs>)) -> Result<(), FsError>;
+    /// These were looked into, in this order. Told before the kernel hears of the last one.
+    fn entered(&self, _numbers: &[u64]) {}
 }
 
 /// A snapshot that was looked into.
@@ -65,6 +67,8 @@ struct Places {
     by_number: HashMap<u64, u16>,
     /// From place 1 on.
     places: Vec<Place>,
+    /// Their numbers.
+    numbers: Vec<u64>,
 }
 
 /// The directory of the snapshots of one mount.
@@ -93,6 +97,23 @@ impl SnapshotTree {
             *told = (now, SystemClock.now());
         }
         directory(node, told.1)
+    }
+
+    /// As [`SnapshotTree::new`], for a mount whose server died: it had told [`Snapshots::entered`] these numbers.
+    pub fn resume(snapshots: Box<dyn Snapshots>, numbers: Vec<u64>) -> Self {
+        let mut places = Places::default();
+        for (place, number) in (1..SYNTHETIC).zip(numbers) {
+            let mut found = Place::Gone;
+            if let Err(error) = snapshots.open(number, &mut |fs| found = Place::Open(fs)) {
+                tracing::debug!(number, %error, "a snapshot that was looked into is gone");
+            }
+            if matches!(found, Place::Open(_)) {
+                places.by_number.insert(number, place);
+            }
+            places.places.push(found);
+            places.numbers.push(number);
+        }
+        Self { places: Mutex::new(places), ..Self::new(snapshots) }
     }
 
     /// Nobody looks into this snapshot any more: what was open answers ESTALE. Returns when no request reads it, or false if one
@@ -143,6 +164,8 @@ impl SnapshotTree {
             place.ok_or(FsError::Unsupported("more than 65534 snapshots looked into by one mount"))?;
         places.places.push(Place::Open(Arc::clone(&fs)));
         places.by_number.insert(number, place);
+        places.numbers.push(number);
+        self.snapshots.entered(&places.numbers);
         Ok((place, fs))
     }
 
@@ -163,13 +186,14 @@ impl SnapshotTree {
 }
 
 /// A file system with its snapshots.
-pub(crate) struct WithSnapshots {
+pub struct WithSnapshots {
     live: Dispatch,
     tree: Arc<SnapshotTree>,
 }
 
 impl WithSnapshots {
-    pub(crate) fn new(live: Dispatch, tree: Arc<SnapshotTree>) -> Self {
+    /// `live`, with `tree` below its root.
+    pub fn new(live: Dispatch, tree: Arc<SnapshotTree>) -> Self {
         Self { live, tree }
     }
 }
@@ -231,6 +255,10 @@ fn route(request: &Request) -> Route {
 impl Handler for WithSnapshots {
     fn agreed(&self, agreement: &Agreement) {
         self.live.agreed(agreement);
+    }
+
+    fn taken_over(&self, requests: &mut [Request]) {
+        self.live.taken_over(requests);
     }
 
     fn handle(&self, request: Request, blocking: &Blocking) -> Option<Fetching> {

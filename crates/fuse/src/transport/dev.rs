@@ -13,7 +13,9 @@ use crate::protocol::{InHeader, OutHeader, WriteIn};
 use crate::request::{Exchange, Outcome, Request};
 use crate::stats::Stats;
 use parking_lot::{Condvar, Mutex};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -85,6 +87,8 @@ impl Exchange for DevExchange {
 /// What the threads of a session share.
 struct Workers {
     wiring: Wiring,
+    /// Requests that were read before there were threads.
+    backlog: Mutex<VecDeque<Request>>,
     idle: AtomicUsize,
     alive: Mutex<usize>,
     ended: Condvar,
@@ -101,9 +105,14 @@ impl Running for Joinable {
     }
 }
 
-pub(super) fn start(wiring: Wiring) -> io::Result<Box<dyn Running>> {
-    let workers =
-        Arc::new(Workers { wiring, idle: AtomicUsize::new(0), alive: Mutex::new(0), ended: Condvar::new() });
+pub(super) fn start(wiring: Wiring, backlog: Vec<Request>) -> io::Result<Box<dyn Running>> {
+    let workers = Arc::new(Workers {
+        wiring,
+        backlog: Mutex::new(backlog.into()),
+        idle: AtomicUsize::new(0),
+        alive: Mutex::new(0),
+        ended: Condvar::new(),
+    });
     spawn(&workers)?;
     Ok(Box::new(Joinable(workers)))
 }
@@ -120,8 +129,12 @@ fn spawn(workers: &Arc<Workers>) -> io::Result<()> {
     };
     // Counts out a thread that could not be started, too.
     let mine = Alive(Arc::clone(workers));
-    let device =
-        if index == 0 { Arc::clone(&workers.wiring.device) } else { clone_device(&workers.wiring.device) };
+    // The requests in processing of a clone would end in errors with the process.
+    let device = if index == 0 || workers.wiring.takeover {
+        Arc::clone(&workers.wiring.device)
+    } else {
+        clone_device(&workers.wiring.device)
+    };
     let channel = Arc::new(Channel { device, spare: Mutex::default() });
     let spawned = thread::Builder::new().name(format!("pf-fuse-{index}")).spawn(move || {
         if let Err(error) = work(&mine.0, &channel) {
@@ -167,69 +180,98 @@ fn clone_device(device: &Arc<OwnedFd>) -> Arc<OwnedFd> {
 
 /// Reads and answers requests until the connection ends.
 fn work(workers: &Arc<Workers>, channel: &Arc<Channel>) -> io::Result<()> {
-    let blocking = Blocking::inline();
+    let (blocking, wiring) = (Blocking::inline(), &workers.wiring);
     loop {
-        let spare = channel.spare.lock().pop();
-        let mut exchange = match spare {
-            Some(exchange) => exchange,
-            None => Box::new(DevExchange { buffer: Buffer::new(BUFFER_BYTES)?, len: 0, channel: None }),
-        };
         workers.idle.fetch_add(1, SeqCst);
+        let waiting = workers.backlog.lock().pop_front();
         let received =
-            rustix::io::read(&*channel.device, &mut exchange.buffer.as_mut_slice()[REQUEST_START..]);
+            waiting.map_or_else(|| receive(channel, &wiring.stats, wiring.takeover), |r| Ok(Some(r)));
         let last_idle = workers.idle.fetch_sub(1, SeqCst) == 1;
-        let len = match received {
-            Ok(len) => len,
-            // ENOENT: the request was taken back before we could read it.
-            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {
-                channel.spare.lock().push(exchange);
-                continue;
-            }
+        let request = match received {
+            Ok(Some(request)) => request,
+            Ok(None) => continue,
             // ENODEV: unmounted. ECONNABORTED: the connection was aborted.
             Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(()),
             Err(errno) => return Err(errno.into()),
-        };
-        let bytes = &exchange.buffer.as_slice()[REQUEST_START..REQUEST_START + len];
-        let header = match InHeader::read_from_prefix(bytes) {
-            Ok((header, _)) if header.len as usize == len => header,
-            _ => {
-                tracing::error!(len, "the kernel sent a message that is no request");
-                channel.spare.lock().push(exchange);
-                continue;
-            }
         };
         // A thread stuck in a request must not keep others waiting: there is always one that listens.
         if last_idle && let Err(error) = spawn(workers) {
             tracing::warn!(%error, "cannot start another thread for /dev/fuse");
         }
-        let extensions = usize::from(header.total_extlen) * 8;
-        exchange.len = len.saturating_sub(extensions).max(size_of::<InHeader>());
-        exchange.channel = Some(Arc::clone(channel));
-        let request = Request::new(header, exchange, Arc::clone(&workers.wiring.stats));
         // Nothing is returned where `blocking` is inline; if it were, it would be answered all the same.
-        if let Some(fetching) = workers.wiring.handler.handle(request, &blocking) {
-            workers.wiring.handler.fetched(fetching, false, &blocking);
+        if let Some(fetching) = wiring.handler.handle(request, &blocking) {
+            wiring.handler.fetched(fetching, false, &blocking);
         }
     }
+}
+
+/// Reads a request. None if there was none after all.
+fn receive(channel: &Arc<Channel>, stats: &Arc<Stats>, takeover: bool) -> Result<Option<Request>, Errno> {
+    let spare = channel.spare.lock().pop();
+    let mut exchange = match spare {
+        Some(exchange) => exchange,
+        None => {
+            let make = if takeover { Buffer::populated } else { Buffer::new };
+            let buffer = make(BUFFER_BYTES).map_err(|_| Errno::NOMEM)?;
+            Box::new(DevExchange { buffer, len: 0, channel: None })
+        }
+    };
+    let len = match rustix::io::read(&*channel.device, &mut exchange.buffer.as_mut_slice()[REQUEST_START..]) {
+        Ok(len) => len,
+        // ENOENT: the request was taken back before we could read it.
+        Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {
+            channel.spare.lock().push(exchange);
+            return Ok(None);
+        }
+        Err(errno) => return Err(errno),
+    };
+    let bytes = &exchange.buffer.as_slice()[REQUEST_START..REQUEST_START + len];
+    let header = match InHeader::read_from_prefix(bytes) {
+        Ok((header, _)) if header.len as usize == len => header,
+        _ => {
+            tracing::error!(len, "the kernel sent a message that is no request");
+            channel.spare.lock().push(exchange);
+            return Ok(None);
+        }
+    };
+    let extensions = usize::from(header.total_extlen) * 8;
+    exchange.len = len.saturating_sub(extensions).max(size_of::<InHeader>());
+    exchange.channel = Some(Arc::clone(channel));
+    Ok(Some(Request::new(header, exchange, Arc::clone(stats))))
 }
 
 /// Reads one request on the caller's thread: INIT, before any other can come.
 pub(super) fn read_one(device: &Arc<OwnedFd>, stats: &Arc<Stats>) -> io::Result<Request> {
     let channel = Arc::new(Channel { device: Arc::clone(device), spare: Mutex::default() });
-    let mut exchange =
-        Box::new(DevExchange { buffer: Buffer::new(BUFFER_BYTES)?, len: 0, channel: Some(channel) });
-    let room = &mut exchange.buffer.as_mut_slice()[REQUEST_START..];
-    let len = loop {
-        match rustix::io::read(&**device, &mut *room) {
-            Ok(len) => break len,
-            Err(Errno::INTR | Errno::NOENT) => {}
+    loop {
+        if let Some(request) = receive(&channel, stats, false)? {
+            return Ok(request);
+        }
+    }
+}
+
+/// Reads what the kernel asks again after a notification: these requests come before all others, but for notices.
+pub(super) fn drain(device: &Arc<OwnedFd>, stats: &Arc<Stats>) -> io::Result<Vec<Request>> {
+    let channel = Arc::new(Channel { device: Arc::clone(device), spare: Mutex::default() });
+    let mut found = Vec::new();
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    loop {
+        let mut ready = [PollFd::new(&**device, PollFlags::IN)];
+        if rustix::io::retry_on_intr(|| rustix::event::poll(&mut ready, Some(&now)))? == 0 {
+            return Ok(found);
+        }
+        match receive(&channel, stats, true) {
+            Ok(None) => {}
+            Ok(Some(request)) => {
+                let more = request.is_again() || request.is_notice();
+                found.push(request);
+                if !more {
+                    return Ok(found);
+                }
+            }
+            // Unmounted meanwhile: whoever reads next will see.
+            Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(found),
             Err(errno) => return Err(errno.into()),
         }
-    };
-    let header = InHeader::read_from_prefix(&room[..len]).map(|(header, _)| header);
-    exchange.len = len;
-    match header {
-        Ok(header) => Ok(Request::new(header, exchange, Arc::clone(stats))),
-        Err(_) => Err(io::Error::other("a message that is too short for a request")),
     }
 }

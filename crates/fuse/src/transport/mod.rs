@@ -4,9 +4,11 @@ mod dev;
 mod ring;
 
 use crate::init::Agreement;
+use crate::protocol::{NOTIFY_INVAL_INODE, NOTIFY_RESEND, NotifyInvalInodeOut, OutHeader};
 use crate::request::{Handler, Request};
 use crate::stats::Stats;
 use std::{fs, io, os::fd::OwnedFd, path::PathBuf, sync::Arc};
+use zerocopy::IntoBytes;
 
 /// Which transport a session uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +32,8 @@ pub(crate) struct Wiring {
     pub(crate) threads_max: usize,
     /// The mount point.
     pub(crate) dir: PathBuf,
+    /// Another process may have to go on: nothing about the connection is known to this one alone.
+    pub(crate) takeover: bool,
 }
 
 impl Wiring {
@@ -60,15 +64,51 @@ impl Running for All {
 /// that way, and everything does if the rings cannot be had.
 pub(crate) fn start(wiring: Wiring, agreement: Agreement, must_ring: bool) -> io::Result<Box<dyn Running>> {
     if !agreement.over_ring() {
-        return dev::start(wiring);
+        return dev::start(wiring, Vec::new());
     }
     match ring::start(&wiring) {
-        Ok(rings) => Ok(Box::new(All(vec![rings, dev::start(wiring)?]))),
+        Ok(rings) => Ok(Box::new(All(vec![rings, dev::start(wiring, Vec::new())?]))),
         Err(error) if must_ring => Err(error),
         Err(error) => {
             tracing::warn!(%error, "FUSE over io_uring is not to be had; using /dev/fuse");
-            dev::start(wiring)
+            dev::start(wiring, Vec::new())
         }
+    }
+}
+
+/// Goes on answering on a connection whose server died.
+pub(crate) fn resume(wiring: Wiring) -> io::Result<Box<dyn Running>> {
+    notify(&wiring.device, NOTIFY_RESEND, &[])?;
+    let mut asked = dev::drain(&wiring.device, &wiring.stats)?;
+    let again = asked.iter_mut().filter(|request| request.is_again()).count();
+    tracing::info!(requests = asked.len(), again, dir = %wiring.dir.display(), "took over the mount");
+    wiring.handler.taken_over(&mut asked);
+    dev::start(wiring, asked)
+}
+
+/// Sends the kernel a notification.
+fn notify(device: &OwnedFd, code: i32, body: &[u8]) -> io::Result<()> {
+    let len = (size_of::<OutHeader>() + body.len()) as u32;
+    let mut message = OutHeader { len, error: code, unique: 0 }.as_bytes().to_vec();
+    message.extend_from_slice(body);
+    rustix::io::write(device, &message).map(drop).map_err(io::Error::from)
+}
+
+/// Whether the kernel asks again what a server that died has left unanswered: Linux 6.9 and newer.
+pub fn kernel_resends() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut number = || numbers.next().and_then(|digits| digits.parse::<u32>().ok()).unwrap_or(0);
+    (number(), number()) >= (6, 9)
+}
+
+/// Whether the kernel refers to an inode of the connection. Drops the attributes that it has cached of it. True where it
+/// cannot be told.
+pub fn kernel_holds(device: &OwnedFd, ino: u64) -> bool {
+    let what = NotifyInvalInodeOut { ino, off: -1, len: 0 };
+    match notify(device, NOTIFY_INVAL_INODE, what.as_bytes()) {
+        Err(error) => error.raw_os_error() != Some(libc::ENOENT),
+        Ok(()) => true,
     }
 }
 

@@ -1,0 +1,347 @@
+//! The journal: accepted changes that no commit has brought into the log yet, in memory that outlives the process.
+//!
+//! Somebody else holds the memory's file too ([`Journal::file`]). When the process dies its successor opens the pool, which
+//! replays the log, and then redoes the entries that the log does not have ([`Journal::adopt`]). Without a journal what was
+//! accepted and not committed dies with the process; a loss of power takes the journal as well.
+//!
+//! - J1: an entry is complete before its change can be seen by anybody, and so before it is answered.
+//! - J2: entries are appended under the gate's read side. A cut, under its write side, notes where the entries end that
+//!   it takes along, and the number of the batch that its commit begins with; they are released when the commit is in the
+//!   log. There is one commit at a time, so there is one such mark.
+//! - J3: the commit of a mark is in the log if and only if a batch with operations is, from that number on: a commit's
+//!   last batch carries them, and nobody else appends batches while a commit does.
+//! - J4: changes that touch each other are applied one after the other by their callers, so the order of the entries is one in
+//!   which they can be redone.
+//!
+//! Positions count bytes from the journal's beginning and only grow; the ring has the last of them. An entry begins with
+//! its own position, which says that it has been reserved, and the entry before it has zeroed the word that comes
+//! after it. So the entries are found from the first one on, finished or not, and nothing in their data can pass for one.
+
+mod entry;
+mod map;
+mod slots;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::Change;
+use crate::limits::{JOURNAL_BYTES, JOURNAL_BYTES_MAX};
+use crate::{Error, Result};
+use map::Map;
+pub use slots::{Asked, Claim, Origin, aside, during, note_result};
+use slots::{SLOTS, SLOTS_WORDS, Table};
+
+/// Version in the low byte.
+const MAGIC: u64 = 0x50_46_4a_52_4e_4c_00_01;
+/// Words of the head.
+const MAGIC_WORD: usize = 0;
+/// Entries before this position are in the log.
+const RELEASED_WORD: usize = 1;
+/// The mark, if beyond `RELEASED_WORD`: a cut took the entries before this position along ...
+const CUT_WORD: usize = 2;
+/// ... and its commit begins with the batch of this number.
+const TXG_WORD: usize = 3;
+/// The log has all batches below this number.
+const WRITTEN_WORD: usize = 4;
+const SLOT_WORD: usize = 8;
+const HEAD_BYTES: usize = ((SLOT_WORD + SLOTS_WORDS) * 8).next_multiple_of(4096);
+
+/// Fields of an entry, in words: its position + 1, its bytes, 0 or that it is complete and its checksum, dataset,
+/// request (0: none), connection, result of the request, bytes of what it does, bytes of data.
+const STAMP: u64 = 0;
+const BYTES: u64 = 8;
+const DONE: u64 = 16;
+const FIELDS: u64 = 24;
+const FIELDS_BYTES: usize = 48;
+const ENTRY_HEAD_BYTES: u64 = FIELDS + FIELDS_BYTES as u64;
+const COMPLETE: u64 = 1 << 32;
+/// No journal becomes that long.
+const POSITION_MAX: u64 = 1 << 62;
+
+/// The journal of an open pool.
+pub struct Journal {
+    map: Map,
+    end: Mutex<End>,
+    /// Changes are to be entered; false while those of a dead process are redone.
+    recording: AtomicBool,
+    table: Mutex<Table>,
+    freed: Condvar,
+}
+
+struct End {
+    /// Where the next entry goes.
+    next: u64,
+    /// While entries are redone: up to where they are.
+    redone: Option<u64>,
+}
+
+/// Room for an entry.
+pub(super) struct Room {
+    at: u64,
+    bytes: u64,
+    what: Vec<u8>,
+}
+
+/// An entry as read back.
+struct Found {
+    end: u64,
+    dataset: u64,
+    asked: Option<(Asked, u64)>,
+    what: usize,
+    bytes: Vec<u8>,
+}
+
+impl fmt::Debug for Journal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Journal({} bytes)", self.map.ring_bytes())
+    }
+}
+
+fn failed(what: &str, error: &io::Error) -> Error {
+    Error::Failed(format!("the journal cannot be {what}: {error}"))
+}
+
+impl Journal {
+    /// An empty journal of the usual size.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] without memory.
+    pub fn create() -> Result<Self> {
+        Self::with_bytes(JOURNAL_BYTES)
+    }
+
+    /// An empty journal with a ring of so many bytes, a power of two of at least 4096.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] without memory.
+    pub fn with_bytes(ring_bytes: usize) -> Result<Self> {
+        let map = Map::create(HEAD_BYTES, ring_bytes).map_err(|error| failed("made", &error))?;
+        map.word(MAGIC_WORD).store(MAGIC, Release);
+        let table = Table { free: (0..SLOTS).rev().collect(), inherited: HashMap::new() };
+        Ok(Self::over(map, true, table))
+    }
+
+    /// The journal that a dead process left, to be given to the pool when it is opened.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if it is none.
+    pub fn adopt(file: OwnedFd) -> Result<Self> {
+        let map = Map::open(file, HEAD_BYTES, JOURNAL_BYTES_MAX);
+        let map = map.map_err(|error| Error::corrupt("journal", error.to_string()))?;
+        if map.word(MAGIC_WORD).load(Acquire) != MAGIC {
+            return Err(Error::corrupt("journal", "it is none, or of another version"));
+        }
+        Ok(Self::over(map, false, Table { free: Vec::new(), inherited: HashMap::new() }))
+    }
+
+    fn over(map: Map, recording: bool, table: Table) -> Self {
+        let end = Mutex::new(End { next: 0, redone: None });
+        let (recording, table) = (AtomicBool::new(recording), Mutex::new(table));
+        Self { map, end, recording, table, freed: Condvar::new() }
+    }
+
+    /// The memory's file, for whoever is to hold it.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.map.file()
+    }
+
+    /// Memory that the journal may take, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.map.ring_bytes() + HEAD_BYTES as u64
+    }
+
+    /// Whether less than half of it is in use.
+    pub(super) fn is_roomy(&self) -> bool {
+        self.used_bytes() < self.map.ring_bytes() / 2
+    }
+
+    fn used_bytes(&self) -> u64 {
+        self.end.lock().next - self.map.word(RELEASED_WORD).load(Acquire)
+    }
+
+    /// Reserves room for an entry of these changes; `None`: a commit must come first. The caller holds the gate's read side until
+    /// [`Journal::append`] has returned.
+    pub(super) fn reserve(&self, changes: &[Change<'_>]) -> Result<Option<Room>> {
+        let what = if self.recording.load(Relaxed) { entry::encode(changes) } else { Vec::new() };
+        if what.is_empty() {
+            return Ok(Some(Room { at: 0, bytes: 0, what }));
+        }
+        let data: usize = entry::data(changes).map(<[u8]>::len).sum();
+        let bytes = (ENTRY_HEAD_BYTES + (what.len() + data) as u64).next_multiple_of(8);
+        // The word behind the entry is zeroed.
+        if bytes + 8 > self.map.ring_bytes() {
+            return Err(Error::Invalid(format!("a change of {bytes} bytes is larger than the journal")));
+        }
+        let mut end = self.end.lock();
+        let at = end.next;
+        if at + bytes + 8 - self.map.word(RELEASED_WORD).load(Acquire) > self.map.ring_bytes() {
+            return Ok(None);
+        }
+        self.map.ring_word(at + bytes + STAMP).store(0, Release);
+        self.map.ring_word(at + DONE).store(0, Release);
+        self.map.ring_word(at + BYTES).store(bytes, Release);
+        self.map.ring_word(at + STAMP).store(at + 1, Release);
+        end.next = at + bytes;
+        Ok(Some(Room { at, bytes, what }))
+    }
+
+    /// Enters changes where room was reserved for them.
+    pub(super) fn append(&self, room: &Room, dataset: u64, changes: &[Change<'_>]) {
+        if room.bytes == 0 {
+            return;
+        }
+        let origin = slots::origin();
+        let (asked, result) = origin.map_or((None, 0), |(origin, result)| (Some(origin.asked), result));
+        let data: usize = entry::data(changes).map(<[u8]>::len).sum();
+        let fields = [
+            dataset,
+            asked.map_or(0, |asked| asked.unique),
+            asked.map_or(0, |asked| asked.connection.into()),
+            result,
+            room.what.len() as u64,
+            data as u64,
+        ]
+        .map(u64::to_le_bytes);
+        let mut at = room.at + FIELDS;
+        let mut checksum = crc32c::crc32c(&(room.at + 1).to_le_bytes());
+        let mut put = |bytes: &[u8]| {
+            self.map.write(at, bytes);
+            checksum = crc32c::crc32c_append(checksum, bytes);
+            at += bytes.len() as u64;
+        };
+        put(fields.as_flattened());
+        put(&room.what);
+        entry::data(changes).for_each(&mut put);
+        self.map.ring_word(room.at + DONE).store(COMPLETE | u64::from(checksum), Release);
+        if let Some((origin, result)) = origin {
+            self.mark_applied(origin.slot, result);
+        }
+    }
+
+    /// A cut takes all entries along; its commit begins with batch `txg`. The caller holds the gate's write side and the log.
+    pub fn cut(&self, txg: u64) {
+        let end = self.end.lock();
+        let at = end.redone.unwrap_or(end.next);
+        if at > self.map.word(RELEASED_WORD).load(Acquire) {
+            self.map.word(TXG_WORD).store(txg, Release);
+            self.map.word(CUT_WORD).store(at, Release);
+        }
+    }
+
+    /// The change of an entry could not be made: it is not redone.
+    pub(super) fn cancel(&self, room: &Room) {
+        if room.bytes > 0 {
+            self.map.ring_word(room.at + DONE).store(0, Release);
+            if let Some((origin, _)) = slots::origin() {
+                self.unmark_applied(origin.slot);
+            }
+        }
+    }
+
+    /// The commit of the last cut is in the log, which has all batches below `txg`.
+    pub fn release(&self, txg: u64) {
+        self.map.word(WRITTEN_WORD).store(txg, Release);
+        let cut = self.map.word(CUT_WORD).load(Acquire);
+        self.map.word(RELEASED_WORD).fetch_max(cut, Release);
+    }
+
+    /// Redoes what a dead process left, if one did; to be called once, before anything else is accepted. `log`: the number of the
+    /// log's next batch, and one past that of its last batch with operations. `redo` applies the changes of an entry to a
+    /// dataset. Returns how many entries were redone.
+    pub fn redo(
+        &self,
+        (log_next, operations_below): (u64, u64),
+        redo: &mut dyn FnMut(u64, &[Change<'_>]) -> Result<()>,
+    ) -> Result<u64> {
+        if self.recording.load(Relaxed) {
+            return Ok(0);
+        }
+        let released = self.map.word(RELEASED_WORD).load(Acquire);
+        let cut = self.map.word(CUT_WORD).load(Acquire);
+        if released > POSITION_MAX {
+            return Err(Error::corrupt("journal", "its beginning is out of range"));
+        }
+        let written = self.map.word(WRITTEN_WORD).load(Acquire);
+        if log_next < written {
+            let what = format!("the log has batches below {log_next}, and it had them below {written}");
+            return Err(Error::corrupt("log", what));
+        }
+        let mut applied = HashMap::new();
+        let end = self.scan(released, &mut |found| {
+            applied.extend(found.asked);
+            Ok(())
+        })?;
+        if cut > end {
+            return Err(Error::corrupt("journal", "it ends before its mark"));
+        }
+        // Before entries are released: then the slots alone tell what was done.
+        self.inherit(&applied);
+        let committed = cut > released && self.map.word(TXG_WORD).load(Acquire) < operations_below;
+        if committed {
+            self.release(log_next);
+        } else {
+            self.map.word(CUT_WORD).store(released, Release);
+        }
+        let from = if committed { cut } else { released };
+        *self.end.lock() = End { next: end, redone: Some(from) };
+        let mut entries = 0;
+        self.scan(from, &mut |found| {
+            let what = found.bytes.get(..found.what).unwrap_or_default();
+            let data = found.bytes.get(found.what..).unwrap_or_default();
+            redo(found.dataset, &entry::decode(what, data)?)?;
+            self.end.lock().redone = Some(found.end);
+            entries += 1;
+            Ok(())
+        })?;
+        self.end.lock().redone = None;
+        self.recording.store(true, Release);
+        Ok(entries)
+    }
+
+    /// Visits the complete entries from `position` on; returns where they end. What was being entered when the process died
+    /// is passed over: it was not answered.
+    fn scan(&self, position: u64, visit: &mut dyn FnMut(Found) -> Result<()>) -> Result<u64> {
+        let damaged = |at: u64, what: &str| Error::corrupt(format!("journal at byte {at}"), what);
+        let word = |at: u64| self.map.ring_word(at).load(Acquire);
+        let limit = position.saturating_add(self.map.ring_bytes());
+        let mut at = position;
+        while at + ENTRY_HEAD_BYTES < limit && word(at + STAMP) == at + 1 {
+            let (bytes, done) = (word(at + BYTES), word(at + DONE));
+            let end = at.saturating_add(bytes);
+            if bytes < ENTRY_HEAD_BYTES || !bytes.is_multiple_of(8) || end >= limit {
+                return Err(damaged(at, "an entry has an impossible length"));
+            }
+            if done != 0 {
+                let found = self.entry(at, end, done);
+                visit(found.ok_or_else(|| damaged(at, "the checksum of an entry does not hold"))?)?;
+            }
+            at = end;
+        }
+        Ok(at)
+    }
+
+    /// The entry from `at` to `end`, if its checksum holds.
+    fn entry(&self, at: u64, end: u64, done: u64) -> Option<Found> {
+        let bytes = self.map.read(at + FIELDS, end - at - FIELDS);
+        let (fields, rest) = bytes.split_at_checked(FIELDS_BYTES)?;
+        let (fields, _) = fields.as_chunks::<8>();
+        let [dataset, unique, connection, result, what, data] =
+            <[[u8; 8]; 6]>::try_from(fields).ok()?.map(u64::from_le_bytes);
+        let len = usize::try_from(what.checked_add(data)?).ok().filter(|len| *len <= rest.len())?;
+        let checksum = crc32c::crc32c(&(at + 1).to_le_bytes());
+        let checksum = crc32c::crc32c_append(checksum, bytes.get(..FIELDS_BYTES + len)?);
+        if done != COMPLETE | u64::from(checksum) {
+            return None;
+        }
+        let asked = (unique != 0).then_some((Asked { connection: connection as u32, unique }, result));
+        Some(Found { end, dataset, asked, what: what as usize, bytes: rest.get(..len)?.to_vec() })
+    }
+}

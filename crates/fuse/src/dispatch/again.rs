@@ -1,0 +1,59 @@
+//! Answers to requests that a process has carried out that died before it could answer.
+
+use super::convert::{attr_out, entry_out, opened};
+use super::{answer, done, entry, failed};
+use crate::operation::Operation;
+use crate::protocol as p;
+use crate::{Errno, Request};
+use pagefold_engine::limits::ATOMIC_WRITE_MAX;
+use pagefold_fs::{Fs, FsError, Ino};
+
+/// Answers without doing it again. `result` is what the file system noted: the inode that was made, or the bytes that were
+/// copied.
+pub(super) fn answer_done(fs: &Fs, request: Request, result: u64) {
+    // It may have been asked for as durable. That is rare, and known only to what was not got to.
+    if let Err(error) = fs.sync() {
+        return failed(request, &error);
+    }
+    let ino = Ino(request.ino());
+    let made = (result != 0).then_some(Ino(result));
+    tracing::info!(?request, "carried out before, and answered now");
+    let Ok(operation) = request.operation() else { return request.error(Errno::INVAL) };
+    match operation {
+        Operation::Write { data, .. } => {
+            let size = data.len().min(ATOMIC_WRITE_MAX) as u32;
+            request.answer(&p::WriteOut { size, padding: 0 });
+        }
+        Operation::SetAttributes(_) => answer(request, fs.getattr(ino), attr_out),
+        Operation::Symlink { name, .. }
+        | Operation::MakeNode { name, .. }
+        | Operation::MakeDir { name, .. }
+        | Operation::Link { new_name: name, .. } => {
+            let made = fs.entry_again(made, ino, name, false);
+            entry(request, made);
+        }
+        Operation::Create { name, flags, .. } => {
+            let made = fs.entry_again(made, ino, name, true);
+            open(request, made, flags);
+        }
+        Operation::TemporaryFile { flags, .. } => {
+            let made = fs.entry_again(made, ino, b"", true);
+            open(request, made, flags);
+        }
+        Operation::CopyFileRange { wide: false, .. } => {
+            request.answer(&p::WriteOut { size: result as u32, padding: 0 });
+        }
+        Operation::CopyFileRange { wide: true, .. } => {
+            request.answer(&p::CopyFileRangeOut { bytes_copied: result });
+        }
+        // The others say nothing but that it was done.
+        _ => done(request, Ok(())),
+    }
+}
+
+fn open(request: Request, made: Result<pagefold_fs::Entry, FsError>, flags: u32) {
+    match made {
+        Ok(entry) => request.answer_pair(&entry_out(&entry), &opened(flags)),
+        Err(error) => failed(request, &error),
+    }
+}
