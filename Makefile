@@ -23,7 +23,7 @@ BENCH ?=
 
 PAGEFOLD := target/release/pagefold
 
-.PHONY: help setup build demo test lint sim mutants flips posix fuzz soak snapshots fill ratios bench man install uninstall clean
+.PHONY: help setup build demo test lint sim mutants flips posix fuzz soak takeover snapshots fill ratios bench man install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -79,6 +79,11 @@ soak: ## kill -9 the server under load, recover, verify, ROUNDS times
 	@scripts/setup build test
 	@scripts/build --quiet
 	@$(LAB) soak --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+
+takeover: ## kill -9 the server under load while another goes on: no client notices, ROUNDS times
+	@scripts/setup build test
+	@scripts/build --quiet
+	@$(LAB) takeover --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 snapshots: ## Snapshots of databases under load, each cloned, recovered, verified: ROUNDS=500
 	@scripts/setup build test

@@ -35,6 +35,10 @@ def main() -> int:
     snapshots.add_argument("--rounds", type=int, default=500, help="of PostgreSQL; of MariaDB two fifths as many")
     snapshots.add_argument("--seed", type=int, help="of the moments (random)")
     snapshots.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
+    takeover = verbs.add_parser("takeover", help="the server killed under load, and another goes on: no client notices")
+    takeover.add_argument("--rounds", type=int, default=200)
+    takeover.add_argument("--seed", type=int, help="of the moments of death (random)")
+    takeover.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     verbs.add_parser("clean", help="undo what killed runs have left")
     for verb in (demo, soak, fill):
         verb.add_argument("--on", default="pagefold:zstd", help="pagefold[:CODEC], dir, ext4, xfs, btrfs[:CODEC]")
@@ -91,6 +95,10 @@ def run(options: argparse.Namespace) -> int:
             from .snapshots import snapshots
 
             return snapshots(options.rounds, seed=options.seed, keep_logs=logs / "snapshots-logs")
+        case "takeover":
+            from .takeover import takeover
+
+            return takeover(options.rounds, seed=options.seed, keep_logs=logs / "takeover-logs")
         case "clean":
             from .ledger import clean
 

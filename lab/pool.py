@@ -22,12 +22,14 @@ class Pool(Place):
 
     is_pagefold = True
 
-    def __init__(self, run: Run, size_bytes: int, *, compression: str = "zstd"):
+    def __init__(self, run: Run, size_bytes: int, *, compression: str = "zstd", options: str = "takeover=off"):
         super().__init__(run, run.fresh("pool"))
         self.pool = f"lab-{os.getpid()}-{self.mountpoint.name}"
         self.name = f"pagefold-{compression}"
         self.device = run.fresh("device")
         self.size_bytes, self.compression = size_bytes, compression
+        # A server that is killed is to be dead, unless a test is about what comes after.
+        self.options = options
         self._server: tuple[int, int | None] | None = None
         self._entries: list[int] = []
         # Of the laboratory alone: the machine's own pools are not seen, and nothing is left in its registry.
@@ -53,7 +55,7 @@ class Pool(Place):
 
     def _start(self) -> None:
         self._entries = [self.run.mount(self.mountpoint)]
-        self.pagefold("mount", self.pool, self.mountpoint)
+        self.pagefold("mount", "-o", self.options, self.pool, self.mountpoint)
         if not is_mounted(self.mountpoint):
             raise RuntimeError(f"`pagefold mount` succeeded, and nothing is mounted at {self.mountpoint}")
         pid = self.server_pid()

@@ -173,6 +173,16 @@ Examples:
   pagefold unmount --lazy tank               detach now, close when the last user is gone"
     )]
     Unmount(Unmount),
+    /// Let another server go on with a pool's mounts, of the program as it is on disk now.
+    #[command(
+        after_long_help = "For upgrades: nothing is unmounted, no program sees an error, and nothing that was written is lost. Requests wait
+for a moment, about a second. It takes mounts with takeover=on (or auto, where requests do not travel over io_uring):
+over io_uring what is under way would be lost with the server.
+
+Examples:
+  pagefold restart tank"
+    )]
+    Restart(Restart),
     /// Make everything written so far durable.
     #[command(after_long_help = "Like sync(2), which the kernel does not pass on to FUSE file systems.
 
@@ -579,6 +589,9 @@ pub struct Mount {
     /// Tell on standard output, in JSON, when the mount is usable or why it is not, then go into the background.
     #[arg(long, hide = true)]
     pub report: bool,
+    /// The line to the process that keeps what outlives this one.
+    #[arg(long, hide = true, value_name = "FD")]
+    pub held_by: Option<i32>,
 }
 
 /// See [`Verb::Unmount`].
@@ -596,6 +609,14 @@ pub struct Unmount {
     /// Detach now and close at once: processes that still use it get errors.
     #[arg(short, long)]
     pub force: bool,
+}
+
+/// See [`Verb::Restart`].
+#[derive(Args, Debug)]
+pub struct Restart {
+    /// Pools or directories.
+    #[arg(required = true)]
+    pub targets: Vec<String>,
 }
 
 /// See [`Verb::Sync`].

@@ -8,6 +8,7 @@ mod datasets;
 mod deeds;
 mod failure;
 mod helper;
+mod holder;
 mod holders;
 mod mountopts;
 mod mounts;

@@ -17,6 +17,18 @@ pub enum IoUring {
     Off,
 }
 
+/// When another server goes on as one dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Takeover {
+    /// Where it costs nothing: where requests do not travel over io_uring.
+    #[default]
+    Auto,
+    /// Or fail; io_uring is not used.
+    On,
+    /// Never.
+    Off,
+}
+
 /// What a mount was asked to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountOptions {
@@ -34,6 +46,8 @@ pub struct MountOptions {
     pub threads: Option<usize>,
     /// The transport.
     pub io_uring: IoUring,
+    /// Whether the mount outlives its server.
+    pub takeover: Takeover,
     /// Honour set-user-ID and set-group-ID bits (root's mounts only).
     pub suid: bool,
     /// Honour device files (root's mounts only).
@@ -54,6 +68,7 @@ impl Default for MountOptions {
             cache_bytes: None,
             threads: None,
             io_uring: IoUring::Auto,
+            takeover: Takeover::Auto,
             suid: false,
             dev: false,
             exec: true,
@@ -77,6 +92,10 @@ const OWN: &[(&str, &str)] = &[
     ("cache=SIZE", "memory for all caches, e.g. cache=2G (default 384M)"),
     ("threads=N", "threads that serve requests (default: one per core, at least 4)"),
     ("io_uring=auto|on|off", "talk to the kernel over io_uring (default auto: where it is enabled)"),
+    (
+        "takeover=auto|on|off",
+        "another server goes on as one dies, unnoticed; excludes io_uring (default auto: where io_uring is not used)",
+    ),
     ("PROPERTY=VALUE", "for this mount only: compression, recordsize, primarycache, sync, atime"),
     ("suid, dev, noexec", "as in mount(8); nosuid and nodev are the default"),
     ("noatime, sync", "short for atime=off, sync=always"),
@@ -179,6 +198,14 @@ fn valued(options: &mut MountOptions, name: &str, value: &str) -> Result<()> {
                 _ => return Err(Failure::usage(format!("io_uring={value} is not one of: auto, on, off"))),
             }
         }
+        "takeover" => {
+            options.takeover = match value {
+                "auto" => Takeover::Auto,
+                "on" => Takeover::On,
+                "off" => Takeover::Off,
+                _ => return Err(Failure::usage(format!("takeover={value} is not one of: auto, on, off"))),
+            }
+        }
         "comment" | "user" => {}
         ignored if ignored.starts_with("x-") => {}
         property if OVERRIDES.contains(&property) => {
@@ -191,8 +218,18 @@ fn valued(options: &mut MountOptions, name: &str, value: &str) -> Result<()> {
 }
 
 fn unknown_option(word: &str) -> Failure {
-    let own =
-        ["ro", "rw", "rescue", "allow_other", "noallow_other", "nonempty", "cache", "threads", "io_uring"];
+    let own = [
+        "ro",
+        "rw",
+        "rescue",
+        "allow_other",
+        "noallow_other",
+        "nonempty",
+        "cache",
+        "threads",
+        "io_uring",
+        "takeover",
+    ];
     let usual = ["suid", "dev", "noexec", "noatime"];
     let all: Vec<&str> = own.iter().chain(OVERRIDES).chain(&usual).copied().collect();
     let near = suggest::nearest(word, all.iter().copied()).map(|n| format!("; did you mean {n}?"));

@@ -310,6 +310,7 @@ pub fn figures(pool: &Pool) -> PoolFigures {
         state: (if status.failure.is_some() { "FAULTED" } else { "ONLINE" }).into(),
         problem: status.failure.clone(),
         pid: None,
+        takeover: None,
         mount: None,
         mounts: Vec::new(),
         devices: status

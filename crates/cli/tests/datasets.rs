@@ -147,7 +147,7 @@ fn the_pool_is_closed_with_its_last_mount_however_that_ends() {
     assert_eq!(state(&sandbox), "EXPORTED");
     drop(held);
     // A server that dies leaves both mounts; each comes back with its own.
-    sandbox.ok(&["mount", "tank", "a"]);
+    sandbox.ok(&["mount", "-o", "takeover=off", "tank", "a"]);
     sandbox.ok(&["mount", "tank/db", "b"]);
     let pid = i32::try_from(pool(&sandbox)["pid"].as_i64().unwrap()).unwrap();
     rustix::process::kill_process(

@@ -34,7 +34,8 @@ fn with_pool() -> Sandbox {
 
 fn mounted() -> Sandbox {
     let sandbox = with_pool();
-    sandbox.ok(&["mount", "tank", "mnt"]);
+    // Servers that are killed here are to be dead.
+    sandbox.ok(&["mount", "-o", "takeover=off", "tank", "mnt"]);
     sandbox
 }
 
@@ -80,7 +81,7 @@ fn a_pool_lives_from_creation_to_destruction() {
     }
     let sandbox = with_pool();
     assert_eq!(state(&sandbox), "EXPORTED");
-    sandbox.ok(&["mount", "tank", "mnt"]);
+    sandbox.ok(&["mount", "-o", "takeover=off", "tank", "mnt"]);
     assert_eq!(state(&sandbox), "ONLINE");
     let data = rows(50_000);
     fs::write(sandbox.path("mnt/table"), &data).unwrap();
@@ -106,7 +107,7 @@ fn a_pool_lives_from_creation_to_destruction() {
     sandbox.ok(&["unmount", "mnt"]);
     assert_eq!(state(&sandbox), "EXPORTED");
     assert!(sandbox.ok(&["check", "tank"]).contains(": 0 errors"));
-    sandbox.ok(&["mount", "tank", "mnt"]);
+    sandbox.ok(&["mount", "-o", "takeover=off", "tank", "mnt"]);
     assert_eq!(fs::read(sandbox.path("mnt/table")).unwrap(), data);
     assert_failure(&sandbox.run(&["destroy", "tank"]), 1, &["pool tank is mounted", "destroy -f"]);
     sandbox.ok(&["destroy", "-f", "tank"]);
@@ -121,7 +122,7 @@ fn what_is_stored_is_folded_with_the_property_as_it_is_now() {
     }
     let sandbox = with_pool();
     sandbox.ok(&["set", "compression=lz4", "tank"]);
-    sandbox.ok(&["mount", "tank", "mnt"]);
+    sandbox.ok(&["mount", "-o", "takeover=off", "tank", "mnt"]);
     let data = rows(200_000);
     fs::create_dir(sandbox.path("mnt/base")).unwrap();
     fs::write(sandbox.path("mnt/base/table"), &data).unwrap();
@@ -141,7 +142,7 @@ fn what_is_stored_is_folded_with_the_property_as_it_is_now() {
     assert_eq!(fs::read(sandbox.path("mnt/base/table")).unwrap(), data);
     sandbox.ok(&["unmount", "mnt"]);
     assert!(sandbox.ok(&["check", "tank"]).contains(": 0 errors"));
-    sandbox.ok(&["mount", "tank", "mnt"]);
+    sandbox.ok(&["mount", "-o", "takeover=off", "tank", "mnt"]);
     assert_eq!(fs::read(sandbox.path("mnt/base/table")).unwrap(), data);
 }
 
@@ -159,7 +160,7 @@ fn a_killed_server_loses_nothing_that_was_synced_and_one_mount_recovers() {
         drop(file);
         crash(&sandbox);
         assert_eq!(state(&sandbox), "CRASHED");
-        sandbox.ok(&["mount", "tank", "mnt"]);
+        sandbox.ok(&["mount", "-o", "takeover=off", "tank", "mnt"]);
         assert_eq!(fs::read(sandbox.path("mnt/log")).unwrap(), data, "round {round}");
     }
     crash(&sandbox);
@@ -185,7 +186,7 @@ fn a_busy_mount_names_its_users_and_can_be_forced() {
     sandbox.ok(&["unmount", "--force", "tank"]);
     assert!(held.write_all(b"cut off").is_err());
     assert_eq!(state(&sandbox), "EXPORTED");
-    sandbox.ok(&["mount", "tank", "mnt"]);
+    sandbox.ok(&["mount", "-o", "takeover=off", "tank", "mnt"]);
     assert_eq!(fs::read(sandbox.path("mnt/held")).unwrap(), b"still writable");
 }
 
@@ -211,7 +212,7 @@ fn a_lazy_unmount_ends_with_its_last_user() {
     assert_eq!(text, "afterwards");
     drop(held);
     wait_until(|| state(&sandbox) == "EXPORTED");
-    sandbox.ok(&["mount", "tank", "mnt"]);
+    sandbox.ok(&["mount", "-o", "takeover=off", "tank", "mnt"]);
     assert_eq!(fs::read(sandbox.path("mnt/held")).unwrap(), b"afterwards");
 }
 
@@ -224,7 +225,7 @@ fn sigterm_closes_the_pool_cleanly_and_umount_does_too() {
     fs::write(sandbox.path("mnt/a"), "a").unwrap();
     signal(server_pid(&sandbox), rustix::process::Signal::TERM);
     wait_until(|| state(&sandbox) == "EXPORTED");
-    sandbox.ok(&["mount", "tank", "mnt"]);
+    sandbox.ok(&["mount", "-o", "takeover=off", "tank", "mnt"]);
     assert_eq!(fs::read(sandbox.path("mnt/a")).unwrap(), b"a");
     assert!(Command::new("umount").arg(sandbox.path("mnt")).status().unwrap().success());
     wait_until(|| state(&sandbox) == "EXPORTED");
@@ -254,7 +255,7 @@ fn properties_are_kept_inherited_by_default_and_overridden_by_a_mount() {
     sandbox.ok(&["unmount", "tank"]);
     assert_eq!(get("compression"), pair("off", "local"));
     assert_eq!(get("recordsize"), pair("8K", "local"));
-    sandbox.ok(&["mount", "tank", "mnt"]);
+    sandbox.ok(&["mount", "-o", "takeover=off", "tank", "mnt"]);
     fs::write(sandbox.path("mnt/b"), rows(10_000)).unwrap();
     sandbox.ok(&["sync", "mnt"]);
     let b = &sandbox.json(&["du", "mnt/b"])["recordsizes"][0];
@@ -301,7 +302,7 @@ fn the_helper_of_mount_8_works() {
     // umount(8) does not wait until the pool is closed; the next mount does.
     for _ in 0..10 {
         assert!(Command::new("umount").arg(sandbox.path("mnt")).status().unwrap().success());
-        sandbox.ok(&["mount", "tank", "mnt"]);
+        sandbox.ok(&["mount", "-o", "takeover=off", "tank", "mnt"]);
     }
     sandbox.ok(&["unmount", "tank"]);
     assert_eq!(state(&sandbox), "EXPORTED");

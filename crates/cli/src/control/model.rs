@@ -49,6 +49,8 @@ pub enum Request {
     },
     /// Makes everything written so far durable.
     Sync {},
+    /// Ends the server, so that another goes on, of the program as it is on disk now.
+    Restart {},
     /// Mounts a dataset or snapshot.
     Mount {
         /// Which, below the pool.
@@ -327,6 +329,19 @@ pub struct CacheFigures {
     pub misses: u64,
 }
 
+/// What becomes of the mounts when their server dies.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct TakeoverFigures {
+    /// Another server goes on with them.
+    pub on: bool,
+    /// How many servers went before this one.
+    pub restarts: u32,
+    /// How the last of them ended; `restart` if it was told to. Empty without one.
+    pub last_reason: String,
+    /// How long nobody answered then, in milliseconds.
+    pub last_stall_ms: Option<u64>,
+}
+
 /// A mount of a dataset or snapshot.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MountFigures {
@@ -362,6 +377,9 @@ pub struct PoolFigures {
     /// The server's process, if there is one.
     #[serde(default)]
     pub pid: Option<u32>,
+    /// Whether another server goes on when this one dies, if there is one.
+    #[serde(default)]
+    pub takeover: Option<TakeoverFigures>,
     /// The mount of its own dataset if that is mounted, or else the first one.
     pub mount: Option<MountFigures>,
     /// All mounts of its datasets and snapshots, in the order in which they were made.

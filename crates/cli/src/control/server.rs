@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, Permissions};
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -38,7 +39,7 @@ pub struct Listener {
     path: PathBuf,
     listener: UnixListener,
     /// Held for as long as the server lives: no two servers for one name.
-    _lock: File,
+    lock: OwnedFd,
     /// Requests that were read and are not yet answered.
     unanswered: Arc<AtomicUsize>,
 }
@@ -49,15 +50,29 @@ impl Listener {
         Self::bind_in(&places::runtime_dir(), pool)
     }
 
+    /// Goes on for a server that died, with its lock.
+    pub fn resume(pool: &str, lock: OwnedFd) -> Result<Self> {
+        Self::listen_in(&places::runtime_dir(), pool, lock)
+    }
+
+    /// The lock of the server's name, held as long as anybody has it.
+    pub fn lock(&self) -> BorrowedFd<'_> {
+        self.lock.as_fd()
+    }
+
     /// As [`Listener::bind`], in a directory of the caller's choice.
     pub(super) fn bind_in(dir: &Path, pool: &str) -> Result<Self> {
         places::make_private(dir)?;
         let lock = places::lock_file(&dir.join(format!("{pool}.lock")))?;
-        let path = dir.join(format!("{pool}.sock"));
-        take(&lock, &path).map_err(|_| {
+        take(&lock, &dir.join(format!("{pool}.sock"))).map_err(|_| {
             Failure::new(format!("a pool named {pool} is mounted already"))
                 .hint(format!("see where: pagefold list {pool}"))
         })?;
+        Self::listen_in(dir, pool, lock.into())
+    }
+
+    fn listen_in(dir: &Path, pool: &str, lock: OwnedFd) -> Result<Self> {
+        let path = dir.join(format!("{pool}.sock"));
         let binding = || format!("cannot listen at {}", path.display());
         // Whoever listened here has died: we hold its lock.
         match fs::remove_file(&path) {
@@ -66,7 +81,7 @@ impl Listener {
         }
         let listener = UnixListener::bind(&path).context(binding)?;
         fs::set_permissions(&path, Permissions::from_mode(0o600)).context(binding)?;
-        Ok(Self { path, listener, _lock: lock, unanswered: Arc::default() })
+        Ok(Self { path, listener, lock, unanswered: Arc::default() })
     }
 
     /// Answers from background threads until the process ends or the listener is dropped.

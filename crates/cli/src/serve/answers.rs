@@ -47,6 +47,10 @@ impl Answers {
                 server.sync().map_err(Failure::new)?;
                 Reply::Done {}
             }
+            Request::Restart {} => {
+                server.restart()?;
+                Reply::Done {}
+            }
             Request::Mount { path, dir, options } => {
                 let options = mountopts::parse(&options)?;
                 match server.mount(&Wanted { path, dir, options })? {
@@ -83,6 +87,7 @@ impl Server {
         let mounts = if self.is_serving() { mounts } else { Vec::new() };
         PoolFigures {
             pid: Some(std::process::id()),
+            takeover: Some(self.keep.figures()),
             mount: mounts.iter().find(|mount| mount.path.is_empty()).or(mounts.first()).cloned(),
             mounts,
             ..pools::figures(&self.pool)

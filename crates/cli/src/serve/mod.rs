@@ -9,10 +9,11 @@ mod background;
 mod events;
 mod folding;
 mod fullness;
+mod keep;
 mod mounted;
 pub mod plan;
 mod policy;
-mod report;
+pub mod report;
 mod server;
 mod signals;
 mod snapdir;
@@ -26,13 +27,16 @@ pub use report::Outcome;
 use crate::args::Mount;
 use crate::control::Listener;
 use crate::failure::{Context, Failure, Result};
+use crate::holder::{self, Link};
+use crate::{mountopts, target};
+use keep::Keep;
 use plan::Plan;
 use server::Server;
 
-/// Serves a mount until it ends.
+/// Serves a mount until it ends; as the holder of servers that do, or as one of them.
 pub fn run(args: &Mount) -> Result<()> {
     ignore_sigpipe();
-    let outcome = start(args);
+    let outcome = wants_holder(args).and_then(|wanted| if wanted { hold(args) } else { start(args) });
     let running = match outcome {
         Ok(running) => running,
         Err(failure) if args.report => {
@@ -45,8 +49,27 @@ pub fn run(args: &Mount) -> Result<()> {
     if args.report {
         report::tell(&Outcome::Ready {});
     }
-    report::notify("READY=1");
+    running.server.keep.notify("READY=1");
     running.until_the_end()
+}
+
+fn wants_holder(args: &Mount) -> Result<bool> {
+    Ok(args.held_by.is_none() && keep::is_wanted(&mountopts::parse(&args.options)?)?)
+}
+
+/// Holds servers until one ends by itself, and then this process.
+fn hold(args: &Mount) -> Result<Running> {
+    if args.report {
+        own_session()?;
+        // Paths were made absolute by who started us.
+        rustix::process::chdir("/").context(|| "cannot change to /".into())?;
+    }
+    std::process::exit(holder::run()?)
+}
+
+/// A session of our own: the terminal's signals are not for us.
+fn own_session() -> Result<()> {
+    rustix::process::setsid().map(drop).context(|| "cannot start a session".into())
 }
 
 /// A server whose mount is usable.
@@ -56,26 +79,57 @@ struct Running {
 }
 
 fn start(args: &Mount) -> Result<Running> {
-    if args.report {
-        // A session of our own: the terminal's signals are not for us.
-        rustix::process::setsid().context(|| "cannot start a session".into())?;
+    if args.report && args.held_by.is_none() {
+        own_session()?;
     }
     let signals = signals::Signals::block()?;
     let ring = events::start();
-    let plan: Plan = plan::make(args)?;
-    let listener = Listener::bind(&plan.known.name)?;
-    // From here on nothing is found by relative paths, and no directory is kept busy.
-    rustix::process::chdir("/").context(|| "cannot change to /".into())?;
-    let server = Server::start(&plan, ring)?;
+    let keep = keep(args)?;
+    let (server, listener) =
+        if keep.is_successor() { go_on(args, ring, keep)? } else { begin(args, ring, keep)? };
     signals.handle(Arc::clone(&server))?;
     listener.serve(Arc::new(answers::Answers(Arc::clone(&server))))?;
     Ok(Running { server, listener })
 }
 
+/// What the holder keeps for us, if there is one.
+fn keep(args: &Mount) -> Result<Keep> {
+    let Some(line) = args.held_by else { return Ok(Keep::nothing()) };
+    let (link, inherited) = Link::connect(line)?;
+    let options = mountopts::parse(&args.options)?;
+    Keep::with(link, inherited, !options.read_only)
+}
+
+fn begin(args: &Mount, ring: Arc<events::Ring>, keep: Keep) -> Result<(Arc<Server>, Listener)> {
+    let plan: Plan = plan::make(args)?;
+    let listener = Listener::bind(&plan.known.name)?;
+    keep.keep_lock(listener.lock())?;
+    leave_directory()?;
+    Ok((Server::start(&plan, ring, keep)?, listener))
+}
+
+/// Goes on for a server that died. Nothing on the mounts may be touched before they are served again.
+fn go_on(args: &Mount, ring: Arc<events::Ring>, keep: Keep) -> Result<(Arc<Server>, Listener)> {
+    let (known, _, _) = target::source(args.source.as_deref().unwrap_or_default())?;
+    let listener = match keep.take_lock() {
+        Some(lock) => Listener::resume(&known.name, lock)?,
+        None => Listener::bind(&known.name)?,
+    };
+    keep.keep_lock(listener.lock())?;
+    leave_directory()?;
+    let server = Server::resume(&known, &mountopts::parse(&args.options)?, ring, keep)?;
+    Ok((server, listener))
+}
+
+/// From here on nothing is found by relative paths, and no directory is kept busy.
+fn leave_directory() -> Result<()> {
+    rustix::process::chdir("/").context(|| "cannot change to /".into())
+}
+
 impl Running {
     fn until_the_end(self) -> Result<()> {
         self.server.wait_for_unmount();
-        report::notify("STOPPING=1");
+        self.server.keep.notify("STOPPING=1");
         let closed = self.server.close();
         // New requests find no server any more; those that wait for the end are answered first.
         self.listener.finish();

@@ -9,11 +9,12 @@ use pagefold_engine::Key;
 use pagefold_engine::dataset::Dataset;
 use pagefold_engine::pool::Pool;
 use pagefold_engine::record::recordsize_hint;
-use pagefold_fs::{AtimePolicy, Fs, FsError, FsOptions, SystemClock};
-use pagefold_fuse::{MountError, Session, SnapshotTree, Transport};
+use pagefold_fs::{AtimePolicy, Fs, FsError, FsOptions, KernelHolds, SystemClock};
+use pagefold_fuse::{Dispatch, Handler, Held, MountError, Session, SnapshotTree, Transport, WithSnapshots};
 use parking_lot::{Mutex, RwLock};
 
 use super::background::{Background, Watched};
+use super::keep::{Keep, KeptMount, Left, Record};
 use super::policy::{Policed, SyncMode};
 use super::snapdir::SnapshotsOf;
 use crate::failure::{Context, Failure, Result};
@@ -50,6 +51,8 @@ pub struct Mounted {
     /// The `recordsize` property in bytes; 0 is `auto`.
     record_size: Arc<AtomicU32>,
     work: Background,
+    /// What is kept of it for a server that comes after.
+    pub(super) kept: Arc<KeptMount>,
     /// Somebody is seeing to its end.
     pub(super) ending: AtomicBool,
     /// How it ended, once it has.
@@ -57,12 +60,14 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Opens the file system of `wanted` and mounts it.
+    /// Opens the file system of `wanted` and mounts it, or goes on with the mount that the server before has `left`.
     pub(super) fn start(
         pool: &Arc<Pool>,
         wanted: &Wanted,
         watched: &Watched,
         deeds: &Arc<RwLock<()>>,
+        keep: &Keep,
+        left: Option<Left>,
     ) -> Result<Self> {
         let name = names::full(pool.name(), &wanted.path);
         let version = pool.version(&wanted.path);
@@ -76,7 +81,8 @@ impl Mounted {
         };
         let is_snapshot = wanted.path.contains('@');
         let read_only = wanted.options.read_only || is_snapshot || effective("readonly")? == "on";
-        let fuse_options = fuse_options(&name, &wanted.options, read_only);
+        let mut fuse_options = fuse_options(&name, &wanted.options, read_only);
+        fuse_options.takeover = keep.is_held();
         let id = version.id;
         let policy = Arc::new(Policed::new(version as Arc<dyn Dataset>, SyncMode::Standard));
         let record_size = Arc::new(AtomicU32::new(0));
@@ -88,6 +94,7 @@ impl Mounted {
             read_only,
             recordsize: None,
             hint: Some(hint(&record_size)),
+            resumed: left.as_ref().map(|left| kernel_holds(&left.held)),
         };
         let dataset = Arc::clone(&policy) as Arc<dyn Dataset>;
         let open = || Fs::mount(Arc::clone(&dataset), Arc::new(SystemClock), fs_options.clone());
@@ -100,14 +107,29 @@ impl Mounted {
             opened => opened,
         };
         let fs = Arc::new(fs.context(|| format!("cannot open the file system of {name}"))?);
-        let snapshots = SnapshotsOf { pool: Arc::clone(pool), id, deeds: Arc::clone(deeds) };
-        let tree = Arc::new(SnapshotTree::new(Box::new(snapshots)));
-        let session = if is_snapshot {
-            Session::mount(Arc::clone(&fs), &wanted.dir, &fuse_options)
-        } else {
-            Session::mount_with_snapshots(Arc::clone(&fs), Arc::clone(&tree), &wanted.dir, &fuse_options)
+        let kept = Arc::new(KeptMount::new(keep, left.as_ref()));
+        let snapshots =
+            SnapshotsOf { pool: Arc::clone(pool), id, deeds: Arc::clone(deeds), kept: Arc::clone(&kept) };
+        let looked_into = left.as_ref().map_or_else(Vec::new, |left| left.record.looked_into.clone());
+        let tree = Arc::new(SnapshotTree::resume(Box::new(snapshots), looked_into));
+        let live = match keep.journal().filter(|_| !read_only) {
+            Some(journal) => Dispatch::with_journal(Arc::clone(&fs), Arc::clone(journal), kept.connection),
+            None => Dispatch::new(Arc::clone(&fs)),
+        };
+        let handler: Arc<dyn Handler> =
+            if is_snapshot { Arc::new(live) } else { Arc::new(WithSnapshots::new(live, Arc::clone(&tree))) };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let since = left.as_ref().map_or(now, |left| left.record.since);
+        let is_new = left.is_none();
+        let session = match left {
+            Some(left) => Session::resume(handler, left.held, wanted.options.threads),
+            None => Session::mount_handler(handler, &wanted.dir, &fuse_options),
         };
         let session = session.map_err(|error| mount_failed(&error))?;
+        if is_new {
+            let held = session.held();
+            kept.made(Record::new(kept.connection, id, read_only, since, &wanted.options, &held), &held)?;
+        }
         let work = Background::start(Arc::clone(&fs), dataset, Arc::clone(watched))?;
         tracing::info!(dataset = name, dir = %session.dir().display(), "mounted");
         Ok(Self {
@@ -116,11 +138,12 @@ impl Mounted {
             tree,
             session,
             read_only,
-            since: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            since,
             temporary: wanted.options.properties.clone(),
             policy,
             record_size,
             work,
+            kept,
             ending: AtomicBool::new(false),
             ended: Mutex::new(None),
         })
@@ -145,6 +168,12 @@ impl Mounted {
 fn is_empty(dataset: &dyn Dataset) -> Result<bool> {
     let found = dataset.range(&Key::new(0, 0, 0), &Key::new(u64::MAX, 0, 0), 1);
     found.map(|found| found.is_empty()).map_err(|error| pools::failed("cannot read the dataset", &error))
+}
+
+/// Asks the kernel about inodes of a connection.
+fn kernel_holds(held: &Held) -> KernelHolds {
+    let device = Arc::clone(&held.device);
+    Arc::new(move |ino| pagefold_fuse::kernel_holds(&device, ino.0))
 }
 
 /// Errors where `wanted` cannot be mounted because of its directory, before anything else is touched.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::keep;
 use super::mounted::Wanted;
 use crate::args;
 use crate::control::{Client, Reply, Request};
@@ -27,6 +28,8 @@ pub struct Plan {
 /// Finds the pool's devices and the directory.
 pub fn make(args: &args::Mount) -> Result<Plan> {
     let options = mountopts::parse(&args.options)?;
+    // Options that exclude each other, or that the kernel cannot do, are told before a server is started.
+    keep::is_wanted(&options)?;
     let source = args.source.as_deref().unwrap_or_default();
     let (known, path, by_device) = target::source(source)?;
     let dir = match &args.dir {

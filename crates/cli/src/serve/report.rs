@@ -39,12 +39,20 @@ pub fn tell(outcome: &Outcome) {
         writeln!(stdout, "{line}")?;
         stdout.flush()
     });
+    if let Err(error) = sent {
+        tracing::warn!(%error, "cannot tell the mount command how the start went");
+    }
+    close_stdout();
+}
+
+/// Ends what is said on standard output.
+pub fn close_stdout() {
     let closed = std::fs::File::options()
         .write(true)
         .open("/dev/null")
         .and_then(|null| rustix::stdio::dup2_stdout(&null).map_err(io::Error::from));
-    if let Err(error) = sent.and(closed) {
-        tracing::warn!(%error, "cannot tell the mount command how the start went");
+    if let Err(error) = closed {
+        tracing::warn!(%error, "cannot close standard output");
     }
 }
 

@@ -13,12 +13,15 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::background::Watched;
 use super::events::Ring;
+use super::keep::{Keep, Left};
 use super::mounted::{self, Mounted, Wanted};
 use super::plan::Plan;
 use crate::control::{Source, UnmountMode};
 use crate::deeds::{self, Deed, Mounts, Outcome};
 use crate::failure::{Context, Failure, Result};
-use crate::{names, places, pools};
+use crate::mountopts::{MountOptions, Takeover};
+use crate::registry::Known;
+use crate::{holder, names, places, pools};
 
 /// How long the connection may take to end by itself after the mount was detached by force.
 const CUT_OFF_GRACE: Duration = Duration::from_millis(200);
@@ -26,6 +29,9 @@ const CUT_OFF_GRACE: Duration = Duration::from_millis(200);
 const CUT_OFF_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a mount that was detached may take to end, where its dataset is to be mounted again.
 const DETACHED_GRACE: Duration = Duration::from_secs(60);
+
+/// Between the answer to a request to restart and the end of the server.
+const RESTART_DELAY: Duration = Duration::from_millis(20);
 
 /// How far the server's life has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +69,8 @@ pub struct Server {
     pub(super) started: Instant,
     /// Properties of the whole pool that hold as long as it is open.
     pub(super) temporary: Vec<(&'static str, String)>,
+    /// What another server needs to go on when this one dies.
+    pub(super) keep: Keep,
     watched: Watched,
     /// Read: mounts are made. Write: what is in use must not change.
     deeds: Arc<RwLock<()>>,
@@ -73,21 +81,57 @@ pub struct Server {
 
 impl Server {
     /// Opens the pool, replaying its log if need be, and makes the first mount.
-    pub fn start(plan: &Plan, ring: Arc<Ring>) -> Result<Arc<Self>> {
+    pub fn start(plan: &Plan, ring: Arc<Ring>, keep: Keep) -> Result<Arc<Self>> {
         // Before the pool is touched: most mistakes are about the directory.
         mounted::check_dir(&plan.known.name, &plan.wanted)?;
-        let wanted = &plan.wanted.options;
-        let mut options =
-            OpenOptions { read_only: wanted.read_only, accept_loss: wanted.rescue, ..OpenOptions::default() };
+        let server = Self::open(&plan.known, &plan.wanted.options, ring, keep)?;
+        let mounted = server.obey_all().and_then(|()| server.mount(&plan.wanted));
+        if let Err(failure) = mounted {
+            server.close().map_err(Failure::new)?;
+            return Err(failure);
+        }
+        Ok(server)
+    }
+
+    /// Opens the pool of a server that died, and goes on with its mounts. `options` are those that it was started with.
+    pub fn resume(known: &Known, options: &MountOptions, ring: Arc<Ring>, keep: Keep) -> Result<Arc<Self>> {
+        let server = Self::open(known, options, ring, keep)?;
+        // What fails from here on leaves all as it is, to the next server: who follows a mount lets it go, and nobody else.
+        server.obey_all()?;
+        for left in server.keep.take_left() {
+            server.go_on(left)?;
+        }
+        server.keep.serving_again();
+        server.end_if_empty(&mut server.state.lock());
+        Ok(server)
+    }
+
+    fn go_on(self: &Arc<Self>, left: Left) -> Result<()> {
+        let path = self.pool.path_of(left.record.id);
+        let path = path.ok_or_else(|| Failure::new("a dataset that is mounted is not there any more"))?;
+        let wanted = Wanted { path, dir: left.record.dir().into(), options: left.record.options()? };
+        let mounted = self.attach(&wanted, Some(left))?;
+        self.state.lock().mounts.push(mounted);
+        Ok(())
+    }
+
+    fn open(known: &Known, wanted: &MountOptions, ring: Arc<Ring>, keep: Keep) -> Result<Arc<Self>> {
+        let mut options = OpenOptions {
+            read_only: wanted.read_only,
+            accept_loss: wanted.rescue,
+            journal: keep.journal().cloned(),
+            ..OpenOptions::default()
+        };
         if let Some(bytes) = wanted.cache_bytes {
             options.cache_bytes = bytes;
         }
-        let pool = pools::open_known(&plan.known, &options)?;
+        let pool = pools::open_known(known, &options)?;
         tell_replay(&pool);
         let pool_work = pool.run().map_err(|error| pools::failed("cannot start the pool's work", &error))?;
-        let server = Arc::new(Self {
+        Ok(Arc::new(Self {
             pool,
             ring,
+            keep,
             read_only: options.read_only,
             started: Instant::now(),
             temporary: mounted::of_the_pool(wanted),
@@ -96,13 +140,7 @@ impl Server {
             pool_work: Mutex::new(Some(pool_work)),
             state: Mutex::new(State { phase: Phase::Serving, mounts: Vec::new(), coming: Vec::new() }),
             changed: Condvar::new(),
-        });
-        let mounted = server.obey_all().and_then(|()| server.mount(&plan.wanted));
-        if let Err(failure) = mounted {
-            server.close().map_err(Failure::new)?;
-            return Err(failure);
-        }
-        Ok(server)
+        }))
     }
 
     /// Mounts a dataset or snapshot.
@@ -114,7 +152,7 @@ impl Server {
             return Ok(Attached::Ending);
         }
         let unchanged = self.deeds.read();
-        let mounted = self.check(wanted, &name).and_then(|()| self.attach(wanted));
+        let mounted = self.check(wanted, &name).and_then(|()| self.attach(wanted, None));
         drop(unchanged);
         let mut state = self.state.lock();
         state.coming.retain(|coming| *coming != id);
@@ -172,6 +210,12 @@ impl Server {
         let of_pool = mounted::of_the_pool(options);
         let odd = of_pool.first().map(|(name, _)| *name);
         let odd = odd.or(options.rescue.then_some("rescue")).or(options.cache_bytes.map(|_| "cache"));
+        let other_takeover = match options.takeover {
+            Takeover::Auto => false,
+            Takeover::On => !self.keep.is_held(),
+            Takeover::Off => self.keep.is_held(),
+        };
+        let odd = odd.or(other_takeover.then_some("takeover"));
         match odd {
             Some(option) if !first => Err(Failure::usage(format!(
                 "the mount option {option} is for the whole pool {pool}, which is in use already"
@@ -181,8 +225,9 @@ impl Server {
         }
     }
 
-    fn attach(self: &Arc<Self>, wanted: &Wanted) -> Result<Arc<Mounted>> {
-        let mounted = Arc::new(Mounted::start(&self.pool, wanted, &self.watched, &self.deeds)?);
+    fn attach(self: &Arc<Self>, wanted: &Wanted, left: Option<Left>) -> Result<Arc<Mounted>> {
+        let mounted =
+            Arc::new(Mounted::start(&self.pool, wanted, &self.watched, &self.deeds, &self.keep, left)?);
         let (server, followed) = (Arc::clone(self), Arc::clone(&mounted));
         let spawned = thread::Builder::new().name("mount".into()).spawn(move || {
             followed.session.wait();
@@ -317,6 +362,27 @@ impl Server {
         Ok(())
     }
 
+    /// Ends this process a moment from now, as if it had died: another one goes on.
+    pub fn restart(&self) -> Result<()> {
+        if !self.keep.is_held() {
+            return Err(Failure::new(format!(
+                "the server of pool {} has no holder, which would keep its mounts meanwhile",
+                self.pool.name()
+            ))
+            .hint("it was mounted with takeover=off, or requests travel over io_uring and would be lost; mount it with takeover=on"));
+        }
+        // So that there is little to redo.
+        self.sync().map_err(Failure::new)?;
+        tracing::info!("told to let another server go on");
+        let ending = thread::Builder::new().name("restart".into()).spawn(|| {
+            // The reply leaves first.
+            thread::sleep(RESTART_DELAY);
+            // SAFETY: ends the process at once; nothing of it is used afterwards, and what it leaves is made to be taken over.
+            unsafe { libc::_exit(holder::AGAIN_STATUS) }
+        });
+        ending.map(drop).context(|| "cannot start a thread".into())
+    }
+
     /// Makes everything written so far durable, whatever the `sync` property says.
     pub fn sync(&self) -> Result<(), String> {
         self.pool.sync().map_err(|error| error.to_string())
@@ -361,6 +427,7 @@ impl Server {
             return;
         }
         tracing::info!(dir = %mounted.session.dir().display(), "unmounted");
+        mounted.kept.ended();
         let mut outcome = mounted.settle();
         if outcome.is_ok() && self.mounts().len() > 1 && !self.read_only {
             outcome = self.sync();

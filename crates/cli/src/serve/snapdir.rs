@@ -7,12 +7,16 @@ use pagefold_fs::{AtimePolicy, Fs, FsError, FsOptions, SystemClock};
 use pagefold_fuse::Snapshots;
 use parking_lot::RwLock;
 
+use super::keep::KeptMount;
+
 /// Those of the dataset with a number.
 pub(super) struct SnapshotsOf {
     pub(super) pool: Arc<Pool>,
     pub(super) id: u64,
     /// Held while snapshots are destroyed.
     pub(super) deeds: Arc<RwLock<()>>,
+    /// Where it is noted which ones were looked into.
+    pub(super) kept: Arc<KeptMount>,
 }
 
 impl Snapshots for SnapshotsOf {
@@ -30,8 +34,12 @@ impl Snapshots for SnapshotsOf {
         // kernel.
         let _unchanged = self.deeds.read_recursive();
         let dataset = self.pool.open_snapshot(number).ok_or(FsError::NotFound)?;
-        let options = FsOptions { atime: AtimePolicy::Never, read_only: true, recordsize: None, hint: None };
+        let options = FsOptions { atime: AtimePolicy::Never, read_only: true, ..FsOptions::default() };
         enter(Arc::new(Fs::mount(dataset, Arc::new(SystemClock), options)?));
         Ok(())
+    }
+
+    fn entered(&self, numbers: &[u64]) {
+        self.kept.looked_into(numbers);
     }
 }

@@ -16,6 +16,7 @@ mod manual;
 mod mount;
 mod mount_all;
 mod properties;
+mod restart;
 mod show;
 mod sync;
 mod unmount;
@@ -44,6 +45,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Export(args) => export::run(&args),
         Verb::Mount(args) => mount::run(&args),
         Verb::Unmount(args) => unmount::run(&args),
+        Verb::Restart(args) => restart::run(&args),
         Verb::Sync(args) => sync::run(&args),
         Verb::List(args) => list::run(&args),
         Verb::Status(args) => show::status(&args),

@@ -24,6 +24,7 @@ pub fn run(args: &Mount) -> Result<()> {
                 options: args.options.clone(),
                 dry_run: args.dry_run,
                 report: false,
+                held_by: None,
             };
             if let Err(failure) = super::mount::run(&one) {
                 eprintln!("pagefold: {name}: {failure}");

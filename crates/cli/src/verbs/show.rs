@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::args::{Output, Pools};
-use crate::control::{Client, PoolFigures, Reply, Request};
+use crate::control::{Client, PoolFigures, Reply, Request, TakeoverFigures};
 use crate::failure::{Failure, Result};
 use crate::mounts;
 use crate::registry::{Known, Registry};
@@ -131,6 +131,22 @@ pub fn status(args: &Pools) -> Result<()> {
     Ok(())
 }
 
+/// What becomes of the mounts when their server dies, and what has become of them.
+fn takeover_text(takeover: &TakeoverFigures) -> String {
+    if !takeover.on {
+        return "off: the mounts end with their server".into();
+    }
+    match (takeover.restarts, takeover.last_stall_ms) {
+        (0, _) | (_, None) => "on: another server goes on when this one dies".into(),
+        (restarts, Some(stall)) => {
+            let reason = table::printable(&takeover.last_reason);
+            format!(
+                "on: {restarts} servers went before this one, the last one by {reason}; requests waited {stall} ms"
+            )
+        }
+    }
+}
+
 fn print_status(pool: &PoolFigures, show: Numbers) {
     let line = |label: &str, text: &str| println!("{label:>12}: {text}");
     line("pool", &pool.name);
@@ -144,6 +160,9 @@ fn print_status(pool: &PoolFigures, show: Numbers) {
     line("guid", &pool.guid);
     if let Some(pid) = pool.pid {
         line("server", &format!("process {pid}"));
+    }
+    if let Some(takeover) = &pool.takeover {
+        line("takeover", &takeover_text(takeover));
     }
     for mount in &pool.mounts {
         let how = if mount.read_only { "read-only, " } else { "" };

@@ -1,0 +1,112 @@
+//! A server's end of the line to its holder.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, sockopt};
+
+use super::Hello;
+use super::wire::{self, Kind};
+use crate::failure::{Context, Failure, Result};
+
+/// Something that the holder keeps for a server that comes after.
+#[derive(Debug)]
+pub struct Kept {
+    /// What belongs to it.
+    pub body: Vec<u8>,
+    /// The descriptor, if it has one.
+    pub fd: Option<OwnedFd>,
+}
+
+/// What a server finds when it starts.
+#[derive(Debug)]
+pub struct Inherited {
+    /// What the servers before left, by name. Nothing: this is the first.
+    pub kept: BTreeMap<String, Kept>,
+    /// What became of them.
+    pub hello: Hello,
+}
+
+impl Inherited {
+    /// What is kept under this name, with its descriptor.
+    pub fn take(&mut self, name: &str) -> Option<(Vec<u8>, OwnedFd)> {
+        let Kept { body, fd } = self.kept.remove(name)?;
+        Some((body, fd?))
+    }
+}
+
+/// The line to the holder.
+#[derive(Debug)]
+pub struct Link(OwnedFd);
+
+impl Link {
+    /// Takes the line at descriptor `raw`, which the holder passed on, and hears what there is.
+    pub fn connect(raw: RawFd) -> Result<(Self, Inherited)> {
+        let talking = || "cannot hear from the holder".to_owned();
+        // A number from the command line: taken only if it is such a socket.
+        // SAFETY: borrowed for the questions below only, which fail on a descriptor that is not open.
+        let borrowed = (raw > 2).then(|| unsafe { BorrowedFd::borrow_raw(raw) });
+        let fits = borrowed.is_some_and(|fd| sockopt::socket_domain(fd) == Ok(AddressFamily::UNIX));
+        if !fits {
+            return Err(Failure::usage("--held-by is for holders of servers, not for people"));
+        }
+        // SAFETY: it is open, and the holder left it to this process; nothing else here knows of it.
+        let socket = unsafe { OwnedFd::from_raw_fd(raw) };
+        rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC).context(talking)?;
+        // Started from /proc/self/exe, it would be "exe" to ps and top.
+        rustix::thread::set_name(c"pagefold").context(|| "cannot name the process".into())?;
+        let mut kept = BTreeMap::new();
+        loop {
+            let message = wire::receive(&socket).context(talking)?;
+            let message = message.ok_or_else(|| Failure::new("the holder has ended"))?;
+            match message.kind {
+                Kind::Keep => {
+                    kept.insert(message.name, Kept { body: message.body, fd: message.fd });
+                }
+                Kind::Hello => {
+                    let hello: Hello = serde_json::from_slice(&message.body)
+                        .map_err(|error| Failure::new(format!("the holder says nonsense: {error}")))?;
+                    hello.restore_oom_score();
+                    return Ok((Self(socket), Inherited { kept, hello }));
+                }
+                Kind::Drop | Kind::Notify => {}
+            }
+        }
+    }
+
+    /// Has the holder keep a descriptor for the server that comes after this one.
+    pub fn keep(&self, name: &str, body: &[u8], fd: BorrowedFd<'_>) -> Result<()> {
+        wire::send(&self.0, Kind::Keep, name, body, Some(fd))
+            .context(|| format!("the holder cannot keep {name}"))
+    }
+
+    /// It is of no use any more.
+    pub fn drop_kept(&self, name: &str) {
+        self.tell(Kind::Drop, name, &[]);
+    }
+
+    /// Has the holder tell systemd, whose main process it is.
+    pub fn notify(&self, state: &str) {
+        self.tell(Kind::Notify, "", state.as_bytes());
+    }
+
+    fn tell(&self, kind: Kind, name: &str, body: &[u8]) {
+        match wire::send(&self.0, kind, name, body, None) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                tracing::warn!(
+                    "the holder of this server is gone: if the server dies, the mounts die with it"
+                );
+            }
+            Err(error) => tracing::warn!(%error, "cannot talk to the holder"),
+        }
+    }
+}
+
+/// Time since the machine started, which all processes agree on.
+pub fn uptime() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(now.tv_sec.max(0).cast_unsigned(), now.tv_nsec.clamp(0, 999_999_999) as u32)
+}

@@ -1,0 +1,267 @@
+//! The holder: a small process above a server, which keeps what outlives it.
+//!
+//! It holds the kernel's connections and the journal's memory, and knows nothing of what they are. When the server is killed
+//! or crashes, the holder starts another and hands it all over; clients wait that long, and see no error. A server that ends by
+//! itself takes its holder along. If servers die one after the other it gives up and ends: then the kernel ends the
+//! connections, since nobody has them any more.
+
+mod link;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::failure::{Context, Result};
+use crate::serve::report;
+pub use link::{Inherited, Kept, Link, uptime};
+use wire::{Kind, Message};
+
+/// Exit status of a server that is to be followed by another, of the program as it is on disk now.
+pub const AGAIN_STATUS: i32 = 85;
+/// So many deaths one after the other, each before the server has served for [`SERVED_MIN`], and there is no point in going on:
+/// what kills them comes again.
+const DEATHS_MAX: u32 = 5;
+/// A server that got so far died of something else than what it began with.
+const SERVED_MIN: Duration = Duration::from_secs(1);
+/// Between the death of a server that did not get to serve and the start of the next one.
+const PAUSE: Duration = Duration::from_millis(200);
+/// The kernel's wish not to be chosen when memory runs out.
+const OOM_SCORE: &str = "/proc/self/oom_score_adj";
+
+/// What a server is told of those before it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Hello {
+    /// How many there were.
+    pub restarts: u32,
+    /// How the last one ended; empty for the first.
+    pub reason: String,
+    /// When it did, in nanoseconds of [`uptime`].
+    pub ended_ns: u64,
+    /// Whether it ended to let this one follow.
+    pub planned: bool,
+    /// The server's own `oom_score_adj`.
+    oom_score: Option<String>,
+}
+
+impl Hello {
+    fn restore_oom_score(&self) {
+        if let Some(score) = &self.oom_score {
+            // Giving up a privilege is always allowed; where it fails the server keeps the holder's.
+            let _ = std::fs::write(OOM_SCORE, score);
+        }
+    }
+}
+
+/// Starts servers with the arguments of this process, one after the other, until one ends by itself. Returns its exit status.
+pub fn run() -> Result<i32> {
+    let mut holder = Holder::new()?;
+    loop {
+        let mut server = holder.start()?;
+        let status = holder.follow(&mut server)?;
+        if let Some(end) = holder.next(status) {
+            return Ok(end);
+        }
+    }
+}
+
+struct Holder {
+    /// The program as it was when this process started, and where its file is.
+    program: PathBuf,
+    path: Option<PathBuf>,
+    arguments: Vec<OsString>,
+    signals: Vec<(UnixStream, Signal)>,
+    kept: BTreeMap<String, Kept>,
+    hello: Hello,
+    /// Deaths of servers that did not get far, since one did.
+    deaths: u32,
+    /// A server was once ready.
+    ready: bool,
+    /// The present one is, since then.
+    serving: Option<Instant>,
+}
+
+struct Server {
+    child: Child,
+    pidfd: OwnedFd,
+    line: OwnedFd,
+}
+
+impl Holder {
+    fn new() -> Result<Self> {
+        let mut signals = Vec::new();
+        for (number, signal) in [(SIGTERM, Signal::TERM), (SIGINT, Signal::INT), (SIGHUP, Signal::HUP)] {
+            let catching = || "cannot catch signals".to_owned();
+            let (ours, theirs) = UnixStream::pair().context(catching)?;
+            ours.set_nonblocking(true).context(catching)?;
+            signal_hook::low_level::pipe::register(number, theirs).context(catching)?;
+            signals.push((ours, signal));
+        }
+        let oom_score = std::fs::read_to_string(OOM_SCORE).ok();
+        // Best effort: it takes CAP_SYS_RESOURCE.
+        let _ = std::fs::write(OOM_SCORE, "-1000");
+        let (path, program) = (std::env::current_exe().ok(), PathBuf::from("/proc/self/exe"));
+        Ok(Self {
+            program,
+            path,
+            arguments: std::env::args_os().skip(1).collect(),
+            signals,
+            kept: BTreeMap::new(),
+            hello: Hello { oom_score, ..Hello::default() },
+            deaths: 0,
+            ready: false,
+            serving: None,
+        })
+    }
+
+    /// Starts a server and hands it all that is kept.
+    fn start(&mut self) -> Result<Server> {
+        let starting = || "cannot start the server".to_owned();
+        let (line, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .context(starting)?;
+        let raw = theirs.as_raw_fd();
+        let mut arguments = self.arguments.clone();
+        let verb = arguments.iter().position(|word| word == "serve").map_or(0, |at| at + 1);
+        arguments.insert(verb, format!("--held-by={raw}").into());
+        let program = self.path.as_ref().filter(|_| self.hello.planned).unwrap_or(&self.program);
+        let mut command = Command::new(program);
+        // A group of its own: what the terminal sends to all of ours is passed on, once.
+        command.args(arguments).process_group(0);
+        // No other thread is there that could start a process meanwhile.
+        rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).context(starting)?;
+        let child = command.spawn().context(starting)?;
+        drop(theirs);
+        let pid = Pid::from_child(&child);
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).context(starting)?;
+        self.serving = None;
+        let handed = self.hand_over(&line);
+        if let Err(error) = handed {
+            // It died at once; how is seen when it is followed.
+            tell(&format!("cannot hand over to the server: {error}"));
+        }
+        Ok(Server { child, pidfd, line })
+    }
+
+    fn hand_over(&self, line: &OwnedFd) -> io::Result<()> {
+        for (name, kept) in &self.kept {
+            wire::send(line, Kind::Keep, name, &kept.body, kept.fd.as_ref().map(AsFd::as_fd))?;
+        }
+        wire::send(line, Kind::Hello, "", &serde_json::to_vec(&self.hello)?, None)
+    }
+
+    /// Listens to a server until it has ended.
+    fn follow(&mut self, server: &mut Server) -> Result<ExitStatus> {
+        let mut talking = true;
+        loop {
+            let mut ready = vec![PollFd::new(&server.pidfd, PollFlags::IN)];
+            ready.extend(self.signals.iter().map(|(stream, _)| PollFd::new(stream, PollFlags::IN)));
+            if talking {
+                ready.push(PollFd::new(&server.line, PollFlags::IN));
+            }
+            rustix::io::retry_on_intr(|| poll(&mut ready, None))
+                .context(|| "cannot wait for the server".into())?;
+            let events: Vec<bool> = ready.iter().map(|fd| !fd.revents().is_empty()).collect();
+            drop(ready);
+            self.pass_signals_on(server);
+            // What it said last is heard before its end is seen to.
+            if talking && events.last() == Some(&true) {
+                match wire::receive(&server.line) {
+                    Ok(Some(message)) => self.obey(message),
+                    Ok(None) => talking = false,
+                    Err(error) => tell(&format!("the server says nonsense: {error}")),
+                }
+                continue;
+            }
+            if events.first() == Some(&true) {
+                return server.child.wait().context(|| "cannot wait for the server".into());
+            }
+        }
+    }
+
+    fn pass_signals_on(&self, server: &Server) {
+        for (stream, signal) in &self.signals {
+            let mut byte = [0; 1];
+            while rustix::io::read(stream, &mut byte) == Ok(1) {
+                // It may be gone already.
+                let _ = kill_process(Pid::from_child(&server.child), *signal);
+            }
+        }
+    }
+
+    fn obey(&mut self, message: Message) {
+        let Message { kind, name, body, fd } = message;
+        match kind {
+            Kind::Keep => {
+                self.kept.insert(name, Kept { body, fd });
+            }
+            Kind::Drop => {
+                self.kept.remove(&name);
+            }
+            Kind::Notify => {
+                let state = String::from_utf8_lossy(&body).into_owned();
+                if state == "READY=1" {
+                    self.is_ready();
+                }
+                report::notify(&state);
+            }
+            Kind::Hello => {}
+        }
+    }
+
+    fn is_ready(&mut self) {
+        self.serving = Some(Instant::now());
+        self.hello.planned = false;
+        if !std::mem::replace(&mut self.ready, true) {
+            report::close_stdout();
+        }
+    }
+
+    /// What follows the end of a server: another one (`None`), or our own end with this exit status.
+    fn next(&mut self, status: ExitStatus) -> Option<i32> {
+        let again = status.code() == Some(AGAIN_STATUS);
+        let died = status.signal();
+        if !self.ready || (self.serving.is_some() && !again && died.is_none()) || self.kept.is_empty() {
+            return Some(status.code().unwrap_or(128 + died.unwrap_or_default()));
+        }
+        self.hello.restarts += 1;
+        self.hello.ended_ns = u64::try_from(uptime().as_nanos()).unwrap_or(u64::MAX);
+        self.hello.reason = if again { "restart".into() } else { status.to_string() };
+        // If the new program does not get to serve, the old one goes on.
+        self.hello.planned = again && self.serving.is_some();
+        if self.hello.planned {
+            return None;
+        }
+        let got_far = self.serving.is_some_and(|since| since.elapsed() >= SERVED_MIN);
+        self.deaths = if got_far { 1 } else { self.deaths + 1 };
+        if self.deaths >= DEATHS_MAX {
+            tell(&format!(
+                "{DEATHS_MAX} servers died one after the other ({status}): giving up; their mounts end, and what was not synced is lost"
+            ));
+            return Some(1);
+        }
+        tell(&format!("the server died ({status}): starting another"));
+        if self.serving.is_none() {
+            thread::sleep(PAUSE);
+        }
+        None
+    }
+}
+
+/// Writes to the server's log.
+fn tell(what: &str) {
+    eprintln!("pagefold: holder: {what}");
+}

@@ -1,0 +1,322 @@
+//! What a server has its holder keep, so that another can go on when it dies: connections, the journal's memory, the lock of
+//! its name.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use pagefold_engine::dataset::Journal;
+use pagefold_fuse::{Agreement, Held};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::control::TakeoverFigures;
+use crate::failure::{Context, Failure, Result};
+use crate::holder::{Hello, Inherited, Link, uptime};
+use crate::mountopts::{IoUring, MountOptions, Takeover};
+use crate::props;
+
+const JOURNAL: &str = "journal";
+const LOCK: &str = "lock";
+/// Names of mounts begin with it; their connection's number follows.
+const MOUNT: &str = "mount:";
+
+/// What is kept of a mount beside its connection.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// Number of the connection in the journal.
+    pub(super) connection: u32,
+    /// Number of the dataset or snapshot.
+    pub(super) id: u64,
+    pub(super) read_only: bool,
+    /// When it became usable, in seconds since 1970.
+    pub(super) since: u64,
+    threads: Option<usize>,
+    properties: Vec<(String, String)>,
+    dir: PathBuf,
+    device_minor: u32,
+    minor: u32,
+    flags: u64,
+    atomic_write_bytes: usize,
+    /// Numbers of the snapshots that were looked into.
+    pub(super) looked_into: Vec<u64>,
+}
+
+impl Record {
+    pub(super) fn new(
+        connection: u32,
+        id: u64,
+        read_only: bool,
+        since: u64,
+        options: &MountOptions,
+        held: &Held,
+    ) -> Self {
+        let properties = options.properties.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+        Self {
+            connection,
+            id,
+            read_only,
+            since,
+            threads: options.threads,
+            properties: properties.collect(),
+            dir: held.dir.clone(),
+            device_minor: held.device_minor,
+            minor: held.agreement.minor,
+            flags: held.agreement.flags,
+            atomic_write_bytes: held.agreement.atomic_write_bytes,
+            looked_into: Vec::new(),
+        }
+    }
+
+    /// The options that hold for as long as the mount does.
+    pub(super) fn options(&self) -> Result<MountOptions> {
+        let mut options =
+            MountOptions { read_only: self.read_only, threads: self.threads, ..MountOptions::default() };
+        for (name, value) in &self.properties {
+            options.properties.push((props::find(name)?.name, value.clone()));
+        }
+        Ok(options)
+    }
+
+    pub(super) fn dir(&self) -> &std::path::Path {
+        &self.dir
+    }
+
+    fn held(&self, device: OwnedFd) -> Held {
+        let agreement =
+            Agreement { minor: self.minor, flags: self.flags, atomic_write_bytes: self.atomic_write_bytes };
+        Held { device: Arc::new(device), dir: self.dir.clone(), device_minor: self.device_minor, agreement }
+    }
+}
+
+/// A mount that the server before has left.
+#[derive(Debug)]
+pub(super) struct Left {
+    pub(super) record: Record,
+    pub(super) held: Held,
+}
+
+/// The server's side of what is kept. Without a holder nothing is.
+pub(super) struct Keep {
+    link: Option<Arc<Link>>,
+    hello: Hello,
+    journal: Option<Arc<Journal>>,
+    left: Mutex<Vec<Left>>,
+    lock: Mutex<Option<OwnedFd>>,
+    next_connection: AtomicU32,
+    /// How long nobody answered, once somebody does.
+    stall: Mutex<Option<Duration>>,
+}
+
+impl Keep {
+    /// Without a holder.
+    pub(super) fn nothing() -> Self {
+        Self {
+            link: None,
+            hello: Hello::default(),
+            journal: None,
+            left: Mutex::default(),
+            lock: Mutex::default(),
+            next_connection: AtomicU32::new(1),
+            stall: Mutex::default(),
+        }
+    }
+
+    /// With the holder behind `link`, and what it had. A pool that takes changes gets a journal.
+    pub(super) fn with(link: Link, mut inherited: Inherited, writable: bool) -> Result<Self> {
+        let reading = |what: &str| format!("cannot take over {what}");
+        let journal = match inherited.take(JOURNAL) {
+            Some((_, file)) => Some(Journal::adopt(file).context(|| reading("the journal"))?),
+            None if writable && inherited.hello.restarts == 0 => {
+                Some(Journal::create().context(|| "cannot make the journal".into())?)
+            }
+            None => None,
+        };
+        let lock = inherited.take(LOCK).map(|(_, lock)| lock);
+        let mut left = Vec::new();
+        for (name, kept) in inherited.kept {
+            let Some(device) = kept.fd.filter(|_| name.starts_with(MOUNT)) else { continue };
+            let record: Record = serde_json::from_slice(&kept.body)
+                .map_err(|error| Failure::new(format!("cannot take over {name}: {error}")))?;
+            let held = record.held(device);
+            left.push(Left { record, held });
+        }
+        left.sort_by_key(|left| left.record.connection);
+        let next = left.last().map_or(0, |left| left.record.connection) + 1;
+        let keep = Self {
+            link: Some(Arc::new(link)),
+            hello: inherited.hello,
+            journal: journal.map(Arc::new),
+            left: Mutex::new(left),
+            lock: Mutex::new(lock),
+            next_connection: AtomicU32::new(next),
+            stall: Mutex::default(),
+        };
+        if let (Some(link), Some(journal)) = (&keep.link, &keep.journal) {
+            link.keep(JOURNAL, &[], journal.file())?;
+        }
+        Ok(keep)
+    }
+
+    /// Whether another server goes on when this one dies.
+    pub(super) fn is_held(&self) -> bool {
+        self.link.is_some()
+    }
+
+    /// Whether this server goes on for one that died, or was to be followed.
+    pub(super) fn is_successor(&self) -> bool {
+        self.hello.restarts > 0
+    }
+
+    /// Where accepted changes are entered.
+    pub(super) fn journal(&self) -> Option<&Arc<Journal>> {
+        self.journal.as_ref()
+    }
+
+    /// The mounts that the server before has left, in the order in which they were made.
+    pub(super) fn take_left(&self) -> Vec<Left> {
+        std::mem::take(&mut self.left.lock())
+    }
+
+    /// The lock of the server's name, which the one before had.
+    pub(super) fn take_lock(&self) -> Option<OwnedFd> {
+        self.lock.lock().take()
+    }
+
+    /// Has the lock of the server's name kept.
+    pub(super) fn keep_lock(&self, lock: BorrowedFd<'_>) -> Result<()> {
+        self.link.as_ref().map_or(Ok(()), |link| link.keep(LOCK, &[], lock))
+    }
+
+    /// A number for a new connection.
+    pub(super) fn connection(&self) -> u32 {
+        self.next_connection.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Tells systemd, by way of the holder if there is one.
+    pub(super) fn notify(&self, state: &str) {
+        match &self.link {
+            Some(link) => link.notify(state),
+            None => super::report::notify(state),
+        }
+    }
+
+    /// Requests are answered again.
+    pub(super) fn serving_again(&self) {
+        let stall = uptime().saturating_sub(Duration::from_nanos(self.hello.ended_ns));
+        *self.stall.lock() = Some(stall);
+        let Hello { restarts, reason, planned, .. } = &self.hello;
+        if *planned {
+            tracing::info!(
+                restarts,
+                stall_ms = stall.as_millis(),
+                "this server goes on for one that was to be followed"
+            );
+        } else {
+            tracing::error!(
+                restarts,
+                reason,
+                stall_ms = stall.as_millis(),
+                "this server goes on for one that died"
+            );
+        }
+    }
+
+    /// For `status`.
+    pub(super) fn figures(&self) -> TakeoverFigures {
+        TakeoverFigures {
+            on: self.is_held(),
+            restarts: self.hello.restarts,
+            last_reason: self.hello.reason.clone(),
+            last_stall_ms: self
+                .stall
+                .lock()
+                .map(|stall| u64::try_from(stall.as_millis()).unwrap_or(u64::MAX)),
+        }
+    }
+}
+
+/// A mount as the holder keeps it.
+pub(super) struct KeptMount {
+    link: Option<Arc<Link>>,
+    /// Number of the connection.
+    pub(super) connection: u32,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Once it is mounted.
+    mounted: Option<(Record, Arc<OwnedFd>)>,
+    looked_into: Vec<u64>,
+}
+
+impl KeptMount {
+    /// A mount that is about to be made, or was made by the server before.
+    pub(super) fn new(keep: &Keep, left: Option<&Left>) -> Self {
+        let connection = left.map_or_else(|| keep.connection(), |left| left.record.connection);
+        let state = left.map_or_else(State::default, |left| State {
+            mounted: Some((left.record.clone(), Arc::clone(&left.held.device))),
+            looked_into: left.record.looked_into.clone(),
+        });
+        Self { link: keep.link.clone(), connection, state: Mutex::new(state) }
+    }
+
+    /// It is mounted: has it kept.
+    pub(super) fn made(&self, record: Record, held: &Held) -> Result<()> {
+        let mut state = self.state.lock();
+        state.mounted = Some((record, Arc::clone(&held.device)));
+        self.send(&mut state)
+    }
+
+    fn send(&self, state: &mut State) -> Result<()> {
+        let (Some(link), Some((record, device))) = (&self.link, &mut state.mounted) else { return Ok(()) };
+        record.looked_into.clone_from(&state.looked_into);
+        let body = serde_json::to_vec(record)
+            .map_err(|error| Failure::new(format!("cannot write down a mount: {error}")))?;
+        link.keep(&format!("{MOUNT}{}", self.connection), &body, device.as_fd())
+    }
+
+    /// These snapshots were looked into; the kernel knows nodes of theirs.
+    pub(super) fn looked_into(&self, numbers: &[u64]) {
+        let mut state = self.state.lock();
+        state.looked_into = numbers.to_vec();
+        if let Err(failure) = self.send(&mut state) {
+            tracing::warn!(%failure, "what is open in a snapshot will be stale if this server dies");
+        }
+    }
+
+    /// It has ended.
+    pub(super) fn ended(&self) {
+        if let Some(link) = &self.link {
+            link.drop_kept(&format!("{MOUNT}{}", self.connection));
+        }
+    }
+}
+
+/// Whether a server with these options gets a holder.
+pub(super) fn is_wanted(options: &MountOptions) -> Result<bool> {
+    let possible = pagefold_fuse::kernel_resends();
+    match options.takeover {
+        Takeover::Off => Ok(false),
+        Takeover::Auto => {
+            let ring = match options.io_uring {
+                IoUring::Auto => pagefold_fuse::ring_enabled(),
+                IoUring::On => true,
+                IoUring::Off => false,
+            };
+            Ok(possible && !ring)
+        }
+        Takeover::On if options.io_uring == IoUring::On => Err(Failure::usage(
+            "takeover=on and io_uring=on exclude each other",
+        )
+        .hint("what is under way over io_uring when a server dies is lost with it; leave one of them out")),
+        Takeover::On if !possible => {
+            Err(Failure::new("the kernel does not ask again what a server left unanswered: no takeover")
+                .hint("mount with takeover=off, or use Linux 6.9 or newer"))
+        }
+        Takeover::On => Ok(true),
+    }
+}

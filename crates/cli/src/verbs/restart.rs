@@ -1,0 +1,60 @@
+//! `restart`: another server goes on with a pool's mounts, of the program as it is on disk now.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::args::Restart;
+use crate::control::{Client, PoolFigures, Reply, Request};
+use crate::failure::{Failure, Result};
+use crate::target;
+
+/// How long the other one may take to go on.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Restarts the servers of the pools that are named.
+pub fn run(args: &Restart) -> Result<()> {
+    for word in &args.targets {
+        let pool = target::pool_name(word)?;
+        let mut client = target::server(word)?;
+        let before = restarts(&figures(&mut client)?);
+        match client.ask_and_wait(&Request::Restart {})? {
+            Reply::Done {} => {}
+            _ => return Err(client.misunderstood()),
+        }
+        drop(client);
+        let stall = wait(&pool, before)?;
+        println!("pool {pool}: another server goes on; requests waited {stall} ms");
+    }
+    Ok(())
+}
+
+fn figures(client: &mut Client) -> Result<PoolFigures> {
+    match client.ask(&Request::Status {})? {
+        Reply::Status { figures } => Ok(*figures),
+        _ => Err(client.misunderstood()),
+    }
+}
+
+fn restarts(figures: &PoolFigures) -> u32 {
+    figures.takeover.as_ref().map_or(0, |takeover| takeover.restarts)
+}
+
+/// Waits for a server that has more before it; how long nobody answered, in milliseconds.
+fn wait(pool: &str, before: u32) -> Result<u64> {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        // While one ends and the other starts nobody answers, or somebody who ends.
+        let asked = Client::connect(pool).ok().flatten().map(|mut client| figures(&mut client));
+        if let Some(Ok(figures)) = asked
+            && restarts(&figures) > before
+            && let Some(stall) = figures.takeover.and_then(|takeover| takeover.last_stall_ms)
+        {
+            return Ok(stall);
+        }
+        thread::sleep(PAUSE);
+    }
+    Err(Failure::new(format!("no other server of pool {pool} goes on after {} s", PATIENCE.as_secs()))
+        .hint(format!("its log tells why: pagefold events {pool}, or journalctl")))
+}

@@ -1,0 +1,254 @@
+//! A server that dies is followed by another, and nobody notices. Needs root, /dev/fuse and Linux 6.9.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in a test a panic is the report")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Sandbox, assert_failure};
+
+fn can_mount() -> bool {
+    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    if !can {
+        eprintln!("skipped: needs root and /dev/fuse");
+    }
+    can
+}
+
+fn mounted(options: &str) -> Sandbox {
+    let sandbox = Sandbox::new();
+    sandbox.dir("mnt");
+    sandbox.ok(&["create", "tank", "tank.pf", "--size", "512M"]);
+    sandbox.ok(&["mount", "-o", options, "tank", "mnt"]);
+    sandbox
+}
+
+fn status(sandbox: &Sandbox) -> serde_json::Value {
+    sandbox.json(&["status", "tank"])["pools"][0].clone()
+}
+
+/// Kills the server and waits until another goes on.
+fn kill(sandbox: &Sandbox) -> u64 {
+    let before = status(sandbox);
+    let pid = i32::try_from(before["pid"].as_i64().unwrap()).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while Instant::now() < deadline {
+        let output = sandbox.run(&["status", "tank", "--json"]);
+        let now = serde_json::from_str::<serde_json::Value>(&output.stdout);
+        if let Ok(now) = now
+            && now["pools"][0]["takeover"]["restarts"].as_u64() > before["takeover"]["restarts"].as_u64()
+            && let Some(stall) = now["pools"][0]["takeover"]["last_stall_ms"].as_u64()
+        {
+            return stall;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    panic!("no other server goes on");
+}
+
+/// What follows from a seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % bound
+    }
+}
+
+/// One after the other, calls whose outcome is known exactly: done twice or not at all, each shows.
+struct Client {
+    dir: PathBuf,
+    random: Random,
+    files: BTreeMap<String, Vec<u8>>,
+    /// A file without a name, and what it holds.
+    held: Option<(File, Vec<u8>)>,
+    calls: u64,
+}
+
+impl Client {
+    fn new(dir: PathBuf, seed: u64) -> Self {
+        fs::create_dir(&dir).unwrap();
+        Self { dir, random: Random(seed * 77 + 1), files: BTreeMap::new(), held: None, calls: 0 }
+    }
+
+    fn one(&mut self) {
+        self.calls += 1;
+        let name = format!("f{}", self.random.below(30));
+        let path = self.dir.join(&name);
+        let there = self.files.contains_key(&name);
+        match self.random.below(8) {
+            0 | 1 => match File::create_new(&path) {
+                Ok(_) => assert!(self.files.insert(name, Vec::new()).is_none(), "made twice"),
+                Err(error) => assert!(error.kind() == ErrorKind::AlreadyExists && there, "{error}"),
+            },
+            2 => match fs::remove_file(&path) {
+                Ok(()) => assert!(self.files.remove(&name).is_some(), "removed twice"),
+                Err(error) => assert!(error.kind() == ErrorKind::NotFound && !there, "{error}"),
+            },
+            3 => {
+                let to = format!("f{}", self.random.below(30));
+                match fs::rename(&path, self.dir.join(&to)) {
+                    Ok(()) => {
+                        let Some(data) = self.files.remove(&name) else { panic!("{name} was renamed twice") };
+                        self.files.insert(to, data);
+                    }
+                    Err(error) => assert!(error.kind() == ErrorKind::NotFound && !there, "{error}"),
+                }
+            }
+            4 => {
+                let dir = self.dir.join("dir");
+                fs::create_dir(&dir).unwrap();
+                fs::remove_dir(&dir).unwrap();
+            }
+            5 if there => {
+                let link = self.dir.join("link");
+                fs::hard_link(&path, &link).unwrap();
+                fs::remove_file(&link).unwrap();
+            }
+            6 if there => self.hold(&name, &path),
+            _ if there => self.write(&name, &path),
+            _ => {}
+        }
+    }
+
+    fn write(&mut self, name: &str, path: &Path) {
+        let (at, len) = (self.random.below(100_000) as usize, 1 + self.random.below(50_000) as usize);
+        let fill = self.random.below(255) as u8 + 1;
+        let file = File::options().read(true).write(true).open(path).unwrap();
+        assert_eq!(file.write_at(&vec![fill; len], at as u64).unwrap(), len);
+        if self.random.below(20) == 0 {
+            file.sync_data().unwrap();
+        }
+        let data = self.files.get_mut(name).unwrap();
+        data.resize(data.len().max(at + len), 0);
+        data[at..at + len].fill(fill);
+        assert!(fs::read(path).unwrap() == *data, "{} differs", path.display());
+    }
+
+    /// Opens a file, removes its name, and lets go of the one before.
+    fn hold(&mut self, name: &str, path: &Path) {
+        if let Some((file, data)) = self.held.take() {
+            let mut found = vec![0; data.len() + 1];
+            let len = file.read_at(&mut found, 0).unwrap();
+            assert!(found[..len] == data, "a file without a name differs");
+        }
+        let file = File::options().read(true).write(true).open(path).unwrap();
+        fs::remove_file(path).unwrap();
+        self.held = Some((file, self.files.remove(name).unwrap()));
+    }
+
+    fn verify(&self) {
+        let mut names: Vec<String> = fs::read_dir(&self.dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        assert_eq!(names, self.files.keys().cloned().collect::<Vec<_>>());
+        for (name, data) in &self.files {
+            assert!(fs::read(self.dir.join(name)).unwrap() == *data, "{name} differs");
+        }
+    }
+}
+
+#[test]
+fn servers_die_and_clients_do_not_notice() {
+    if can_mount() {
+        die_under_load("takeover=on");
+    }
+}
+
+/// Each change waits until it is durable, so that most of them are carried out and not answered when the server dies.
+#[test]
+fn what_was_carried_out_and_not_answered_is_not_done_twice() {
+    if can_mount() {
+        die_under_load("takeover=on,sync=always");
+    }
+}
+
+fn die_under_load(options: &str) {
+    let sandbox = mounted(options);
+    assert_eq!(status(&sandbox)["takeover"]["on"], true);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let clients: Vec<_> = (1..=4)
+            .map(|seed| {
+                let (dir, done) = (sandbox.path(&format!("mnt/{seed}")), &done);
+                scope.spawn(move || {
+                    let mut client = Client::new(dir, seed);
+                    while !done.load(Ordering::Relaxed) {
+                        client.one();
+                    }
+                    client.verify();
+                    client.calls
+                })
+            })
+            .collect();
+        for round in 0..3 {
+            thread::sleep(Duration::from_millis(1200 + 137 * round));
+            let stall = kill(&sandbox);
+            eprintln!("nobody answered for {stall} ms");
+        }
+        let told = sandbox.ok(&["restart", "tank"]);
+        assert!(told.contains("another server goes on"), "{told}");
+        thread::sleep(Duration::from_millis(200));
+        done.store(true, Ordering::Relaxed);
+        for client in clients {
+            assert!(client.join().unwrap() > 100, "there was no load");
+        }
+    });
+    let told = status(&sandbox);
+    assert_eq!(told["takeover"]["restarts"], 4);
+    assert_eq!(told["takeover"]["last_reason"], "restart");
+    sandbox.ok(&["unmount", "tank"]);
+    let checked = sandbox.ok(&["check", "tank"]);
+    assert!(checked.contains("pool tank: "), "{checked}");
+}
+
+#[test]
+fn what_cannot_outlive_its_server_says_so() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = mounted("takeover=off");
+    assert_eq!(status(&sandbox)["takeover"]["on"], false);
+    assert_failure(&sandbox.run(&["restart", "tank"]), 1, &["tank", "takeover=on"]);
+    sandbox.ok(&["unmount", "tank"]);
+    let both = sandbox.run(&["mount", "-o", "takeover=on,io_uring=on", "tank", "mnt"]);
+    assert_failure(&both, 2, &["exclude each other"]);
+    assert_failure(&sandbox.run(&["mount", "-o", "takeover=yes", "tank", "mnt"]), 2, &["auto, on, off"]);
+}
+
+#[test]
+fn a_server_with_a_holder_starts_and_ends_as_any_other() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = mounted("takeover=on");
+    fs::write(sandbox.path("mnt/a"), b"kept").unwrap();
+    kill(&sandbox);
+    assert_failure(&sandbox.run(&["mount", "tank", "mnt"]), 1, &["mounted already"]);
+    sandbox.dir("other");
+    sandbox.ok(&["dataset", "create", "tank/more"]);
+    sandbox.ok(&["mount", "tank/more", "other"]);
+    fs::write(sandbox.path("other/b"), b"more").unwrap();
+    kill(&sandbox);
+    assert_eq!(fs::read(sandbox.path("mnt/a")).unwrap(), b"kept");
+    assert_eq!(fs::read(sandbox.path("other/b")).unwrap(), b"more");
+    sandbox.ok(&["unmount", "tank/more"]);
+    sandbox.ok(&["unmount", "tank"]);
+    let state = sandbox.json(&["list", "tank"]);
+    assert_eq!(state["pools"][0]["state"], "EXPORTED");
+}
