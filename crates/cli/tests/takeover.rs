@@ -210,7 +210,8 @@ fn die_under_load(options: &str) {
         }
     });
     let told = status(&sandbox);
-    assert_eq!(told["takeover"]["restarts"], 4);
+    let log = || fs::read_to_string(sandbox.path("log/tank.log")).unwrap();
+    assert_eq!(told["takeover"]["restarts"], 4, "the log:\n{}", log());
     assert_eq!(told["takeover"]["last_reason"], "restart");
     sandbox.ok(&["unmount", "tank"]);
     let checked = sandbox.ok(&["check", "tank"]);

@@ -4,13 +4,14 @@ mod common;
 
 use common::{Sandbox, assert_failure};
 
-const VERBS: [&str; 29] = [
+const VERBS: [&str; 30] = [
     "create",
     "destroy",
     "import",
     "export",
     "mount",
     "unmount",
+    "restart",
     "sync",
     "list",
     "status",
