@@ -21,11 +21,11 @@ pub enum IoUring {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Takeover {
     /// Where it costs nothing: where requests do not travel over io_uring.
-    #[default]
     Auto,
     /// Or fail; io_uring is not used.
     On,
     /// Never.
+    #[default]
     Off,
 }
 
@@ -68,7 +68,7 @@ impl Default for MountOptions {
             cache_bytes: None,
             threads: None,
             io_uring: IoUring::Auto,
-            takeover: Takeover::Auto,
+            takeover: Takeover::Off,
             suid: false,
             dev: false,
             exec: true,
