@@ -18,14 +18,13 @@ pub enum IoUring {
 }
 
 /// When another server goes on as one dies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takeover {
     /// Where it costs nothing: where requests do not travel over io_uring.
     Auto,
     /// Or fail; io_uring is not used.
     On,
     /// Never.
-    #[default]
     Off,
 }
 
@@ -46,8 +45,8 @@ pub struct MountOptions {
     pub threads: Option<usize>,
     /// The transport.
     pub io_uring: IoUring,
-    /// Whether the mount outlives its server.
-    pub takeover: Takeover,
+    /// Whether the mount outlives its server; `None`: as the pool's first mount has it, which does not.
+    pub takeover: Option<Takeover>,
     /// Honour set-user-ID and set-group-ID bits (root's mounts only).
     pub suid: bool,
     /// Honour device files (root's mounts only).
@@ -68,7 +67,7 @@ impl Default for MountOptions {
             cache_bytes: None,
             threads: None,
             io_uring: IoUring::Auto,
-            takeover: Takeover::Off,
+            takeover: None,
             suid: false,
             dev: false,
             exec: true,
@@ -199,12 +198,12 @@ fn valued(options: &mut MountOptions, name: &str, value: &str) -> Result<()> {
             }
         }
         "takeover" => {
-            options.takeover = match value {
+            options.takeover = Some(match value {
                 "auto" => Takeover::Auto,
                 "on" => Takeover::On,
                 "off" => Takeover::Off,
                 _ => return Err(Failure::usage(format!("takeover={value} is not one of: auto, on, off"))),
-            }
+            });
         }
         "comment" | "user" => {}
         ignored if ignored.starts_with("x-") => {}

@@ -299,7 +299,7 @@ impl KeptMount {
 /// Whether a server with these options gets a holder.
 pub(super) fn is_wanted(options: &MountOptions) -> Result<bool> {
     let possible = pagefold_fuse::kernel_resends();
-    match options.takeover {
+    match options.takeover.unwrap_or(Takeover::Off) {
         Takeover::Off => Ok(false),
         Takeover::Auto => {
             let ring = match options.io_uring {

@@ -222,9 +222,9 @@ impl Server {
         let odd = of_pool.first().map(|(name, _)| *name);
         let odd = odd.or(options.rescue.then_some("rescue")).or(options.cache_bytes.map(|_| "cache"));
         let other_takeover = match options.takeover {
-            Takeover::Auto => false,
-            Takeover::On => !self.keep.is_held(),
-            Takeover::Off => self.keep.is_held(),
+            None | Some(Takeover::Auto) => false,
+            Some(Takeover::On) => !self.keep.is_held(),
+            Some(Takeover::Off) => self.keep.is_held(),
         };
         let odd = odd.or(other_takeover.then_some("takeover"));
         match odd {
