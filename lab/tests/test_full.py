@@ -23,7 +23,7 @@ from lab.server import Server
 POOL_BYTES = 256 << 20
 BALLAST_BYTES = 48 << 20
 """A file that lies on the pool for the day on which it is full."""
-NO_SPACE = ("no space left on device", "is full", "io error: 28", "errno: 28")
+NO_SPACE = ("no space left on device", "is full", "io error: 28", "errno: 28", "system error 28")
 
 
 class FullPostgres:
