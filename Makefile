@@ -15,6 +15,8 @@ SEED ?=
 SEEDS ?= 1000
 OPS ?= 1000000
 N ?= 100000
+# Of crash-states, for each database.
+STATES = $(if $(filter command line,$(origin N)),$(N),300)
 ONLY ?=
 SCALE ?= 1
 SECONDS ?= 60
@@ -23,12 +25,12 @@ BENCH ?=
 
 PAGEFOLD := target/release/pagefold
 
-.PHONY: help setup build demo test lint sim mutants flips posix fuzz soak takeover snapshots fill ratios bench man install uninstall clean
+.PHONY: help setup build demo test lint sim mutants flips posix fuzz soak takeover snapshots crash-states fill ratios bench man install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  make soak ROUNDS=200 [SEED=n]    make install [PREFIX=/usr/local] [DESTDIR=]"
 
@@ -89,6 +91,14 @@ snapshots: ## Snapshots of databases under load, each cloned, recovered, verifie
 	@scripts/setup build test
 	@scripts/build --quiet
 	@$(LAB) snapshots $(if $(filter command line,$(origin ROUNDS)),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED))
+
+crash-states: ## N=300 states that a crash may have left on a recorded device, recovered by PostgreSQL and MariaDB
+	@scripts/setup build test
+	@scripts/build --quiet
+	@$(LAB) replay --database postgres --states $(STATES) $(if $(SEED),--seed $(SEED))
+	@$(LAB) replay --database mariadb --states $(STATES) $(if $(SEED),--seed $(SEED))
+	@$(LAB) replay --database postgres --fsync off --states $$(( ($(STATES) + 9) / 10 )) $(if $(SEED),--seed $(SEED))
+	@$(LAB) replay --database mariadb --fsync off --states $$(( ($(STATES) + 9) / 10 )) $(if $(SEED),--seed $(SEED))
 
 fill: ## A pool of 2 GiB overwritten with 20 GiB of changing pages
 	@scripts/setup build test

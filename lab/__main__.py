@@ -39,6 +39,12 @@ def main() -> int:
     takeover.add_argument("--rounds", type=int, default=200)
     takeover.add_argument("--seed", type=int, help="of the moments of death (random)")
     takeover.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
+    replay = verbs.add_parser("replay", help="crash states of a recorded device, each recovered by the database")
+    replay.add_argument("--database", choices=["postgres", "mariadb"], required=True)
+    replay.add_argument("--states", type=int, default=100)
+    replay.add_argument("--seed", type=int, help="of the moments and of what was lost (random)")
+    replay.add_argument("--fsync", choices=["on", "off"], default="on", help="off: earlier transactions, and a whole database")
+    replay.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     verbs.add_parser("clean", help="undo what killed runs have left")
     for verb in (demo, soak, fill):
         verb.add_argument("--on", default="pagefold:zstd", help="pagefold[:CODEC], dir, ext4, xfs, btrfs[:CODEC]")
@@ -99,6 +105,11 @@ def run(options: argparse.Namespace) -> int:
             from .takeover import takeover
 
             return takeover(options.rounds, seed=options.seed, keep_logs=logs / "takeover-logs")
+        case "replay":
+            from .replay import replay
+
+            fsync = options.fsync == "on"
+            return replay(options.database, options.states, seed=options.seed, fsync=fsync, keep_logs=logs / "replay-logs")
         case "clean":
             from .ledger import clean
 

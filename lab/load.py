@@ -68,6 +68,8 @@ class Acknowledged:
     def __init__(self, run: Run, argv: list[str], record: Path, first: int, echo: str):
         self.run, self.record, self.next, self.echo = run, record, first, echo
         self.count = 0
+        self.times_ns: dict[int, int] = {}
+        """When each was acknowledged, by the monotonic clock."""
         self._stopping = False
         log = run.logs / "acknowledged.log"
         self._client = proc.spawn(argv, log=log, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -87,6 +89,7 @@ class Acknowledged:
                     return  # the client has ended: the server died
                 if answer != str(self.next).encode():
                     return  # no acknowledgement: this row may be there or not
+                self.times_ns[self.next] = time.monotonic_ns()
                 record.write(f"{self.next}\n")
                 self.next += 1
                 self.count += 1

@@ -32,6 +32,8 @@ class Pool(Place):
         self.options = options
         self._server: tuple[int, int | None] | None = None
         self._entries: list[int] = []
+        self.mount_options: list[str] = []
+        """Options of the next mounts, as behind -o."""
         # Of the laboratory alone: the machine's own pools are not seen, and nothing is left in its registry.
         self.environment = {
             "PAGEFOLD_STATE_DIR": str(run.dir / "state"),
@@ -55,7 +57,8 @@ class Pool(Place):
 
     def _start(self) -> None:
         self._entries = [self.run.mount(self.mountpoint)]
-        self.pagefold("mount", "-o", self.options, self.pool, self.mountpoint)
+        options = [word for option in (self.options, *self.mount_options) for word in ("-o", option)]
+        self.pagefold("mount", *options, self.pool, self.mountpoint)
         if not is_mounted(self.mountpoint):
             raise RuntimeError(f"`pagefold mount` succeeded, and nothing is mounted at {self.mountpoint}")
         pid = self.server_pid()
@@ -109,10 +112,14 @@ class Pool(Place):
             raise RuntimeError(f"the server of {self.pool} (pid {pid}) has died before it was to be killed")
         proc.kill_tree(pid, started)
 
-    def recover(self) -> None:
-        """Removes the dead mount and mounts the pool again."""
+    def detach(self) -> None:
+        """Removes the dead mount."""
         unmount(self.mountpoint, lazy=True)
         self._forget()
+
+    def recover(self) -> None:
+        """Removes the dead mount and mounts the pool again."""
+        self.detach()
         self._start()
 
     def check(self) -> None:

@@ -35,9 +35,9 @@ class Postgres(Server):
         }
         super().__init__(run, data, settings={**ours, **(settings or {})}, name=name)
 
-    def initdb(self) -> None:
-        """Makes the cluster, with data checksums."""
-        options = ["--data-checksums", "--auth=trust", f"--username={USER}", "--encoding=UTF8", "--locale=C.UTF-8"]
+    def initdb(self, *more: str) -> None:
+        """Makes the cluster, with data checksums; `more` are further options."""
+        options = ["--data-checksums", "--auth=trust", f"--username={USER}", "--encoding=UTF8", "--locale=C.UTF-8", *more]
         proc.run([postgres_bin("initdb"), *options, "-D", self.data], user=USER)
 
     def command(self) -> list:
@@ -78,6 +78,16 @@ class Postgres(Server):
         found raises."""
         options = ["--install-missing", "--parent-check", "--heapallindexed", "--jobs=2"]
         proc.run(self.client("pg_amcheck", *options, database=database))
+
+    def amcheck_here(self, database: str) -> None:
+        """What `amcheck` does, in one session; the extension is there already."""
+        indexes = """SELECT count(bt_index_parent_check(i.indexrelid, true)) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+            WHERE c.relam = 403 AND c.relpersistence = 'p' AND i.indisready AND i.indisvalid"""
+        tables = """SELECT c.relname, v FROM pg_class c, verify_heapam(c.oid) v
+            WHERE c.relkind IN ('r', 't', 'm') AND c.relpersistence = 'p'"""
+        counted, _, found = self.sql(f"{indexes}; {tables}", database=database).partition("\n")
+        assert int(counted) > 100, "the indexes of the catalogue alone are more"
+        assert not found, f"verify_heapam found: {found}"
 
     def verify_checksums(self) -> None:
         """pg_checksums over the stopped cluster; anything found raises."""

@@ -53,10 +53,14 @@ class Server(ABC):
         """Processes of the server that outlive its main one."""
         return []
 
-    def start(self, *, timeout_s: float = 120) -> None:
-        """Starts the server and waits until it answers, recovery included."""
+    def launch(self) -> None:
+        """Starts the server, and does not wait."""
         self.server = proc.spawn(self.command(), log=self.log, user=self.user)
         self._entry = self.run.process(self.server.pid, self.program)
+
+    def start(self, *, timeout_s: float = 120) -> None:
+        """Starts the server and waits until it answers, recovery included."""
+        self.launch()
         deadline = time.monotonic() + timeout_s
         while True:
             if self.server.poll() is not None:

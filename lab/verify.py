@@ -24,11 +24,16 @@ def acknowledged(rows: list[tuple[int, str]], record: Path) -> int:
     return len(promised)
 
 
-def acknowledged_rows(server: Server, database: str, record: Path) -> int:
-    """`acknowledged`, of the rows that the server finds."""
+def rows(server: Server, database: str) -> list[tuple[int, str]]:
+    """The rows of the acknowledgement table, as the server finds them."""
     lines = server.sql("SELECT id, payload FROM acknowledged", database=database).splitlines()
     fields = [line.partition(server.separator) for line in lines]
-    return acknowledged([(int(number), text) for number, _, text in fields], record)
+    return [(int(number), text) for number, _, text in fields]
+
+
+def acknowledged_rows(server: Server, database: str, record: Path) -> int:
+    """`acknowledged`, of the rows that the server finds."""
+    return acknowledged(rows(server, database), record)
 
 
 def pgbench_balances(server: Postgres, database: str) -> int:

@@ -1,8 +1,9 @@
 //! Mount options: ours, the kernel's, and those that only mount(8) and systemd care about.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Context, Failure, Result};
 use crate::{props, suggest, table, units};
 
 /// When to talk to the kernel over io_uring.
@@ -53,6 +54,8 @@ pub struct MountOptions {
     pub dev: bool,
     /// Programs may be run from the mount.
     pub exec: bool,
+    /// A file, not there yet, into which every write and flush of the devices is written down.
+    pub record: Option<PathBuf>,
     /// Properties for this mount only.
     pub properties: Vec<(&'static str, String)>,
 }
@@ -71,6 +74,7 @@ impl Default for MountOptions {
             suid: false,
             dev: false,
             exec: true,
+            record: None,
             properties: Vec::new(),
         }
     }
@@ -95,6 +99,7 @@ const OWN: &[(&str, &str)] = &[
         "takeover=auto|on|off",
         "another server goes on as one dies, unnoticed; excludes io_uring (default auto: where io_uring is not used)",
     ),
+    ("record=FILE", "write every write and flush of the devices into a new FILE (for crash tests)"),
     ("PROPERTY=VALUE", "for this mount only: compression, recordsize, primarycache, sync, atime"),
     ("suid, dev, noexec", "as in mount(8); nosuid and nodev are the default"),
     ("noatime, sync", "short for atime=off, sync=always"),
@@ -205,6 +210,11 @@ fn valued(options: &mut MountOptions, name: &str, value: &str) -> Result<()> {
                 _ => return Err(Failure::usage(format!("takeover={value} is not one of: auto, on, off"))),
             });
         }
+        "record" => {
+            let path = std::path::absolute(value)
+                .context(|| format!("record={} names no file", table::printable(value)))?;
+            options.record = Some(path);
+        }
         "comment" | "user" => {}
         ignored if ignored.starts_with("x-") => {}
         property if OVERRIDES.contains(&property) => {
@@ -228,6 +238,7 @@ fn unknown_option(word: &str) -> Failure {
         "threads",
         "io_uring",
         "takeover",
+        "record",
     ];
     let usual = ["suid", "dev", "noexec", "noatime"];
     let all: Vec<&str> = own.iter().chain(OVERRIDES).chain(&usual).copied().collect();

@@ -301,6 +301,11 @@ pub(super) fn is_wanted(options: &MountOptions) -> Result<bool> {
     let possible = pagefold_fuse::kernel_resends();
     match options.takeover.unwrap_or(Takeover::Off) {
         Takeover::Off => Ok(false),
+        // A recording has one writer, from its beginning to its end.
+        Takeover::Auto if options.record.is_some() => Ok(false),
+        Takeover::On if options.record.is_some() => {
+            Err(Failure::usage("takeover=on and record=FILE exclude each other"))
+        }
         Takeover::Auto => {
             let ring = match options.io_uring {
                 IoUring::Auto => pagefold_fuse::ring_enabled(),

@@ -125,6 +125,7 @@ impl Server {
             read_only: wanted.read_only,
             accept_loss: wanted.rescue,
             journal: keep.journal().cloned(),
+            record: wanted.record.clone(),
             ..OpenOptions::default()
         };
         if let Some(bytes) = wanted.cache_bytes {

@@ -10,6 +10,7 @@ mod buffer;
 mod file;
 mod lock;
 mod open;
+mod recorded;
 mod ring;
 mod sim;
 mod stats;
@@ -19,6 +20,7 @@ mod tests;
 pub use buffer::AlignedBuf;
 pub use file::FileDevice;
 pub use open::{OpenMode, create_file_device};
+pub use recorded::{Event, RecordedDevice, Recording};
 pub use sim::{Fault, SimDevice, SimOp};
 pub use stats::{DeviceCounts, DeviceStats};
 

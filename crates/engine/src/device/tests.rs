@@ -1,3 +1,4 @@
 mod buffer;
 mod file;
+mod recorded;
 mod sim;

@@ -1,7 +1,7 @@
 //! Opening a pool: the last checkpoint, and what the log says after it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -19,7 +19,7 @@ use crate::dataset::redo::{Bases, Redo, for_each};
 use crate::dataset::{
     Blocks, Commit, Dataset, Journal, Ledger, LiveDataset, ModelEntry, ModelTable, PrimaryCache, Shared,
 };
-use crate::device::{AlignedBuf, Device, FileDevice, OpenMode};
+use crate::device::{AlignedBuf, Device, FileDevice, OpenMode, RecordedDevice, Recording};
 use crate::record::{Compression, RecordCache, decode_metadata, model_of};
 use crate::segment::{Devices, DirEntryState, Directory, Located, Segment, Segments, read_span, seal};
 use crate::space::{Chunk, Chunks};
@@ -46,6 +46,8 @@ pub struct OpenOptions {
     /// Where changes are entered when they are accepted, so that they survive the process; what a dead one left in it is redone.
     /// Not for `read_only` and `accept_loss`.
     pub journal: Option<Arc<Journal>>,
+    /// A file, not there yet, into which every write and flush of the devices is written down ([`Recording`]).
+    pub record: Option<PathBuf>,
 }
 
 /// Default of [`OpenOptions::cache_bytes`].
@@ -61,6 +63,7 @@ impl Default for OpenOptions {
             accept_loss: false,
             salt,
             journal: None,
+            record: None,
         }
     }
 }
@@ -128,6 +131,9 @@ impl Pool {
         for path in paths {
             devices.push(Arc::new(FileDevice::open(path, mode)?));
         }
+        if let Some(path) = &options.record {
+            devices = recorded(devices, path)?;
+        }
         Self::open_on(devices, options)
     }
 
@@ -143,6 +149,17 @@ impl Pool {
         let end = opening.scan(&mut ops, options.accept_loss)?;
         opening.finish(end, &ops, options)
     }
+}
+
+/// The devices, each of which writes down what it does.
+fn recorded(devices: Devices, path: &Path) -> Result<Devices> {
+    let sizes: Vec<u64> = devices.iter().map(|device| device.size_bytes()).collect();
+    let recording = Recording::create(path, &sizes)?;
+    let wrap = |(number, device)| {
+        let recording = Arc::clone(&recording);
+        Arc::new(RecordedDevice::new(device, number, recording)) as Arc<dyn Device>
+    };
+    Ok((0..=u16::MAX).zip(devices).map(wrap).collect())
 }
 
 /// Labels and devices by number.
