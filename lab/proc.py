@@ -123,11 +123,25 @@ def kill_tree(pid: int, started: int | None, *, timeout_s: float = 30) -> None:
         if began is not None and start_time(victim) == began:
             _signal(victim, signal.SIGKILL)
     deadline = time.monotonic() + timeout_s
-    while any(began is not None and start_time(p) == began for p, began in victims.items()):
+    while alive := [p for p, began in victims.items() if began is not None and _is_there(p, began)]:
         if time.monotonic() > deadline:
-            alive = [p for p, began in victims.items() if began is not None and start_time(p) == began]
             raise RuntimeError(f"processes {alive} are still there {timeout_s:.0f} s after SIGKILL")
         time.sleep(0.01)
+
+
+def _is_there(pid: int, started: int) -> bool:
+    """Whether it has not ended yet. Where the first thread is a zombie already, others may still hold files and sockets."""
+    if start_time(pid) == started:
+        return True
+    try:
+        return len(os.listdir(f"/proc/{pid}/task")) > 1 and _zombie_since(pid) == started
+    except OSError:
+        return False
+
+
+def _zombie_since(pid: int) -> int | None:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[19]) if fields[0] == "Z" else None
 
 
 def _signal(pid: int, number: int) -> None:

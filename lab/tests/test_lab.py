@@ -36,7 +36,7 @@ def test_acknowledged_rows_must_all_be_there(tmp_path):
 
 def test_log_of_a_damaged_page_is_noticed(tmp_path):
     log = tmp_path / "log"
-    log.write_text("LOG: ready\n")
+    log.write_text("LOG: ready\nHINT: This probably means that some data is corrupted and you will have to use the last backup.\n")
     verify.no_torn_pages(log)
     log.write_text("LOG: ready\nWARNING: page verification failed, calculated checksum 1 but expected 2\n")
     with pytest.raises(AssertionError, match="page verification failed"):
@@ -66,6 +66,22 @@ run.process(child.pid, "sleep")
 print(run.dir, where.mountpoint, where.loop.device, child.pid, flush=True)
 time.sleep(600)
 """
+
+
+def test_a_process_is_there_until_its_last_thread_has_ended():
+    program = """
+import ctypes, threading, time
+threading.Thread(target=lambda: time.sleep(60)).start()
+ctypes.CDLL(None).syscall(60, 0)  # exit(2) of the first thread alone
+"""
+    with subprocess.Popen([sys.executable, "-c", program]) as child:
+        began = proc.start_time(child.pid)
+        while proc.start_time(child.pid) is not None:
+            time.sleep(0.01)
+        assert proc._is_there(child.pid, began), "its first thread is a zombie, the other one lives"
+        child.kill()
+        child.wait()
+        assert not proc._is_there(child.pid, began)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
