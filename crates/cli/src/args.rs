@@ -287,6 +287,19 @@ Examples:
   pagefold df /var/lib/postgresql
   pagefold df --json")]
     Df(Pools),
+    /// Read and verify everything in a mounted pool, in the background; what snapshots hold is included.
+    #[command(
+        after_long_help = "It takes half of one thread's time while the pool is idle, and an eighth while it is not. It goes on
+after an unmount. Damage is counted by `status` and told by `events`.
+
+Examples:
+  pagefold scrub tank
+  pagefold scrub tank --rate 50M             read at most 50 MiB per second
+  pagefold scrub tank --wait                 and fail if anything is damaged
+  pagefold scrub tank --stop                 the next one goes on from there
+  pagefold scrub tank --status"
+    )]
+    Scrub(Scrub),
     /// Read everything in a pool that is not mounted and verify it; repairs nothing.
     #[command(after_long_help = "Examples:
   pagefold check tank
@@ -757,6 +770,28 @@ pub struct Fold {
     pub targets: Vec<String>,
     /// Pages looked at per second at most, as bytes before compression.
     #[arg(long, value_parser = crate::units::parse_size, value_name = "BYTES")]
+    pub rate: Option<u64>,
+    /// How to print.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// See [`Verb::Scrub`].
+#[derive(Args, Debug)]
+pub struct Scrub {
+    /// A mounted pool.
+    pub pool: String,
+    /// Stop; the next scrub goes on from there.
+    #[arg(long, conflicts_with_all = ["status", "wait", "rate"])]
+    pub stop: bool,
+    /// Show how far it is, and start nothing.
+    #[arg(long)]
+    pub status: bool,
+    /// Wait for its end; fail if it has found damage.
+    #[arg(short, long)]
+    pub wait: bool,
+    /// Stored bytes read per second at most.
+    #[arg(long, value_parser = crate::units::parse_size, value_name = "BYTES", conflicts_with = "status")]
     pub rate: Option<u64>,
     /// How to print.
     #[command(flatten)]

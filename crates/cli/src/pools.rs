@@ -12,11 +12,15 @@ use pagefold_engine::dataset::Dataset;
 use pagefold_engine::device::{FileDevice, OpenMode};
 use pagefold_engine::limits::ATOMIC_WRITE_MAX;
 use pagefold_engine::pool::label::Label;
-use pagefold_engine::pool::{self, CreateOptions, FoundState, Guid, Listed, OpenOptions, Pool, Status};
+use pagefold_engine::pool::{
+    self, CreateOptions, FoundState, Guid, Listed, OpenOptions, Pool, ScrubState, ScrubStatus, Status,
+};
 use pagefold_fs::{FormatOptions, Fs, SystemClock};
 use serde::Serialize;
 
-use crate::control::{Activity, CacheFigures, Counter, DeviceFigures, PoolFigures, PropertyValue, Source};
+use crate::control::{
+    Activity, CacheFigures, Counter, DeviceFigures, PoolFigures, PropertyValue, ScrubFigures, Source,
+};
 use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
 use crate::props::{self, PROPERTIES, Property};
@@ -326,6 +330,7 @@ pub fn figures(pool: &Pool) -> PoolFigures {
                 path: device.path.clone(),
                 size_bytes: device.size_bytes,
                 io_errors: device.counts.errors,
+                checksum_errors: device.counts.checksum_errors,
             })
             .collect(),
         size_bytes: status.size_bytes,
@@ -350,8 +355,28 @@ pub fn figures(pool: &Pool) -> PoolFigures {
             hits: status.record_cache.hits,
             misses: status.record_cache.misses,
         },
+        scrub: scrub(&status.scrub),
         write_amplification: write_amplification(status),
     }
+}
+
+fn scrub(status: &ScrubStatus) -> Option<ScrubFigures> {
+    let state = match status.state {
+        ScrubState::Never => return None,
+        ScrubState::Running => "running",
+        ScrubState::Stopped => "stopped",
+        ScrubState::Finished => "finished",
+    };
+    Some(ScrubFigures {
+        state: state.into(),
+        started: status.started,
+        finished: status.finished,
+        total_bytes: status.total_bytes,
+        done_bytes: status.done_bytes,
+        sound: status.sound,
+        damaged: status.damaged,
+        unreadable: status.unreadable,
+    })
 }
 
 fn write_amplification(status: &Status) -> Option<f64> {
@@ -360,7 +385,7 @@ fn write_amplification(status: &Status) -> Option<f64> {
 
 /// A device of a pool that could not be opened.
 pub fn unseen_device(path: &Path) -> DeviceFigures {
-    DeviceFigures { path: path.to_owned(), size_bytes: 0, io_errors: 0 }
+    DeviceFigures { path: path.to_owned(), size_bytes: 0, io_errors: 0, checksum_errors: 0 }
 }
 
 /// What an open pool has read and written, and why.

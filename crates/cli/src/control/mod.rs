@@ -13,8 +13,8 @@ mod told;
 pub use client::Client;
 pub use model::{
     Activity, CacheFigures, CodecShare, Counter, DeviceFigures, Event, FileSurvey, FileUsage, Folded,
-    KindShare, MountFigures, PoolFigures, PropertyValue, Reply, Request, Source, TakeoverFigures,
-    UnmountMode,
+    KindShare, MountFigures, PoolFigures, PropertyValue, Reply, Request, ScrubFigures, Source,
+    TakeoverFigures, UnmountMode,
 };
 pub use server::{Handler, Listener};
 pub use told::{Deed, Figures, Outcome};

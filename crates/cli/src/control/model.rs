@@ -98,6 +98,13 @@ pub enum Request {
         /// Where to go on: position among the inodes, and page.
         from: (usize, u64),
     },
+    /// Begins a scrub, or goes on with one that was stopped.
+    ScrubStart {
+        /// Bytes read per second at most; 0: no bound but the background's own.
+        rate: u64,
+    },
+    /// Stops a scrub.
+    ScrubStop {},
 }
 
 /// A reply.
@@ -314,6 +321,30 @@ pub struct DeviceFigures {
     pub size_bytes: u64,
     /// Failed reads, writes and flushes.
     pub io_errors: u64,
+    /// What scrubs have read since the pool was opened whose checksum did not hold.
+    #[serde(default)]
+    pub checksum_errors: u64,
+}
+
+/// The last scrub of a pool.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ScrubFigures {
+    /// `running`, `stopped`, `finished`.
+    pub state: String,
+    /// When it began, seconds since the epoch.
+    pub started: u64,
+    /// When it ended, seconds since the epoch; 0 before.
+    pub finished: u64,
+    /// What was live when it began.
+    pub total_bytes: u64,
+    /// Of that, what it has looked at.
+    pub done_bytes: u64,
+    /// Records that are right.
+    pub sound: u64,
+    /// Records whose checksum does not hold.
+    pub damaged: u64,
+    /// Records that a device cannot read.
+    pub unreadable: u64,
 }
 
 /// The record cache.
@@ -426,6 +457,9 @@ pub struct PoolFigures {
     pub checkpoints: u64,
     /// The record cache.
     pub cache: CacheFigures,
+    /// The last scrub, if there was one.
+    #[serde(default)]
+    pub scrub: Option<ScrubFigures>,
     /// Bytes written to devices / bytes written by applications, since the pool was opened.
     pub write_amplification: Option<f64>,
 }

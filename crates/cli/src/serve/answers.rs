@@ -1,7 +1,7 @@
 //! The server's answers to control requests.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use pagefold_fs::Ino;
 
@@ -77,6 +77,8 @@ impl Answers {
                 Reply::Survey { files: inodes.into_iter().map(|ino| server.survey(&of, Ino(ino))).collect() }
             }
             Request::Fold { device, inodes, from } => server.fold(&*server.mount_of(device)?, &inodes, from),
+            Request::ScrubStart { rate } => server.scrub_start(rate)?,
+            Request::ScrubStop {} => server.scrub_stop()?,
         })
     }
 }
@@ -106,6 +108,20 @@ impl Server {
             since: mounted.since,
             transport: (if mounted.session.agreement().over_ring() { "io_uring" } else { "/dev/fuse" })
                 .into(),
+        }
+    }
+
+    fn scrub_start(&self, rate: u64) -> Result<Reply> {
+        let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+        self.pool.scrub_start(now, rate).map_err(|error| pools::failed("cannot scrub", &error))?;
+        Ok(Reply::Done {})
+    }
+
+    fn scrub_stop(&self) -> Result<Reply> {
+        match self.pool.scrub_stop() {
+            Ok(true) => Ok(Reply::Done {}),
+            Ok(false) => Err(Failure::new("no scrub is under way")),
+            Err(error) => Err(pools::failed("cannot stop the scrub", &error)),
         }
     }
 

@@ -17,6 +17,7 @@ mod mount;
 mod mount_all;
 mod properties;
 mod restart;
+mod scrub;
 mod show;
 mod sync;
 mod unmount;
@@ -58,6 +59,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Du(args) => du::run(&args),
         Verb::Analyze(args) => analyze::run(&args),
         Verb::Fold(args) => fold::run(&args),
+        Verb::Scrub(args) => scrub::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Completion { shell } => manual::completion(shell),
         Verb::Man { dir } => manual::write(&dir),

@@ -223,15 +223,23 @@ fn print_status(pool: &PoolFigures, show: Numbers) {
                 units::count(cache.hits.saturating_add(cache.misses) as f64),
             ),
         );
+        if let Some(scrub) = &pool.scrub {
+            line("scrub", &super::scrub::told(scrub, show.0.exact));
+        }
         line("waiting", &format!("{} accepted and not yet durable", show.size(pool.dirty_bytes)));
     }
-    let mut devices =
-        Table::new(&[("DEVICE", Align::Left), ("SIZE", Align::Right), ("ERRORS", Align::Right)]);
+    let mut devices = Table::new(&[
+        ("DEVICE", Align::Left),
+        ("SIZE", Align::Right),
+        ("ERRORS", Align::Right),
+        ("CKSUM", Align::Right),
+    ]);
     for device in &pool.devices {
         devices.row(vec![
             device.path.to_string_lossy().into_owned(),
             show.size(device.size_bytes),
             device.io_errors.to_string(),
+            device.checksum_errors.to_string(),
         ]);
     }
     println!();
@@ -256,7 +264,7 @@ fn advice(pool: &PoolFigures) -> Option<String> {
         UNAVAILABLE => {
             Some("connect its devices again, or tell where they are: pagefold import -d DIR".into())
         }
-        _ if pool.devices.iter().any(|device| device.io_errors > 0) => {
+        _ if pool.devices.iter().any(|device| device.io_errors + device.checksum_errors > 0) => {
             Some(format!("unmount it and verify everything: pagefold check {}", pool.name))
         }
         "ONLINE" | "EXPORTED" if fullness(pool) >= FULL_PERCENT => Some(format!(

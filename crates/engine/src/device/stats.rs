@@ -14,6 +14,7 @@ pub struct DeviceStats {
     discards: AtomicU64,
     discarded_bytes: AtomicU64,
     errors: AtomicU64,
+    checksum_errors: AtomicU64,
 }
 
 /// Values of [`DeviceStats`] at one moment. Only calls that succeeded are counted, apart from `errors`.
@@ -35,6 +36,8 @@ pub struct DeviceCounts {
     pub discarded_bytes: u64,
     /// Calls that failed.
     pub errors: u64,
+    /// What a scrub has read whose checksum did not hold.
+    pub checksum_errors: u64,
 }
 
 impl DeviceStats {
@@ -50,6 +53,7 @@ impl DeviceStats {
             discards: self.discards.load(Relaxed),
             discarded_bytes: self.discarded_bytes.load(Relaxed),
             errors: self.errors.load(Relaxed),
+            checksum_errors: self.checksum_errors.load(Relaxed),
         }
     }
 
@@ -70,6 +74,10 @@ impl DeviceStats {
     pub(super) fn discard(&self, len_bytes: u64) {
         self.discards.fetch_add(1, Relaxed);
         self.discarded_bytes.fetch_add(len_bytes, Relaxed);
+    }
+
+    pub(crate) fn checksum_error(&self) {
+        self.checksum_errors.fetch_add(1, Relaxed);
     }
 
     pub(super) fn error(&self) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{LearnOptions, Pool};
+use super::{LearnOptions, Pool, ScrubState};
 use crate::dataset::{Commit, count};
 use crate::{Error, Result};
 
@@ -25,6 +25,9 @@ const IDLE_BYTES_PER_S: u64 = 8 << 20;
 const LATE_PAGES: usize = 2048;
 /// Coding again takes one part in so many of the time; it runs on several cores.
 const RECODING_SHARE: u32 = 8;
+/// A scrub takes one part in so many of the time of one thread, while the pool is idle and while it is not.
+const SCRUB_SHARE: u32 = 2;
+const SCRUB_SHARE_BUSY: u32 = 8;
 /// Steps of freeing what was destroyed that a round of maintenance takes.
 const REAP_STEPS: usize = 64;
 /// Folding in the background keeps this share of the chunks free, in parts of a hundred.
@@ -44,6 +47,7 @@ impl Pool {
             ("commit", Self::commit_loop as fn(&Self)),
             ("maintenance", Self::maintenance_loop),
             ("learning", Self::learning_loop),
+            ("scrub", Self::scrub_loop),
             ("sync-0", Self::committer_loop),
             ("sync-1", Self::committer_loop),
         ] {
@@ -134,6 +138,38 @@ impl Pool {
         }
     }
 
+    /// Goes on with a scrub, if one is under way, and rests after each step.
+    fn scrub_loop(&self) {
+        let mut traffic = Traffic::default();
+        let mut rest = MAINTENANCE_INTERVAL;
+        loop {
+            std::thread::sleep(rest.min(MAINTENANCE_INTERVAL));
+            rest = rest.saturating_sub(MAINTENANCE_INTERVAL);
+            if self.signal.lock().stop {
+                break;
+            }
+            if !rest.is_zero() {
+                continue;
+            }
+            rest = MAINTENANCE_INTERVAL;
+            let begun = Instant::now();
+            traffic.observe(self, begun);
+            match self.scrub_step(now_s()) {
+                Ok(None) => {}
+                Ok(Some(bytes)) => {
+                    let rate = self.scrub_status().rate;
+                    rest = scrub_rest(bytes, begun.elapsed(), rate, traffic.idle_since);
+                }
+                Err(error) => tracing::warn!(%error, "where the scrub stands could not be stored"),
+            }
+        }
+        if self.scrub_status().state == ScrubState::Running
+            && let Err(error) = self.store_scrub()
+        {
+            tracing::warn!(%error, "where the scrub stands could not be stored");
+        }
+    }
+
     /// Learns models, codes again what was stored before them, and rests in between, so that it takes a share of one core's time.
     fn learning_loop(&self) {
         let mut rest = MAINTENANCE_INTERVAL;
@@ -149,8 +185,9 @@ impl Pool {
                 continue;
             }
             let begun = Instant::now();
-            late.observe(self, begun);
-            let learning = if late.idle_since.is_some() { LEARNING_SHARE } else { LEARNING_SHARE_BUSY };
+            late.traffic.observe(self, begun);
+            let learning =
+                if late.traffic.idle_since.is_some() { LEARNING_SHARE } else { LEARNING_SHARE_BUSY };
             let share = match self.learn(&LearnOptions::default()) {
                 Ok(Some(_)) => learning,
                 Ok(None) => {
@@ -218,16 +255,49 @@ struct Late {
     seen: BTreeMap<u64, (u64, Instant)>,
     /// What is being coded again, and from which page on.
     at: Option<(u64, u64)>,
-    /// Bytes that applications had read and written, and when that was looked at.
-    traffic: Option<(u64, Instant)>,
+    traffic: Traffic,
+}
+
+/// What applications do, as seen from time to time.
+#[derive(Default)]
+struct Traffic {
+    /// Bytes that they had read and written, and when that was looked at.
+    seen: Option<(u64, Instant)>,
     /// Since when the pool has been idle.
     idle_since: Option<Instant>,
+}
+
+/// How long a scrub rests after a step that has read `bytes` in `took`: within its rate, in half of the time while the pool
+/// is idle, and in an eighth while it is not.
+fn scrub_rest(bytes: u64, took: Duration, rate: u64, idle_since: Option<Instant>) -> Duration {
+    let share = if idle_since.is_some() { SCRUB_SHARE } else { SCRUB_SHARE_BUSY };
+    let due = if rate == 0 { Duration::ZERO } else { Duration::from_secs_f64(bytes as f64 / rate as f64) };
+    (took * (share - 1)).max(due.saturating_sub(took)).max(Duration::from_millis(1))
+}
+
+fn now_s() -> u64 {
+    std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs())
+}
+
+impl Traffic {
+    /// Looks at what applications read and write.
+    fn observe(&mut self, pool: &Pool, now: Instant) {
+        let totals = pool.totals();
+        let bytes = totals.accepted_bytes + totals.read_bytes;
+        let (before, then) = self.seen.replace((bytes, now)).unwrap_or((bytes, now));
+        let bound = IDLE_BYTES_PER_S as f64 * now.duration_since(then).as_secs_f64();
+        if bytes.saturating_sub(before) as f64 > bound {
+            self.idle_since = None;
+        } else {
+            self.idle_since.get_or_insert(now);
+        }
+    }
 }
 
 impl Late {
     /// Some pages of one object, if any is quiet.
     fn step(&mut self, pool: &Pool, now: Instant) -> Result<()> {
-        if self.idle_since.is_none_or(|since| now.duration_since(since) < QUIET) {
+        if self.traffic.idle_since.is_none_or(|since| now.duration_since(since) < QUIET) {
             return Ok(());
         }
         let (object, from) = match self.at {
@@ -240,19 +310,6 @@ impl Late {
         self.at = None;
         self.at = pool.recode_late(object, from, LATE_PAGES)?.map(|next| (object, next));
         Ok(())
-    }
-
-    /// Looks at what applications read and write.
-    fn observe(&mut self, pool: &Pool, now: Instant) {
-        let totals = pool.totals();
-        let bytes = totals.accepted_bytes + totals.read_bytes;
-        let (before, then) = self.traffic.replace((bytes, now)).unwrap_or((bytes, now));
-        let bound = IDLE_BYTES_PER_S as f64 * now.duration_since(then).as_secs_f64();
-        if bytes.saturating_sub(before) as f64 > bound {
-            self.idle_since = None;
-        } else {
-            self.idle_since.get_or_insert(now);
-        }
     }
 
     fn quiet(&mut self, pool: &Pool, now: Instant) -> Option<u64> {

@@ -26,6 +26,7 @@ mod reap;
 mod recode;
 mod root;
 mod scan;
+mod scrub;
 mod sizing;
 mod status;
 mod store;
@@ -50,6 +51,7 @@ pub use models::{LearnOptions, Learned};
 pub use open::{CACHE_BYTES_DEFAULT, OpenOptions, ReplayReport};
 pub use recode::{CALL_PAGES, PageRange, RecodeReport};
 pub use scan::{Found, FoundState, scan};
+pub use scrub::{ScrubState, ScrubStatus};
 pub use status::{DeviceStatus, Status, Totals};
 pub use survey::{PageKind, Survey};
 
@@ -126,6 +128,7 @@ pub struct Pool {
     /// Accepted changes that are in the log, and that are durable.
     committed: AtomicU64,
     durable: AtomicU64,
+    scrub: Mutex<scrub::Scrub>,
     signal: Mutex<Signal>,
     wake: Condvar,
     replayed: ReplayReport,

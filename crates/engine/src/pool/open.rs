@@ -427,6 +427,7 @@ impl Opening {
             tree_growth: 0.into(),
             committed: 0.into(),
             durable: 0.into(),
+            scrub: Mutex::default(),
             signal: Mutex::new(Signal::default()),
             wake: Condvar::new(),
             replayed: Report {
@@ -446,6 +447,7 @@ impl Opening {
         if let Some(journal) = journal {
             pool.redo_journal(journal, (end.position.txg, operations_below))?;
         }
+        pool.load_scrub()?;
         if end.lost.is_some() && !options.read_only {
             // From its position on there is no damage any more.
             pool.checkpoint(false)?;

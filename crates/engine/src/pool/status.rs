@@ -125,6 +125,8 @@ pub struct Status {
     pub record_cache: CacheStats,
     /// The node cache.
     pub node_cache: crate::tree::CacheStats,
+    /// The last scrub.
+    pub scrub: super::ScrubStatus,
     /// What replay did at opening.
     pub replayed: ReplayReport,
 }
@@ -199,6 +201,7 @@ impl Pool {
             model_memory_bytes: self.shared.models.memory_bytes(),
             record_cache: self.shared.cache.stats(),
             node_cache: self.nodes.stats(),
+            scrub: self.scrub_status(),
             replayed: self.replayed,
         }
     }

@@ -149,6 +149,19 @@ impl Segments {
         if let Some(directory) = self.directories.get(&(id, extent)) {
             return Ok(directory);
         }
+        let directory = Arc::new(self.read_directory(devices, id, extent, dir)?);
+        self.directories.insert((id, extent), Arc::clone(&directory));
+        Ok(directory)
+    }
+
+    /// The directory that lies at `dir` of `extent`, from the device, whatever memory has.
+    pub fn read_directory(
+        &self,
+        devices: &Devices,
+        id: u64,
+        extent: Extent,
+        dir: DirRef,
+    ) -> Result<Directory> {
         let offset = extent.offset() + u64::from(dir.start);
         let device = device(devices, extent.chunk.device)?;
         let (buf, start) = read_span(device, offset, dir.len_bytes.into())?;
@@ -159,9 +172,7 @@ impl Segments {
                 "its checksum does not hold",
             ));
         }
-        let directory = Arc::new(Directory::decode(bytes, id, extent.len_bytes)?);
-        self.directories.insert((id, extent), Arc::clone(&directory));
-        Ok(directory)
+        Directory::decode(bytes, id, extent.len_bytes)
     }
 
     /// Where a record lies.

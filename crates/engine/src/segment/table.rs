@@ -237,6 +237,16 @@ impl Segments {
         self.inner.read().segments.get(&id).cloned()
     }
 
+    /// A copy of the entry with this number, or of the next one.
+    pub fn at_or_after(&self, id: u64) -> Option<Segment> {
+        self.inner.read().segments.range(id..).next().map(|(_, segment)| segment.clone())
+    }
+
+    /// The highest number of a segment.
+    pub fn last_id(&self) -> Option<u64> {
+        self.inner.read().segments.keys().next_back().copied()
+    }
+
     /// Calls `visit` with every entry, in the order of ids.
     pub fn for_each(&self, mut visit: impl FnMut(&Segment)) {
         for segment in self.inner.read().segments.values() {

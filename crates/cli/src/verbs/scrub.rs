@@ -1,0 +1,82 @@
+//! `scrub`: has a mounted pool read and verify everything that is live.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::args::Scrub;
+use crate::control::{Client, PoolFigures, Reply, Request, ScrubFigures};
+use crate::failure::{Failure, Result};
+use crate::progress::Progress;
+use crate::{target, units};
+
+/// How often a scrub that is waited for is asked how far it is.
+const POLL: Duration = Duration::from_millis(200);
+
+/// Starts, stops or shows.
+pub fn run(args: &Scrub) -> Result<()> {
+    let mut client = target::server(&args.pool)?;
+    if !args.status {
+        let request = match args.stop {
+            true => Request::ScrubStop {},
+            false => Request::ScrubStart { rate: args.rate.unwrap_or(0) },
+        };
+        match client.ask_and_wait(&request)? {
+            Reply::Done {} => {}
+            _ => return Err(client.misunderstood()),
+        }
+    }
+    let mut figures = ask(&mut client)?;
+    if args.wait {
+        let progress = Progress::bytes("scrubbing");
+        while let Some(scrub) = figures.scrub.as_ref().filter(|scrub| scrub.state == RUNNING) {
+            progress.at(scrub.done_bytes, scrub.total_bytes.max(scrub.done_bytes));
+            sleep(POLL);
+            figures = ask(&mut client)?;
+        }
+        progress.finish();
+    }
+    match (&figures.scrub, args.output.json) {
+        (scrub, true) => super::print_json(&json!({ "pool": figures.name, "scrub": scrub }))?,
+        (Some(scrub), false) => println!("{}", told(scrub, args.output.exact)),
+        (None, false) => println!("pool {} was never scrubbed", figures.name),
+    }
+    let harmed = figures.scrub.as_ref().is_some_and(|scrub| scrub.damaged + scrub.unreadable > 0);
+    if !(args.wait && harmed) {
+        return Ok(());
+    }
+    let name = &figures.name;
+    Err(Failure::new(format!("pool {name} is damaged")).hint(format!(
+        "`pagefold events {name}` says where, and `pagefold check` (after unmounting) in what"
+    )))
+}
+
+/// State of a scrub that is under way.
+const RUNNING: &str = "running";
+
+fn ask(client: &mut Client) -> Result<PoolFigures> {
+    match client.ask(&Request::Status {})? {
+        Reply::Status { figures } => Ok(*figures),
+        _ => Err(client.misunderstood()),
+    }
+}
+
+/// A scrub in a line, as `status` shows it too.
+pub(super) fn told(scrub: &ScrubFigures, exact: bool) -> String {
+    let size = |bytes: u64| if exact { bytes.to_string() } else { units::size(bytes) };
+    let far = format!(
+        "{} ({}) read",
+        size(scrub.done_bytes),
+        units::percent(scrub.done_bytes.min(scrub.total_bytes), scrub.total_bytes)
+    );
+    let how = match scrub.state.as_str() {
+        RUNNING => format!("under way since {}, {far}", units::utc(scrub.started)),
+        "stopped" => format!("begun {}, stopped, {far}", units::utc(scrub.started)),
+        _ => format!("finished {}, {} read", units::utc(scrub.finished), size(scrub.done_bytes)),
+    };
+    match (scrub.damaged, scrub.unreadable) {
+        (0, 0) => format!("{how}, no damage"),
+        (damaged, unreadable) => format!("{how}, {damaged} records damaged, {unreadable} unreadable"),
+    }
+}

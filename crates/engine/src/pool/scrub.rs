@@ -1,0 +1,328 @@
+//! Scrubbing: everything that is live, what snapshots hold included, is read from the devices and verified, in steps of a segment.
+//!
+//! - R1: addresses are for life, so a scrub goes by the numbers of segments: what is folded meanwhile is still met once, and
+//!   what is written after its beginning lies behind its end.
+//! - R2: a record is damaged only if it is live before and after several tries to read it. One that was moved or freed
+//!   meanwhile is not.
+//!
+//! Where it stands is a property of the pool, stored when it is stopped, now and then on the way, and when the pool is closed: it goes
+//! on from there.
+
+use std::fmt::Write as _;
+
+use super::Pool;
+use crate::segment::Segment;
+use crate::{Addr, Error, Result};
+
+/// The property that holds a scrub's state; no property that users set has a colon.
+const STORED: &str = "pagefold:scrub";
+/// After so many segments the state is stored.
+const STORE_SEGMENTS: u64 = 256;
+/// Tries to read a record that is live.
+const ATTEMPTS: u32 = 4;
+/// Damaged records of one scrub that are logged one by one; all are counted.
+const LOGGED: u64 = 1000;
+
+/// How far a scrub is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScrubState {
+    /// There never was one.
+    #[default]
+    Never,
+    /// Under way; after the pool was closed, it goes on when it is opened.
+    Running,
+    /// Stopped before its end; the next one goes on from there.
+    Stopped,
+    /// It has come to its end.
+    Finished,
+}
+
+/// The last scrub.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScrubStatus {
+    /// How far it is.
+    pub state: ScrubState,
+    /// When it began, in seconds since 1970.
+    pub started: u64,
+    /// When it ended, in seconds since 1970; 0 before.
+    pub finished: u64,
+    /// What was live when it began, in bytes.
+    pub total_bytes: u64,
+    /// Live bytes looked at so far.
+    pub done_bytes: u64,
+    /// Records and directories of segments that were read and are right.
+    pub sound: u64,
+    /// Records and directories whose checksum does not hold.
+    pub damaged: u64,
+    /// Records and directories that a device could not read.
+    pub unreadable: u64,
+    /// At most so many bytes are read per second; 0: no bound of its own.
+    pub rate: u64,
+}
+
+/// The last scrub, and where it goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Scrub {
+    status: ScrubStatus,
+    /// The next segment, and the first one that is not looked at.
+    next: u64,
+    until: u64,
+}
+
+impl Scrub {
+    fn encode(&self) -> String {
+        let ScrubStatus {
+            state,
+            started,
+            finished,
+            total_bytes,
+            done_bytes,
+            sound,
+            damaged,
+            unreadable,
+            rate,
+        } = self.status;
+        let mut text = format!("{}", state as u8);
+        let rest = [
+            started,
+            finished,
+            total_bytes,
+            done_bytes,
+            sound,
+            damaged,
+            unreadable,
+            rate,
+            self.next,
+            self.until,
+        ];
+        for number in rest {
+            // Writing to a String cannot fail.
+            let _ = write!(text, " {number}");
+        }
+        text
+    }
+
+    /// What was stored; `None` for what is not well formed.
+    pub(super) fn decode(text: &str) -> Option<Self> {
+        let numbers: Vec<u64> = text.split(' ').map(|word| word.parse().ok()).collect::<Option<_>>()?;
+        let [
+            state,
+            started,
+            finished,
+            total_bytes,
+            done_bytes,
+            sound,
+            damaged,
+            unreadable,
+            rate,
+            next,
+            until,
+        ] = numbers.try_into().ok()?;
+        let state = match state {
+            0 => ScrubState::Never,
+            1 => ScrubState::Running,
+            2 => ScrubState::Stopped,
+            3 => ScrubState::Finished,
+            _ => return None,
+        };
+        let status = ScrubStatus {
+            state,
+            started,
+            finished,
+            total_bytes,
+            done_bytes,
+            sound,
+            damaged,
+            unreadable,
+            rate,
+        };
+        Some(Self { status, next, until })
+    }
+}
+
+/// What a step has found.
+#[derive(Default)]
+struct Found {
+    bytes: u64,
+    sound: u64,
+    damaged: u64,
+    unreadable: u64,
+}
+
+impl Pool {
+    /// The last scrub, be it under way or not.
+    pub fn scrub_status(&self) -> ScrubStatus {
+        self.scrub.lock().status
+    }
+
+    /// Begins a scrub, or goes on with one that was stopped, at `now` (seconds since 1970), reading at most `rate` bytes per second
+    /// (0: no bound but the background's own).
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while one is under way; of storing its state.
+    pub fn scrub_start(&self, now: u64, rate: u64) -> Result<()> {
+        {
+            let mut scrub = self.scrub.lock();
+            match scrub.status.state {
+                ScrubState::Running => return Err(Error::Busy("a scrub is under way".into())),
+                ScrubState::Stopped => scrub.status.state = ScrubState::Running,
+                ScrubState::Never | ScrubState::Finished => {
+                    let total_bytes = self.shared.segments.used_bytes();
+                    let state = ScrubState::Running;
+                    let status = ScrubStatus { state, started: now, total_bytes, ..ScrubStatus::default() };
+                    let until = self.shared.segments.last_id().map_or(0, |last| last.saturating_add(1));
+                    *scrub = Scrub { status, next: 0, until };
+                }
+            }
+            scrub.status.rate = rate;
+        }
+        self.store_scrub()
+    }
+
+    /// Stops a scrub; the next one goes on from there. False: none was under way.
+    ///
+    /// # Errors
+    /// Of storing its state.
+    pub fn scrub_stop(&self) -> Result<bool> {
+        {
+            let mut scrub = self.scrub.lock();
+            if scrub.status.state != ScrubState::Running {
+                return Ok(false);
+            }
+            scrub.status.state = ScrubState::Stopped;
+        }
+        self.store_scrub().map(|()| true)
+    }
+
+    /// Verifies the next segment of a scrub that is under way; returns its live bytes. `None`: none is, or it has just come to
+    /// its end, at `now` (seconds since 1970).
+    ///
+    /// # Errors
+    /// Of storing its state. What is damaged is no error: it is counted and logged.
+    pub fn scrub_step(&self, now: u64) -> Result<Option<u64>> {
+        let Scrub { status, next, until } = *self.scrub.lock();
+        if status.state != ScrubState::Running {
+            return Ok(None);
+        }
+        let segment = self.shared.segments.at_or_after(next).filter(|segment| segment.id < until);
+        let found = segment.as_ref().map(|segment| self.verify_segment(segment, status.damaged));
+        {
+            let mut scrub = self.scrub.lock();
+            let status = &mut scrub.status;
+            match (&segment, &found) {
+                (Some(segment), Some(found)) => {
+                    status.done_bytes += found.bytes;
+                    status.sound += found.sound;
+                    status.damaged += found.damaged;
+                    status.unreadable += found.unreadable;
+                    scrub.next = segment.id + 1;
+                }
+                _ => {
+                    status.state = ScrubState::Finished;
+                    status.finished = now;
+                    let ScrubStatus { sound, damaged, unreadable, .. } = *status;
+                    tracing::info!(sound, damaged, unreadable, "the scrub has come to its end");
+                }
+            }
+        }
+        if segment.is_none_or(|segment| segment.id % STORE_SEGMENTS == STORE_SEGMENTS - 1) {
+            self.store_scrub()?;
+        }
+        Ok(found.map(|found| found.bytes))
+    }
+
+    /// Stores where a scrub stands, as far as the pool takes changes.
+    pub(super) fn store_scrub(&self) -> Result<()> {
+        if self.shared.check_writable().is_err() {
+            return Ok(());
+        }
+        let text = self.scrub.lock().encode();
+        self.set_property(STORED, Some(&text))
+    }
+
+    /// Takes up what an earlier opening has stored; what is not well formed counts as no scrub.
+    pub(super) fn load_scrub(&self) -> Result<()> {
+        if let Some(scrub) = self.property(STORED)?.as_deref().and_then(Scrub::decode) {
+            *self.scrub.lock() = scrub;
+        }
+        Ok(())
+    }
+
+    fn verify_segment(&self, segment: &Segment, damaged_before: u64) -> Found {
+        let mut found = Found { bytes: segment.used_bytes(), ..Found::default() };
+        let (segments, devices) = (&self.shared.segments, &self.shared.devices);
+        for part in &segment.parts {
+            let Some(dir) = part.directory else { continue };
+            match segments.read_directory(devices, segment.id, part.extent, dir) {
+                Ok(_) => found.sound += 1,
+                Err(error) => {
+                    // Where the segment was folded meanwhile, its old directory is nobody's.
+                    let there = segments.at_or_after(segment.id).filter(|now| now.id == segment.id);
+                    if there.is_some_and(|now| now.live.count() > 0 && now.parts.contains(part)) {
+                        let place = (part.extent.chunk.device, part.extent.offset() + u64::from(dir.start));
+                        self.count_damage(&mut found, damaged_before, place, &error);
+                    }
+                }
+            }
+        }
+        let live = (0..segment.slots).filter(|slot| segment.live.get(*slot));
+        let addrs: Vec<Addr> = live.map(|slot| Addr::new(segment.id, slot)).collect();
+        let mut records = 0;
+        let all = segments.read(devices, &addrs, &mut |_, _| {
+            records += 1;
+            Ok(())
+        });
+        if all.is_ok() {
+            found.sound += records;
+            return found;
+        }
+        // Something moved, was freed, or is damaged: each on its own.
+        for addr in addrs {
+            match self.verify_record(addr) {
+                Ok(()) => found.sound += 1,
+                Err(error) => {
+                    let place = segments.try_locate(addr).map(|located| (located.device, located.offset));
+                    self.count_damage(&mut found, damaged_before, place.unwrap_or_default(), &error);
+                }
+            }
+        }
+        found
+    }
+
+    /// Ok for a record that is right, or that nobody wants any more.
+    fn verify_record(&self, addr: Addr) -> Result<()> {
+        let (segments, devices) = (&self.shared.segments, &self.shared.devices);
+        let mut last = Ok(());
+        for _ in 0..ATTEMPTS {
+            if !segments.is_live(addr) {
+                return Ok(());
+            }
+            last = segments.read(devices, &[addr], &mut |_, _| Ok(()));
+            if last.is_ok() {
+                return last;
+            }
+        }
+        if segments.is_live(addr) { last } else { Ok(()) }
+    }
+
+    fn count_damage(&self, found: &mut Found, before: u64, (device, offset): (u16, u64), error: &Error) {
+        let device = self.shared.devices.get(usize::from(device));
+        match error {
+            Error::Corrupt { .. } => {
+                found.damaged += 1;
+                if let Some(device) = device {
+                    device.stats().checksum_error();
+                }
+            }
+            // The device has counted it.
+            _ => found.unreadable += 1,
+        }
+        if before + found.damaged + found.unreadable <= LOGGED {
+            let device = device.map(|device| device.path().display().to_string()).unwrap_or_default();
+            tracing::error!(device, offset, %error, "scrub: damage");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

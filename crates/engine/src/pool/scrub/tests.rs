@@ -1,0 +1,182 @@
+use std::sync::Arc;
+
+use super::{Scrub, ScrubState, ScrubStatus};
+use crate::dataset::Change;
+use crate::device::{Device, Fault, SimDevice, SimOp};
+use crate::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
+use crate::segment::Devices;
+use crate::{Addr, Error};
+
+const PAGE: u32 = 8192;
+const PAGES: u64 = 1400;
+
+fn open(device: &Arc<SimDevice>) -> Arc<Pool> {
+    let devices: Devices = vec![Arc::clone(device) as Arc<dyn Device>];
+    Pool::open_on(devices, &OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() }).unwrap()
+}
+
+fn page(at: u64, generation: u64) -> Vec<u8> {
+    let mut state = (at << 8 | generation) + 1;
+    let mut next = || {
+        state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        (state >> 56) as u8
+    };
+    (0..PAGE).map(|_| next()).collect()
+}
+
+fn write(pool: &Pool, pages: impl Iterator<Item = u64>, generation: u64) {
+    for at in pages {
+        let (offset, data) = (at * u64::from(PAGE), page(at, generation));
+        pool.dataset().apply(&[Change::Write { object: 4, record_size: PAGE, offset, data: &data }]).unwrap();
+    }
+    pool.sync().unwrap();
+}
+
+/// A pool with incompressible pages, a snapshot of them, and half of them written anew since.
+fn filled() -> (Arc<SimDevice>, Arc<Pool>) {
+    let device = Arc::new(SimDevice::new(192 << 20, 1));
+    let devices: Devices = vec![Arc::clone(&device) as Arc<dyn Device>];
+    let options = CreateOptions { force: false, created: 0, guid: Guid(*b"read from a disc") };
+    create_on("tank", &devices, &options).unwrap();
+    let pool = open(&device);
+    write(&pool, 0..PAGES, 1);
+    pool.snapshot(&[""], "before", 1).unwrap();
+    write(&pool, (0..PAGES).filter(|at| at % 2 == 0), 2);
+    (device, pool)
+}
+
+fn to_the_end(pool: &Pool) -> ScrubStatus {
+    while pool.scrub_step(9).unwrap().is_some() {}
+    pool.scrub_status()
+}
+
+/// A record of a page that only the snapshot has: its address and where it lies.
+fn held_by_snapshot(pool: &Pool, at: u64) -> (Addr, u64) {
+    let version = pool.version("@before").unwrap();
+    let mut ptrs = [None];
+    version.tree.pages(4, at, &mut ptrs).unwrap();
+    let addr = ptrs[0].unwrap().addr;
+    let located = pool.shared.segments.locate(&pool.shared.devices, addr).unwrap();
+    (addr, located.offset + 100)
+}
+
+#[test]
+fn a_sound_pool_is_read_as_a_whole_what_snapshots_hold_included() {
+    let (device, pool) = filled();
+    assert_eq!(pool.scrub_status(), ScrubStatus::default());
+    pool.scrub_start(7, 0).unwrap();
+    assert!(matches!(pool.scrub_start(7, 0), Err(Error::Busy(_))));
+    let before = device.stats().counts().read_bytes;
+    let status = to_the_end(&pool);
+    assert_eq!((status.state, status.started, status.finished), (ScrubState::Finished, 7, 9));
+    assert_eq!((status.damaged, status.unreadable), (0, 0));
+    assert!(status.sound > PAGES + PAGES / 2, "{status:?}");
+    assert!(status.done_bytes >= status.total_bytes / 2, "{status:?}");
+    let read = device.stats().counts().read_bytes - before;
+    assert!(
+        read > (PAGES + PAGES / 2) * u64::from(PAGE),
+        "{read} bytes were read: the rest came from memory"
+    );
+    pool.sync().unwrap();
+    assert_eq!(pool.check_open(&mut |_| {}).messages, Vec::<String>::new());
+}
+
+#[test]
+fn damage_is_found_and_counted_where_only_a_snapshot_refers_to_it() {
+    let (device, pool) = filled();
+    let (_, offset) = held_by_snapshot(&pool, 2);
+    device.flip_bit(offset, 4);
+    pool.scrub_start(7, 0).unwrap();
+    let status = to_the_end(&pool);
+    assert_eq!((status.damaged, status.unreadable), (1, 0));
+    assert_eq!(device.stats().counts().checksum_errors, 1);
+    // A scrub after that begins anew, and finds the same.
+    pool.scrub_start(8, 0).unwrap();
+    assert_eq!(pool.scrub_status().damaged, 0);
+    assert_eq!(to_the_end(&pool).damaged, 1);
+}
+
+#[test]
+fn what_a_device_cannot_read_is_counted_apart() {
+    let (device, pool) = filled();
+    let (_, offset) = held_by_snapshot(&pool, 4);
+    device.inject(Fault { op: SimOp::Read, range: offset..offset + 1, skip: 0, times: u64::MAX });
+    pool.scrub_start(7, 0).unwrap();
+    let status = to_the_end(&pool);
+    // A block of 4 KiB has parts of two or three records.
+    assert!(status.damaged == 0 && (1..4).contains(&status.unreadable), "{status:?}");
+}
+
+#[test]
+fn a_damaged_directory_is_found_though_memory_has_a_copy() {
+    let (device, pool) = filled();
+    let (addr, _) = held_by_snapshot(&pool, 2);
+    let segment = pool.shared.segments.get(addr.segment()).unwrap();
+    let (part, dir) = segment.parts.iter().find_map(|part| Some((part, part.directory?))).unwrap();
+    device.flip_bit(part.extent.offset() + u64::from(dir.start) + 3, 1);
+    pool.scrub_start(7, 0).unwrap();
+    assert!(to_the_end(&pool).damaged >= 1);
+}
+
+#[test]
+fn a_scrub_that_was_stopped_goes_on_after_the_pool_was_opened_again() {
+    let (device, pool) = filled();
+    let (_, early) = held_by_snapshot(&pool, 0);
+    device.flip_bit(early, 4);
+    pool.scrub_start(7, 5000).unwrap();
+    assert!(pool.scrub_step(7).unwrap().is_some() && pool.scrub_step(7).unwrap().is_some());
+    assert!(pool.scrub_stop().unwrap() && !pool.scrub_stop().unwrap());
+    assert_eq!(pool.scrub_step(7).unwrap(), None, "it is stopped");
+    let stopped = pool.scrub_status();
+    assert!(stopped.state == ScrubState::Stopped && stopped.done_bytes > 0 && stopped.rate == 5000);
+    assert!(stopped.damaged == 1, "{stopped:?}");
+    pool.export().unwrap();
+    drop(pool);
+    device.flip_bit(early, 4);
+
+    let pool = open(&device);
+    assert_eq!(pool.scrub_status(), stopped);
+    pool.scrub_start(100, 0).unwrap();
+    assert_eq!(pool.scrub_status().started, 7, "it goes on");
+    let status = to_the_end(&pool);
+    assert_eq!((status.state, status.damaged), (ScrubState::Finished, 1));
+    assert!(status.done_bytes > stopped.done_bytes && status.sound > stopped.sound);
+}
+
+#[test]
+fn folding_writing_and_freeing_meanwhile_are_no_damage() {
+    let (_device, pool) = filled();
+    pool.scrub_start(7, 0).unwrap();
+    let mut generation = 3;
+    while pool.scrub_step(9).unwrap().is_some() {
+        write(&pool, (0..PAGES).filter(|at| at % 5 == generation % 5), generation);
+        if generation == 4 {
+            pool.destroy_snapshots(&["@before"]).unwrap();
+        }
+        pool.fold().unwrap();
+        generation += 1;
+    }
+    let status = pool.scrub_status();
+    assert!(status.state == ScrubState::Finished && generation > 5, "{generation}");
+    assert_eq!((status.damaged, status.unreadable), (0, 0));
+}
+
+#[test]
+fn what_is_stored_is_read_back_and_nonsense_is_refused() {
+    let status = ScrubStatus {
+        state: ScrubState::Stopped,
+        started: 1,
+        finished: 2,
+        total_bytes: 3,
+        done_bytes: 4,
+        sound: 5,
+        damaged: 6,
+        unreadable: 7,
+        rate: 8,
+    };
+    let scrub = Scrub { status, next: 9, until: u64::MAX };
+    assert_eq!(Scrub::decode(&scrub.encode()), Some(scrub));
+    for text in ["", "1", "9 1 2 3 4 5 6 7 8 9 10", "2 1 2 3 4 5 6 7 8 9 -1", "2 1 2 3 4 5 6 7 8 9 10 11"] {
+        assert_eq!(Scrub::decode(text), None, "{text}");
+    }
+}
