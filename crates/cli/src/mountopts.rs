@@ -97,7 +97,7 @@ const OWN: &[(&str, &str)] = &[
     ("io_uring=auto|on|off", "talk to the kernel over io_uring (default auto: where it is enabled)"),
     (
         "takeover=auto|on|off",
-        "another server goes on as one dies, unnoticed; excludes io_uring (default auto: where io_uring is not used)",
+        "another server goes on as one dies, unnoticed; excludes io_uring; auto: on where that is not used (default off)",
     ),
     ("record=FILE", "write every write and flush of the devices into a new FILE (for crash tests)"),
     ("PROPERTY=VALUE", "for this mount only: compression, recordsize, primarycache, sync, atime"),
