@@ -4,7 +4,7 @@ mod common;
 
 use common::{Sandbox, assert_failure};
 
-const VERBS: [&str; 30] = [
+const VERBS: [&str; 31] = [
     "create",
     "destroy",
     "import",
@@ -12,6 +12,7 @@ const VERBS: [&str; 30] = [
     "mount",
     "unmount",
     "restart",
+    "scrub",
     "sync",
     "list",
     "status",
