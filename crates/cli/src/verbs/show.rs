@@ -289,7 +289,11 @@ fn gather(words: &[String]) -> Result<Vec<PoolFigures>> {
 
 fn one(pool: &str) -> Result<PoolFigures> {
     if let Some(mut client) = target::connect(pool)? {
-        return ask(&mut client);
+        match ask(&mut client) {
+            // It was just ending: the pool is looked at as one that is not mounted.
+            Err(_) if client.has_ended() => {}
+            told => return told,
+        }
     }
     let known = Registry::open()?.find(pool)?;
     Ok(pools::figures_offline(&known).unwrap_or_else(|failure| unavailable(&known, &failure)))
