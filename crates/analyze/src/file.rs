@@ -6,8 +6,8 @@ use pagefold_codec::{Model, Scratch};
 use pagefold_engine::limits::RECORDSIZE_DEFAULT;
 use pagefold_engine::pool::LearnOptions;
 use pagefold_engine::record::{
-    Compression, Encoded, Encoder, Format, ModelId, encode_metadata, looks_like_database,
-    looks_like_postgres, recognise, recordsize_hint,
+    Compression, Encoded, Encoder, Format, ModelId, encode_metadata, looks_like_postgres, recognise,
+    recordsize_hint, worth_learning,
 };
 use pagefold_engine::segment::RECORD_OVERHEAD_BYTES;
 use serde::Serialize;
@@ -169,10 +169,9 @@ fn learn(source: &Source, options: &Options) -> io::Result<Option<(Model, u64)>>
     for at in 0..take {
         let mut page = Vec::new();
         source.read((u128::from(at) * u128::from(source.pages()) / u128::from(take)) as u64, &mut page)?;
-        if looks_like_database(&page) {
-            pages.push(page);
-        }
+        pages.push(page);
     }
+    let pages = worth_learning(pages);
     let pages: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
     let learning = pagefold_codec::Options { level: level.into(), relation_pages: source.pages() };
     let Some(model) = pagefold_codec::learn(&pages, learning) else { return Ok(None) };
@@ -234,7 +233,9 @@ fn try_pages(
         match pagefold_codec::recognise(&mut scratch, &page) {
             Some(pagefold_codec::Kind::PostgresHeap) => tried.heaps += 1,
             Some(pagefold_codec::Kind::PostgresBtree) => tried.btrees += 1,
-            Some(pagefold_codec::Kind::Innodb) | None => tried.others += usize::from(is_postgres),
+            Some(pagefold_codec::Kind::Innodb | pagefold_codec::Kind::Sqlite) | None => {
+                tried.others += usize::from(is_postgres);
+            }
         }
         tried.free.push(if is_postgres { f64::from(hole_bytes(&page)) } else { 0.0 });
     }

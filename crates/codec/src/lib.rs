@@ -14,7 +14,7 @@
 //! 3. A decoder never panics, never reads or writes beyond its buffers and never allocates by unverified sizes, whatever
 //!    model and record hold.
 //!
-//! Layers, each of which uses only those below: `model`, `scratch`, `postgres` and `innodb`, `columns`, `patterns`, `stale`, `text`,
+//! Layers, each of which uses only those below: `model`, `scratch`, `postgres`, `innodb` and `sqlite`, `columns`, `patterns`, `stale`, `text`,
 //! `entropy`, `wire`.
 
 mod columns;
@@ -26,6 +26,7 @@ mod patterns;
 mod postgres;
 mod sampling;
 mod scratch;
+mod sqlite;
 mod stale;
 pub mod testing;
 #[cfg(test)]

@@ -13,6 +13,7 @@ use crate::postgres::btree::{self, BtreeModel};
 use crate::postgres::heap::{self, HeapModel};
 use crate::postgres::page::CHECKSUM_AT;
 use crate::scratch::Scratch;
+use crate::sqlite::{self, SqliteModel};
 use crate::text::{Dictionary, MAX_TEXT};
 use crate::wire::{Reader, put_varint};
 
@@ -30,6 +31,8 @@ pub enum Kind {
     PostgresBtree,
     /// InnoDB's tables and indexes: B-tree pages of a tablespace.
     Innodb,
+    /// SQLite's tables and indexes: B-tree and overflow pages of a database file.
+    Sqlite,
 }
 
 /// How to learn.
@@ -56,6 +59,7 @@ enum Parts {
     Heap(HeapModel),
     Btree(BtreeModel),
     Innodb(InnodbModel),
+    Sqlite(SqliteModel),
 }
 
 /// Flags of a record: its first byte.
@@ -78,6 +82,8 @@ pub fn recognise(scratch: &mut Scratch, page: &[u8]) -> Option<Kind> {
         Some(Kind::PostgresBtree)
     } else if sized && scratch.innodb.parse(page) {
         Some(Kind::Innodb)
+    } else if sized && scratch.sqlite.parse(page, 0) {
+        Some(Kind::Sqlite)
     } else {
         None
     }
@@ -158,6 +164,7 @@ impl Model {
             Parts::Heap(_) => Kind::PostgresHeap,
             Parts::Btree(_) => Kind::PostgresBtree,
             Parts::Innodb(_) => Kind::Innodb,
+            Parts::Sqlite(_) => Kind::Sqlite,
         }
     }
 
@@ -215,6 +222,7 @@ impl Model {
             Parts::Heap(_) => &scratch.heap.stale,
             Parts::Btree(_) => &scratch.btree.stale,
             Parts::Innodb(_) => &scratch.innodb.stale,
+            Parts::Sqlite(_) => &scratch.sqlite.stale,
         };
         if text.len() >= MAX_TEXT || stale.bytes.len() >= MAX_TEXT {
             return false;
@@ -282,7 +290,7 @@ impl Model {
         let plain_bytes = if has_plain { reader.at_most(record.len())? } else { 0 };
         let text_bytes = if has_text { reader.at_most(MAX_TEXT - 1)? } else { 0 };
         let code = reader.take(code_bytes)?;
-        let Scratch { buffers, heap, btree, innodb, contexts, .. } = scratch;
+        let Scratch { buffers, heap, btree, innodb, sqlite, contexts, .. } = scratch;
         buffers.plain.clear();
         buffers.plain.extend_from_slice(reader.take(plain_bytes)?);
         buffers.text.clear();
@@ -313,6 +321,10 @@ impl Model {
                 innodb::read::get(model, &self.streams, decoder, innodb, buffers, page)?;
                 &mut innodb.stale
             }
+            Parts::Sqlite(model) => {
+                sqlite::read::get(model, &self.streams, decoder, sqlite, buffers, page)?;
+                &mut sqlite.stale
+            }
         };
         if buffers.text_taken != buffers.text.len() || buffers.plain_taken != buffers.plain.len() {
             return Err(Corrupt("more bytes than belong to the page"));
@@ -338,6 +350,7 @@ impl Model {
             Parts::Heap(_) => heap.write_checksum(page),
             Parts::Btree(_) => btree.header.write(page),
             Parts::Innodb(_) => innodb.shape.ends.write(page, &innodb.ends),
+            Parts::Sqlite(_) => {}
         }
         Ok(())
     }
@@ -353,6 +366,7 @@ impl Model {
         match self.parts {
             Parts::Heap(_) | Parts::Btree(_) => page[CHECKSUM_AT..CHECKSUM_AT + 2].fill(0),
             Parts::Innodb(_) => Ends::clear(page),
+            Parts::Sqlite(_) => {}
         }
         page
     }
@@ -363,10 +377,15 @@ impl Parts {
     fn learn(pages: &[&[u8]], level: i32) -> Option<Self> {
         let (mut heap, mut btree) = (heap::Parts::default(), btree::Parts::default());
         let mut innodb = innodb::Parts::default();
+        let mut sqlite_parts = sqlite::Parts::default();
         let heaps = pages.iter().filter(|page| heap.parse(page)).count();
         let btrees = pages.iter().filter(|page| btree.parse(page)).count();
         let innodbs = pages.iter().filter(|page| innodb.parse(page)).count();
-        if innodbs > heaps.max(btrees) {
+        let reserved = sqlite::learn::reserved(pages);
+        let sqlites = pages.iter().filter(|page| sqlite_parts.parse(page, reserved)).count();
+        if sqlites > innodbs.max(heaps).max(btrees) {
+            sqlite::learn::learn(pages, level).map(Self::Sqlite)
+        } else if innodbs > heaps.max(btrees) {
             innodb::learn::learn(pages, level).map(Self::Innodb)
         } else if heaps >= btrees {
             heap::learn::learn(pages, level).map(Self::Heap)
@@ -376,12 +395,14 @@ impl Parts {
     }
 
     fn plans(&self) -> impl Iterator<Item = &Plans> {
-        let (one, many) = match self {
-            Self::Heap(model) => (Some(&model.plans), &[][..]),
-            Self::Btree(model) => (Some(&model.plans), &[][..]),
-            Self::Innodb(model) => (None, &model.branches[..]),
+        let (one, innodb, sqlite) = match self {
+            Self::Heap(model) => (Some(&model.plans), &[][..], &[][..]),
+            Self::Btree(model) => (Some(&model.plans), &[][..], &[][..]),
+            Self::Innodb(model) => (None, &model.branches[..], &[][..]),
+            Self::Sqlite(model) => (None, &[][..], &model.branches[..]),
         };
-        one.into_iter().chain(many.iter().map(|branch| &branch.plans))
+        let many = innodb.iter().map(|branch| &branch.plans).chain(sqlite.iter().map(|branch| &branch.plans));
+        one.into_iter().chain(many)
     }
 
     /// Streams of all.
@@ -390,6 +411,7 @@ impl Parts {
             Self::Heap(model) => model.plans.end,
             Self::Btree(model) => model.plans.end,
             Self::Innodb(model) => model.end(),
+            Self::Sqlite(model) => model.end(),
         }
     }
 
@@ -416,6 +438,10 @@ impl Parts {
                 let Scratch { buffers, innodb, .. } = scratch;
                 let taken = innodb.parse(page) && innodb::write::put(model, innodb, page, buffers, sink);
                 taken.then(|| innodb::write::carried(innodb))
+            }
+            Self::Sqlite(model) => {
+                let Scratch { buffers, sqlite, .. } = scratch;
+                sqlite::write::put(model, sqlite, page, buffers, sink).then_some([0; 2])
             }
         }
     }

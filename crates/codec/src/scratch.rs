@@ -4,6 +4,7 @@ use crate::columns::Buffers;
 use crate::entropy::rans::Ops;
 use crate::innodb;
 use crate::postgres::{btree, heap};
+use crate::sqlite;
 use crate::text::Contexts;
 
 /// What coding needs beside the model: buffers and zstd's contexts. Make one per thread and keep it; it serves all models.
@@ -13,6 +14,7 @@ pub struct Scratch {
     pub(crate) heap: heap::Parts,
     pub(crate) btree: btree::Parts,
     pub(crate) innodb: innodb::Parts,
+    pub(crate) sqlite: sqlite::Parts,
     pub(crate) ops: Ops,
     pub(crate) contexts: Contexts,
     /// A page's code.

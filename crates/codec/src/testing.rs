@@ -2,6 +2,7 @@
 //! test.
 
 pub mod innodb;
+pub mod sqlite;
 
 use crate::postgres::checksum::checksum;
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use pagefold_codec::testing::innodb::{Table, index_page};
+use pagefold_codec::testing::sqlite::{Tree, overflow_page, tree_page};
 use pagefold_codec::testing::{Keys, Random, Schema, btree_page, heap_page};
 use pagefold_engine::dataset::{Attempt, Change};
 use pagefold_engine::device::{Device, SimDevice};
@@ -149,6 +150,33 @@ fn pages_of_innodb_are_coded_by_models() {
     assert!(after < before, "{after} of {before} bytes");
     bench = bench.crash();
     bench.assert_holds(5, &pages);
+    assert_eq!(bench.assert_sound(), 1);
+}
+
+/// A file holds tables, indexes and overflow pages, one beside the other: one model has them all.
+#[test]
+fn databases_of_sqlite_are_coded_by_one_model() {
+    let mut bench = Bench::new();
+    let mut random = Random::new(8);
+    let mut trees = [Tree::simple(false), Tree::index(true)];
+    trees.iter_mut().for_each(|tree| tree.page_bytes = PAGE);
+    let mut page = |number: usize| match number % 5 {
+        0 => overflow_page(&mut random, PAGE, number),
+        n => tree_page(&mut random, &trees[n % 2], number),
+    };
+    let first: Vec<Vec<u8>> = (0..PAGES).map(&mut page).collect();
+    let second: Vec<Vec<u8>> = (PAGES..2 * PAGES).map(&mut page).collect();
+    bench.write(5, &first);
+    let before = bench.pool.dataset().usage(5).unwrap().stored_bytes;
+    assert_eq!(bench.learn(), Some(Learned { dataset: 1, object: 5, adopted: Some(1) }));
+    // Other pages, so that none is stored as what has changed of the one before.
+    bench.write(5, &second);
+    let by_it = bench.models_of(5, PAGES)[&1];
+    assert!(by_it > PAGES * 9 / 10, "{by_it} of {PAGES} pages");
+    let after = bench.pool.dataset().usage(5).unwrap().stored_bytes;
+    assert!(after * 100 < before * 80, "{after} of {before} bytes");
+    bench = bench.crash();
+    bench.assert_holds(5, &second);
     assert_eq!(bench.assert_sound(), 1);
 }
 

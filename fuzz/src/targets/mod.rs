@@ -7,6 +7,7 @@ pub mod control;
 mod engine;
 mod fs;
 mod fuse;
+mod sqlite;
 
 use crate::Target;
 
@@ -34,4 +35,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "innodb-model", run: codec::innodb_model, seeds: codec::innodb_model_seeds },
     Target { name: "innodb-record", run: codec::innodb_record, seeds: codec::innodb_record_seeds },
     Target { name: "innodb-page", run: codec::innodb_page, seeds: codec::innodb_page_seeds },
+    Target { name: "sqlite-model", run: sqlite::model, seeds: sqlite::model_seeds },
+    Target { name: "sqlite-record", run: sqlite::record, seeds: sqlite::record_seeds },
+    Target { name: "sqlite-page", run: sqlite::page, seeds: sqlite::page_seeds },
 ];

@@ -236,7 +236,7 @@ pub struct CodecShare {
 /// Pages of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KindShare {
-    /// `postgres-heap`, `postgres-btree`, `postgres-other`, `innodb`, `other`.
+    /// `postgres-heap`, `postgres-btree`, `postgres-other`, `innodb`, `sqlite`, `other`.
     pub kind: String,
     /// Pages of the sample.
     pub pages: u64,

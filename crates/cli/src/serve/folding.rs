@@ -70,6 +70,7 @@ fn kind_name(kind: PageKind) -> &'static str {
         PageKind::PostgresBtree => "postgres-btree",
         PageKind::PostgresOther => "postgres-other",
         PageKind::Innodb => "innodb",
+        PageKind::Sqlite => "sqlite",
         PageKind::Other => "other",
     }
 }

@@ -11,6 +11,7 @@ use crate::limits::{
 };
 use crate::postgres::btree::BtreeModel;
 use crate::postgres::heap::HeapModel;
+use crate::sqlite::SqliteModel;
 use crate::text::Dictionary;
 use crate::wire::{Reader, put_bytes, put_varint};
 
@@ -45,6 +46,10 @@ impl Model {
             }
             Parts::Innodb(model) => {
                 plain.push(2);
+                model.write_model(&mut plain);
+            }
+            Parts::Sqlite(model) => {
+                plain.push(3);
                 model.write_model(&mut plain);
             }
         }
@@ -86,9 +91,10 @@ impl Model {
             0 => Parts::Heap(HeapModel::read_model(&mut reader)?),
             1 => Parts::Btree(BtreeModel::read_model(&mut reader)?),
             2 => Parts::Innodb(InnodbModel::read_model(&mut reader)?),
+            3 => Parts::Sqlite(SqliteModel::read_model(&mut reader)?),
             _ => return Err(Corrupt("a model's kind")),
         };
-        if page_bytes > POSTGRES_PAGE_MAX && !matches!(parts, Parts::Innodb(_)) {
+        if page_bytes > POSTGRES_PAGE_MAX && matches!(parts, Parts::Heap(_) | Parts::Btree(_)) {
             return Err(Corrupt("a page that is too large for PostgreSQL"));
         }
         let count = reader.at_most(STREAMS_MAX)?;

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::{cases, model_of};
 use crate::testing::innodb::{Table, index_page};
+use crate::testing::sqlite::{Tree, overflow_page, tree_page};
 use crate::testing::{Keys, Random, Schema, btree_page, heap_page};
 use crate::{Model, Scratch};
 
@@ -11,6 +12,12 @@ fn pages(random: &mut Random, kind: u8) -> Vec<Vec<u8>> {
     if kind == 2 {
         let table = Table::random(random);
         return (0..8).map(|number| index_page(random, &table, number)).collect();
+    }
+    if kind == 3 {
+        let tree = Tree::random(random);
+        let mut pages: Vec<Vec<u8>> = (0..8).map(|number| tree_page(random, &tree, number)).collect();
+        pages.extend((0..4).map(|number| overflow_page(random, tree.page_bytes, number)));
+        return pages;
     }
     let btree = kind == 1;
     let schema = Schema::random(random);
@@ -41,7 +48,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
-    fn damaged_records_do_no_harm(seed in any::<u64>(), kind in 0..3u8) {
+    fn damaged_records_do_no_harm(seed in any::<u64>(), kind in 0..4u8) {
         let mut random = Random::new(seed);
         let pages = pages(&mut random, kind);
         let model = model_of(&pages);
@@ -67,7 +74,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_models_do_no_harm(seed in any::<u64>(), kind in 0..3u8) {
+    fn damaged_models_do_no_harm(seed in any::<u64>(), kind in 0..4u8) {
         let mut random = Random::new(seed);
         let pages = pages(&mut random, kind);
         let model = model_of(&pages);

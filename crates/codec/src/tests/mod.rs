@@ -5,6 +5,7 @@ mod golden;
 mod hostile;
 mod layout;
 mod round_trip;
+mod sqlite;
 
 use crate::model::Model;
 

@@ -8,7 +8,7 @@ use crate::testing::{Keys, Random, Schema, btree_page, heap_page};
 use crate::{Kind, Model, Options, Scratch, learn, recognise};
 
 /// Codes `pages` and asserts that each comes back; returns how many were taken.
-fn round_trip(model: &Model, scratch: &mut Scratch, pages: &[Vec<u8>]) -> usize {
+pub(super) fn round_trip(model: &Model, scratch: &mut Scratch, pages: &[Vec<u8>]) -> usize {
     let stored = Model::from_bytes(&model.to_bytes()).unwrap();
     assert_eq!(stored.to_bytes(), model.to_bytes());
     let mut taken = 0;

@@ -15,7 +15,9 @@ use super::deltas::Coded;
 use crate::dataset::pending::PageBuf;
 use crate::dataset::redo::{REDO_FIXED_BYTES, Redo};
 use crate::dataset::{Dataset, LiveDataset, ModelEntry, count};
-use crate::record::{Compression, Encoder, ModelId, Models, codec_of, encode_metadata, looks_like_database};
+use crate::record::{
+    Compression, Encoder, ModelId, Models, codec_of, encode_metadata, looks_like_database, worth_learning,
+};
 use crate::txg::{Rec, RecordKind};
 use crate::{Key, Result};
 
@@ -369,7 +371,7 @@ impl Pool {
     }
 }
 
-/// Up to `wanted` pages that look like a database's, spread over the object.
+/// Of up to `wanted` pages, spread over the object, those to learn from.
 fn sample(dataset: &LiveDataset, object: u64, wanted: u64) -> Result<Vec<Vec<u8>>> {
     let record_size = dataset.record_size(object)?;
     let pages = dataset.end_page(object)?;
@@ -385,11 +387,9 @@ fn sample(dataset: &LiveDataset, object: u64, wanted: u64) -> Result<Vec<Vec<u8>
         let Some(offset) = page.checked_mul(record_size.into()) else { break };
         let mut bytes = vec![0; record_size as usize];
         dataset.read(object, record_size, offset, &mut bytes)?;
-        if looks_like_database(&bytes) {
-            sampled.push(bytes);
-        }
+        sampled.push(bytes);
     }
-    Ok(sampled)
+    Ok(worth_learning(sampled))
 }
 
 /// Average length of the records of `pages`, in bytes.

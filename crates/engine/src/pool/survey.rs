@@ -21,6 +21,8 @@ pub enum PageKind {
     PostgresOther,
     /// A page of an index of InnoDB.
     Innodb,
+    /// A page of a table or an index of SQLite.
+    Sqlite,
     /// Anything else.
     Other,
 }
@@ -79,6 +81,7 @@ impl Pool {
             Some(Kind::PostgresHeap) => PageKind::PostgresHeap,
             Some(Kind::PostgresBtree) => PageKind::PostgresBtree,
             Some(Kind::Innodb) => PageKind::Innodb,
+            Some(Kind::Sqlite) => PageKind::Sqlite,
             None if looks_like_postgres(&page) => PageKind::PostgresOther,
             None => PageKind::Other,
         };

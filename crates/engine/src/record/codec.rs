@@ -25,6 +25,8 @@ pub enum Codec {
     PostgresBtree = 17,
     /// Index page of InnoDB, by a model.
     Innodb = 18,
+    /// Page of a table or an index of SQLite, or overflow page, by a model.
+    Sqlite = 19,
     /// Runs of bytes that differ from the page before.
     DeltaRuns = 128,
     /// Zstandard frame with the page before as its prefix.
@@ -55,6 +57,7 @@ impl Codec {
             16 => Some(Self::PostgresHeap),
             17 => Some(Self::PostgresBtree),
             18 => Some(Self::Innodb),
+            19 => Some(Self::Sqlite),
             128 => Some(Self::DeltaRuns),
             129 => Some(Self::DeltaZstd),
             _ => None,
@@ -69,7 +72,7 @@ impl Codec {
 
     /// Whether its records name a model. The methods below are for those that need nothing but themselves.
     pub(super) const fn has_model(self) -> bool {
-        matches!(self, Self::PostgresHeap | Self::PostgresBtree | Self::Innodb)
+        matches!(self, Self::PostgresHeap | Self::PostgresBtree | Self::Innodb | Self::Sqlite)
     }
 
     /// Whether its records are deltas, which name their bases.
@@ -84,6 +87,7 @@ impl Codec {
             | Self::PostgresHeap
             | Self::PostgresBtree
             | Self::Innodb
+            | Self::Sqlite
             | Self::DeltaRuns
             | Self::DeltaZstd => len_bytes,
             // LZ4_COMPRESSBOUND.
@@ -111,9 +115,12 @@ impl Codec {
                 };
                 encoder.compress(level, src, dst)
             }),
-            Self::PostgresHeap | Self::PostgresBtree | Self::Innodb | Self::DeltaRuns | Self::DeltaZstd => {
-                Err(NEEDS_MORE)
-            }
+            Self::PostgresHeap
+            | Self::PostgresBtree
+            | Self::Innodb
+            | Self::Sqlite
+            | Self::DeltaRuns
+            | Self::DeltaZstd => Err(NEEDS_MORE),
             Self::Deflate => DEFLATE_ENCODER.with_borrow_mut(|slot| {
                 let compressor = match slot {
                     Some((l, compressor)) if *l == level => compressor,
@@ -148,9 +155,12 @@ impl Codec {
                 };
                 decoder.decompress(out, payload).map_err(zstd_safe::get_error_name)
             }),
-            Self::PostgresHeap | Self::PostgresBtree | Self::Innodb | Self::DeltaRuns | Self::DeltaZstd => {
-                Err(NEEDS_MORE)
-            }
+            Self::PostgresHeap
+            | Self::PostgresBtree
+            | Self::Innodb
+            | Self::Sqlite
+            | Self::DeltaRuns
+            | Self::DeltaZstd => Err(NEEDS_MORE),
             Self::Deflate => DEFLATE_DECODER.with_borrow_mut(|decoder| {
                 decoder.deflate_decompress(payload, out).map_err(|_| "not a DEFLATE stream of its length")
             }),

@@ -61,6 +61,7 @@ pub fn codec_of(model: &Model) -> Codec {
         pagefold_codec::Kind::PostgresHeap => Codec::PostgresHeap,
         pagefold_codec::Kind::PostgresBtree => Codec::PostgresBtree,
         pagefold_codec::Kind::Innodb => Codec::Innodb,
+        pagefold_codec::Kind::Sqlite => Codec::Sqlite,
     }
 }
 

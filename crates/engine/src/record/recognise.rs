@@ -64,11 +64,24 @@ pub fn looks_like_postgres(page: &[u8]) -> bool {
     Page { offset: 0, data: page }.postgres().is_some_and(|bytes| bytes as usize == page.len())
 }
 
-/// Whether `page` begins as pages do that a model may describe, and is as long as they are: pages of PostgreSQL, and those of
-/// InnoDB's indexes.
+/// Whether `page` begins as pages do that a model may describe, and is as long as they are: pages of PostgreSQL, those of
+/// InnoDB's indexes, and those of SQLite's tables and indexes.
 #[must_use]
 pub fn looks_like_database(page: &[u8]) -> bool {
-    looks_like_postgres(page) || Page { offset: 0, data: page }.innodb_index()
+    let here = Page { offset: 0, data: page };
+    looks_like_postgres(page) || here.innodb_index() || here.sqlite_tree()
+}
+
+/// Of `pages` drawn from one file, those to learn a model from: they look like a database's. Overflow pages of SQLite look like
+/// nothing, so that all are taken where its other pages prevail, those of a database's last.
+#[must_use]
+pub fn worth_learning(pages: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    let trees = pages.iter().filter(|page| Page { offset: 0, data: page }.sqlite_tree()).count();
+    let (mut known, others): (Vec<_>, Vec<_>) = pages.into_iter().partition(|page| looks_like_database(page));
+    if 2 * trees > known.len() {
+        known.extend(others.into_iter().filter(|page| page.iter().any(|&byte| byte != 0)));
+    }
+    known
 }
 
 /// InnoDB writes its log in blocks of 512 bytes up to 4 KiB, at any block's offset.
@@ -176,6 +189,28 @@ impl Page<'_> {
         const COMPACT: u16 = 1 << 15;
         let sized = self.data.len().is_power_of_two() && (4096..=65536).contains(&self.data.len());
         sized && self.be16(24) == Some(INDEX) && self.be16(42).is_some_and(|heap| heap & COMPACT != 0)
+    }
+
+    /// Pages of tables and indexes: kind 1 (2, 5, 10 or 13), first free block 2, cells 2, where they begin 2, bytes of fragments 1
+    /// (60 at most), then cells' places, 2 each; all behind the file's header in the first page.
+    fn sqlite_tree(self) -> bool {
+        const FILE_HEADER: usize = 100;
+        const FRAGMENTS_MAX: u8 = 60;
+        let at = if self.data.starts_with(b"SQLite format 3\0") { FILE_HEADER } else { 0 };
+        let (Some([kind]), Some([fragments])) = (self.bytes(at), self.bytes(at + 7)) else { return false };
+        let (Some(cells), Some(content)) = (self.be16(at + 3), self.be16(at + 5)) else { return false };
+        let pointers = at + if matches!(kind, 2 | 5) { 12 } else { 8 };
+        let content = if content == 0 { 1 << 16 } else { usize::from(content) };
+        let inside = |place: Option<u16>| {
+            place.is_some_and(|place| usize::from(place) >= content && usize::from(place) < self.data.len())
+        };
+        matches!(kind, 2 | 5 | 10 | 13)
+            && self.data.len().is_power_of_two()
+            && (512..=65536).contains(&self.data.len())
+            && fragments <= FRAGMENTS_MAX
+            && pointers + 2 * usize::from(cells) <= content
+            && content <= self.data.len()
+            && (cells == 0 || inside(self.be16(pointers)))
     }
 
     /// The redo log: format 4, then the creator at byte 16.

@@ -1,0 +1,390 @@
+//! Values of records as rows of an image: each column has a place for each kind of value that was seen in it.
+//!
+//! SQLite writes integers in as few bytes as they need, and a column may hold anything. The columns that are coded have one
+//! type each, so a record's column becomes up to four of them: integers, floating-point numbers (as decimals where they are
+//! some), and bytes. A row has the one that its class says.
+
+use super::page::kind;
+use super::record::{Cell, MAX_VALUES, Value, class, int, int_type};
+use crate::Corrupt;
+use crate::columns::{Column, Form, Grid, MAX_COLUMNS};
+use crate::wire::Reader;
+
+/// Places in an image have 16 bits.
+pub(crate) const IMAGE: usize = u16::MAX as usize;
+/// In the place of a record's column.
+const CHILD: u8 = 254;
+const ROWID: u8 = 255;
+/// Digits behind the point of decimals.
+const MAX_DIGITS: u8 = 9;
+/// Of ten: exact ones.
+const POWERS: [f64; 1 + MAX_DIGITS as usize] = [1.0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
+/// No slot.
+const NONE: u8 = 255;
+/// Decimals of more digits than a floating-point number has are none.
+const DECIMAL_MAX: f64 = 9e15;
+
+/// What a slot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Type {
+    /// Bytes in the image.
+    Int(u8),
+    Float,
+    /// Digits behind the point.
+    Decimal(u8),
+    Bytes,
+}
+
+/// A column of images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    /// Of the record, or [`CHILD`] or [`ROWID`].
+    from: u8,
+    holds: Type,
+}
+
+impl Slot {
+    pub(crate) fn column(self) -> Column {
+        Column::innodb(match self.holds {
+            Type::Int(width) => u16::from(width),
+            Type::Float | Type::Decimal(_) => 8,
+            Type::Bytes => 0,
+        })
+    }
+
+    fn order(self) -> usize {
+        match self.holds {
+            Type::Int(_) => 0,
+            Type::Float => 1,
+            Type::Decimal(_) => 2,
+            Type::Bytes => 3,
+        }
+    }
+}
+
+/// The columns of a branch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// Columns of records.
+    pub(crate) values: usize,
+    pub(crate) slots: Vec<Slot>,
+    /// Slots by a record's column, in the order of [`Slot::order`].
+    by_value: Vec<[u8; 4]>,
+    child: u8,
+    rowid: u8,
+}
+
+/// What was seen of a record's column.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// Bytes of the longest integer.
+    pub(crate) int: usize,
+    pub(crate) floats: Vec<f64>,
+    pub(crate) bytes: bool,
+}
+
+impl Seen {
+    /// Notes a value.
+    pub(crate) fn note(&mut self, page: &[u8], value: &Value) {
+        match value.class {
+            class::INT | class::OLD => self.int = self.int.max(int_bytes(int(page, value.at, value.serial))),
+            class::FLOAT => self.floats.push(float(page, value.at)),
+            found => self.bytes |= class::is_bytes(found),
+        }
+    }
+
+    /// How many digits nine of ten numbers have at most.
+    fn digits(&self) -> Option<u8> {
+        let fits = |digits: u8| {
+            let all = self.floats.iter().filter(|&&float| as_decimal(float, digits).is_some()).count();
+            all > 0 && all * 10 >= self.floats.len() * 9
+        };
+        (0..=MAX_DIGITS).find(|&digits| fits(digits))
+    }
+}
+
+/// Bytes of an integer, as if all from 1 to 8 were possible.
+pub(crate) fn int_bytes(value: i64) -> usize {
+    (65 - (value ^ value >> 63).leading_zeros() as usize).div_ceil(8)
+}
+
+/// Bytes in images of integers of up to `seen` bytes: later ones may be longer.
+fn room(seen: usize) -> u8 {
+    match seen {
+        0 | 1 => 2,
+        2 | 3 => 4,
+        _ => 8,
+    }
+}
+
+pub(crate) fn float(page: &[u8], at: usize) -> f64 {
+    let bytes = page.get(at..).and_then(|rest| rest.first_chunk().copied());
+    bytes.map_or(0.0, f64::from_be_bytes)
+}
+
+/// The integer that is `float` when it is divided by ten to the power of `digits`, bit by bit.
+pub(crate) fn as_decimal(float: f64, digits: u8) -> Option<i64> {
+    let scaled = (float * POWERS[usize::from(digits)]).round();
+    // NaN becomes 0, which is another number.
+    let whole = scaled as i64;
+    let same = from_decimal(whole, digits).to_bits() == float.to_bits();
+    (same && scaled.abs() <= DECIMAL_MAX).then_some(whole)
+}
+
+pub(crate) fn from_decimal(whole: i64, digits: u8) -> f64 {
+    whole as f64 / POWERS[usize::from(digits)]
+}
+
+/// Appends an integer as integers lie in images: the high byte first, the sign's bit flipped.
+fn push_int(image: &mut Vec<u8>, value: i64, width: u8) {
+    let flipped = (value as u64) ^ 1 << (8 * u32::from(width) - 1);
+    image.extend_from_slice(&flipped.to_be_bytes()[8 - usize::from(width)..]);
+}
+
+/// The integer of `width` bytes at `at` of an image.
+fn load_int(image: &[u8], at: usize, width: u8) -> i64 {
+    let value =
+        image[at..at + usize::from(width)].iter().fold(0u64, |value, &byte| value << 8 | u64::from(byte));
+    let shift = 64 - 8 * u32::from(width);
+    ((value ^ 1 << (8 * u32::from(width) - 1)) << shift) as i64 >> shift
+}
+
+impl Layout {
+    /// For pages of `page_kind` whose records' columns are as `seen`; row ids have up to `rowid` bytes. At most as many columns as
+    /// can be coded: what does not fit is odd.
+    pub(crate) fn new(page_kind: u8, seen: &[Seen], rowid: usize) -> Self {
+        let mut slots = vec![];
+        if kind::is_inner(page_kind) {
+            slots.push(Slot { from: CHILD, holds: Type::Int(4) });
+        }
+        if kind::is_table(page_kind) {
+            slots.push(Slot { from: ROWID, holds: Type::Int(room(rowid)) });
+        }
+        for (from, seen) in (0..).zip(seen) {
+            let mut add = |holds| slots.push(Slot { from, holds });
+            if seen.int > 0 {
+                add(Type::Int(room(seen.int)));
+            }
+            if !seen.floats.is_empty() {
+                add(Type::Float);
+                if let Some(digits) = seen.digits() {
+                    add(Type::Decimal(digits));
+                }
+            }
+            if seen.bytes {
+                add(Type::Bytes);
+            }
+        }
+        slots.truncate(MAX_COLUMNS);
+        Self::of(seen.len(), slots)
+    }
+
+    fn of(values: usize, slots: Vec<Slot>) -> Self {
+        let (mut child, mut rowid, mut by_value) = (NONE, NONE, vec![[NONE; 4]; values]);
+        for (place, slot) in (0..).zip(&slots) {
+            match slot.from {
+                CHILD => child = place,
+                ROWID => rowid = place,
+                value => {
+                    if let Some(places) = by_value.get_mut(usize::from(value)) {
+                        places[slot.order()] = place;
+                    }
+                }
+            }
+        }
+        Self { values, slots, by_value, child, rowid }
+    }
+
+    /// The slot of a value of `class` in column `c`, if values of that class have content in the image.
+    fn slot(&self, c: usize, found: u8) -> Option<u8> {
+        let order = match found {
+            class::INT | class::OLD => 0,
+            class::FLOAT => 1,
+            class::DECIMAL => 2,
+            found if class::is_bytes(found) => 3,
+            _ => return Some(NONE),
+        };
+        Some(self.by_value.get(c)?[order]).filter(|&slot| slot != NONE)
+    }
+
+    /// The columns of a row of these classes; `None` if the layout does not have one of them.
+    pub(crate) fn present(&self, classes: impl Iterator<Item = u8>) -> Option<u128> {
+        let mut present = 0;
+        for slot in [self.child, self.rowid] {
+            if slot != NONE {
+                present |= 1 << slot;
+            }
+        }
+        for (c, found) in classes.enumerate() {
+            match self.slot(c, found)? {
+                NONE => {}
+                slot => present |= 1 << slot,
+            }
+        }
+        Some(present)
+    }
+
+    /// Appends a cell's values to the image as row `t`; which columns it has. `None`, and the image as it was, if it is not of this
+    /// layout. Classes become what they are in it.
+    pub(crate) fn place(
+        &self,
+        page: &[u8],
+        cell: &Cell,
+        values: &mut [Value],
+        (image, grid, t): (&mut Vec<u8>, &mut Grid, usize),
+    ) -> Option<u128> {
+        let begin = image.len();
+        let present = self.place_all(page, cell, values, (image, grid, t));
+        if present.is_none() {
+            image.truncate(begin);
+        }
+        present
+    }
+
+    fn place_all(
+        &self,
+        page: &[u8],
+        cell: &Cell,
+        values: &mut [Value],
+        (image, grid, t): (&mut Vec<u8>, &mut Grid, usize),
+    ) -> Option<u128> {
+        (values.len() <= self.values).then_some(())?;
+        let mut ids = |slot: u8, value: i64, image: &mut Vec<u8>| {
+            if slot == NONE {
+                return Some(());
+            }
+            let Type::Int(width) = self.slots[usize::from(slot)].holds else { return None };
+            (image.len() + 8 <= IMAGE).then_some(())?;
+            (int_bytes(value) <= usize::from(width)).then_some(())?;
+            grid.put(slot.into(), t, (image.len(), width.into()), Form::Short);
+            push_int(image, value, width);
+            Some(())
+        };
+        ids(self.child, i64::from(cell.child as i32), image)?;
+        ids(self.rowid, cell.rowid, image)?;
+        for (c, value) in values.iter_mut().enumerate() {
+            let mut slot = self.slot(c, value.class);
+            let mut whole = 0;
+            if value.class == class::FLOAT
+                && let Some(decimal) = self.slot(c, class::DECIMAL)
+                && let Type::Decimal(digits) = self.slots[usize::from(decimal)].holds
+                && let Some(found) = as_decimal(float(page, value.at), digits)
+            {
+                (whole, slot) = (found, Some(decimal));
+                value.class = class::DECIMAL;
+            }
+            let slot = slot?;
+            if slot == NONE {
+                continue;
+            }
+            let at = image.len();
+            (at + value.len.max(8) <= IMAGE).then_some(())?;
+            match self.slots[usize::from(slot)].holds {
+                Type::Int(width) => {
+                    let value = int(page, value.at, value.serial);
+                    (int_bytes(value) <= usize::from(width)).then_some(())?;
+                    push_int(image, value, width);
+                }
+                Type::Decimal(_) => push_int(image, whole, 8),
+                Type::Float | Type::Bytes => image.extend_from_slice(&page[value.at..value.at + value.len]),
+            }
+            let len = image.len() - at;
+            grid.put(slot.into(), t, (at, len), Form::usual(len));
+        }
+        Some(present_of(self, values))
+    }
+
+    /// A row's child and row id.
+    pub(crate) fn ids(&self, image: &[u8], grid: &Grid, t: u16) -> (u32, i64) {
+        let load = |slot: u8| match self.slots.get(usize::from(slot)).map(|slot| slot.holds) {
+            Some(Type::Int(width)) => load_int(image, grid.place(slot.into(), t).0, width),
+            _ => 0,
+        };
+        (load(self.child) as u32, load(self.rowid))
+    }
+
+    /// A row's value of column `c`: its type if it is all in this page, and its bytes. Its length follows from the image.
+    pub(crate) fn value(&self, image: &[u8], grid: &Grid, (c, t): (usize, u16), found: u8) -> Stored {
+        let slot = self.slot(c, found).unwrap_or(NONE);
+        let holds = self.slots.get(usize::from(slot)).map(|slot| slot.holds);
+        let Some(holds) = holds else { return Stored { serial: 0, number: 0, at: 0, len: 0 } };
+        let (at, len) = grid.place(slot.into(), t);
+        match holds {
+            Type::Int(width) => {
+                let value = load_int(image, at, width);
+                let serial = if found == class::OLD { 1 } else { int_type(value) };
+                let len = super::record::value_bytes(serial).unwrap_or(0);
+                Stored { serial, number: value as u64, at: 0, len }
+            }
+            Type::Float => Stored { serial: 7, number: float(image, at).to_bits(), at: 0, len: 8 },
+            Type::Decimal(digits) => {
+                let number = from_decimal(load_int(image, at, 8), digits).to_bits();
+                Stored { serial: 7, number, at: 0, len: 8 }
+            }
+            Type::Bytes => {
+                let text = u64::from(matches!(found, class::TEXT | class::CUT_TEXT));
+                Stored { serial: 12 + 2 * len as u64 + text, number: 0, at, len }
+            }
+        }
+    }
+
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        out.push(self.values as u8);
+        out.push(self.slots.len() as u8);
+        for slot in &self.slots {
+            out.push(slot.from);
+            out.push(match slot.holds {
+                Type::Int(width) => width,
+                Type::Float => 16,
+                Type::Bytes => 17,
+                Type::Decimal(digits) => 32 + digits,
+            });
+        }
+    }
+
+    /// Reads the layout of pages of `page_kind`.
+    pub(crate) fn read(reader: &mut Reader<'_>, page_kind: u8) -> Result<Self, Corrupt> {
+        const BAD: Corrupt = Corrupt("a layout of records");
+        let values = reader.at_most(MAX_VALUES)?;
+        let mut slots = vec![];
+        for _ in 0..reader.at_most(MAX_COLUMNS)? {
+            let from = reader.byte()?;
+            let holds = match reader.byte()? {
+                width @ (2 | 4 | 8) => Type::Int(width),
+                16 => Type::Float,
+                17 => Type::Bytes,
+                digits @ 32..=41 => Type::Decimal(digits - 32),
+                _ => return Err(BAD),
+            };
+            let fits = match from {
+                CHILD => kind::is_inner(page_kind) && holds == Type::Int(4),
+                ROWID => kind::is_table(page_kind) && matches!(holds, Type::Int(_)),
+                value => usize::from(value) < values,
+            };
+            if !fits {
+                return Err(BAD);
+            }
+            slots.push(Slot { from, holds });
+        }
+        let layout = Self::of(values, slots);
+        let ids = (layout.child != NONE) == kind::is_inner(page_kind)
+            && (layout.rowid != NONE) == kind::is_table(page_kind);
+        if ids { Ok(layout) } else { Err(BAD) }
+    }
+}
+
+fn present_of(layout: &Layout, values: &[Value]) -> u128 {
+    layout.present(values.iter().map(|value| value.class)).unwrap_or(0)
+}
+
+/// A value as it will be stored.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stored {
+    pub(crate) serial: u64,
+    /// Its bits, if it is a number.
+    pub(crate) number: u64,
+    /// Where its bytes are in the image, if it is none.
+    pub(crate) at: usize,
+    /// Bytes in the page.
+    pub(crate) len: usize,
+}

@@ -1,0 +1,276 @@
+//! Cells and records: numbers of varying length, types of values, and what a cell consists of.
+
+use super::page::kind;
+use crate::wire::be32;
+
+/// Most columns of a record that are taken apart.
+pub(crate) const MAX_VALUES: usize = 60;
+/// Longest value in a page: lengths have 15 bits.
+pub(crate) const MAX_LOCAL: usize = (1 << 15) - 1;
+
+/// What a value is, as far as its place needs to be known.
+pub(crate) mod class {
+    /// The record has fewer columns.
+    pub(crate) const ABSENT: u8 = 0;
+    pub(crate) const NULL: u8 = 1;
+    /// An integer in as few bytes as it needs.
+    pub(crate) const INT: u8 = 2;
+    /// 0 or 1 in one byte, as old files have them.
+    pub(crate) const OLD: u8 = 3;
+    pub(crate) const FLOAT: u8 = 4;
+    /// A floating-point number that is an integer divided by a power of ten.
+    pub(crate) const DECIMAL: u8 = 5;
+    pub(crate) const TEXT: u8 = 6;
+    pub(crate) const BLOB: u8 = 7;
+    /// The value goes on in an overflow page.
+    pub(crate) const CUT_TEXT: u8 = 8;
+    pub(crate) const CUT_BLOB: u8 = 9;
+    /// All of the value is in overflow pages.
+    pub(crate) const BEYOND: u8 = 10;
+    pub(crate) const COUNT: u8 = 11;
+
+    pub(crate) const fn is_bytes(class: u8) -> bool {
+        matches!(class, TEXT | BLOB | CUT_TEXT | CUT_BLOB)
+    }
+
+    pub(crate) const fn is_cut(class: u8) -> bool {
+        matches!(class, CUT_TEXT | CUT_BLOB)
+    }
+
+    /// The record goes on in overflow pages.
+    pub(crate) const fn overflows(class: u8) -> bool {
+        matches!(class, CUT_TEXT | CUT_BLOB | BEYOND)
+    }
+}
+
+/// A number at `at`, and its length; `None` if it is cut off, or longer than it has to be.
+#[inline]
+pub(crate) fn varint(page: &[u8], at: usize) -> Option<(u64, usize)> {
+    let first = *page.get(at)?;
+    if first < 0x80 {
+        return Some((u64::from(first), 1));
+    }
+    let mut value = 0;
+    for n in 0..8 {
+        let byte = *page.get(at + n)?;
+        value = value << 7 | u64::from(byte & 0x7F);
+        if byte < 0x80 {
+            return (varint_len(value) == n + 1).then_some((value, n + 1));
+        }
+    }
+    let value = value << 8 | u64::from(*page.get(at + 8)?);
+    (varint_len(value) == 9).then_some((value, 9))
+}
+
+/// Bytes of a number: seven bits each, of the ninth all eight.
+#[inline]
+pub(crate) fn varint_len(value: u64) -> usize {
+    let bits = 64 - value.leading_zeros() as usize;
+    if bits > 56 { 9 } else { bits.div_ceil(7).max(1) }
+}
+
+/// Writes a number; returns where it ends. There is room for it.
+#[inline]
+pub(crate) fn put_varint(page: &mut [u8], at: usize, value: u64) -> usize {
+    let len = varint_len(value);
+    let (last, mut rest) =
+        if len == 9 { (value as u8, value >> 8) } else { (value as u8 & 0x7F, value >> 7) };
+    page[at + len - 1] = last;
+    for byte in page[at..at + len - 1].iter_mut().rev() {
+        *byte = rest as u8 | 0x80;
+        rest >>= 7;
+    }
+    at + len
+}
+
+/// Bytes of a value of type `serial`; `None` for types that do not exist, and lengths beyond what a file can have.
+#[inline]
+pub(crate) fn value_bytes(serial: u64) -> Option<usize> {
+    match serial {
+        0 | 8 | 9 => Some(0),
+        1..=4 => Some(serial as usize),
+        5 => Some(6),
+        6 | 7 => Some(8),
+        10 | 11 => None,
+        _ => usize::try_from((serial - 12) / 2).ok().filter(|&len| len <= i32::MAX as usize),
+    }
+}
+
+/// The type of an integer in as few bytes as it needs.
+#[inline]
+pub(crate) fn int_type(value: i64) -> u64 {
+    match value {
+        0 => 8,
+        1 => 9,
+        _ => match 65 - (value ^ value >> 63).leading_zeros() {
+            ..=8 => 1,
+            9..=16 => 2,
+            17..=24 => 3,
+            25..=32 => 4,
+            33..=48 => 5,
+            _ => 6,
+        },
+    }
+}
+
+/// The integer of type `serial` at `at`; all of it is in `page`.
+#[inline]
+pub(crate) fn int(page: &[u8], at: usize, serial: u64) -> i64 {
+    if serial >= 8 {
+        return serial as i64 - 8;
+    }
+    let bytes = &page[at..at + value_bytes(serial).unwrap_or(0)];
+    let value = bytes.iter().fold(0u64, |value, &byte| value << 8 | u64::from(byte));
+    let shift = 64 - 8 * bytes.len() as u32;
+    (value << shift) as i64 >> shift
+}
+
+/// A cell, taken apart.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cell {
+    pub(crate) at: usize,
+    /// Behind its last byte in this page.
+    pub(crate) end: usize,
+    /// It is no cell that could be taken apart: its bytes are kept as they are.
+    pub(crate) odd: bool,
+    pub(crate) child: u32,
+    pub(crate) rowid: i64,
+    /// Its values, among those of all cells.
+    pub(crate) first: usize,
+    pub(crate) values: usize,
+    /// The overflow page, if there is one.
+    pub(crate) overflow: u32,
+}
+
+/// A value.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Value {
+    pub(crate) class: u8,
+    pub(crate) serial: u64,
+    pub(crate) at: usize,
+    /// Bytes in this page.
+    pub(crate) len: usize,
+}
+
+/// Bytes of a payload of `total` bytes that are in its cell's page, of which cells can use `usable`.
+pub(crate) fn local_bytes(kind: u8, total: u64, usable: usize) -> usize {
+    let usable = usable as u64;
+    let least = (usable - 12) * 32 / 255 - 23;
+    let most = if kind == kind::TABLE_LEAF { usable - 35 } else { (usable - 12) * 64 / 255 - 23 };
+    if total <= most {
+        return total as usize;
+    }
+    let some = least + (total - least) % (usable - 4);
+    (if some <= most { some } else { least }) as usize
+}
+
+/// Takes the cell at `at` apart, which ends at `ceiling` at last; its values are appended to `values`. `None`, and `values` as
+/// they were, if it is none that could be written again from its parts.
+pub(crate) fn parse(
+    page: &[u8],
+    kind: u8,
+    at: usize,
+    (ceiling, usable): (usize, usize),
+    values: &mut Vec<Value>,
+) -> Option<Cell> {
+    let first = values.len();
+    let cell = parse_parts(page.get(..ceiling)?, kind, at, usable, values);
+    if cell.is_none() {
+        values.truncate(first);
+    }
+    cell
+}
+
+fn parse_parts(page: &[u8], kind: u8, at: usize, usable: usize, values: &mut Vec<Value>) -> Option<Cell> {
+    let mut cell = Cell { at, first: values.len(), ..Cell::default() };
+    let mut next = at;
+    if kind::is_inner(kind) {
+        cell.child = be32(page, next);
+        next += 4;
+    }
+    let mut payload = 0;
+    if kind::has_record(kind) {
+        let (value, len) = varint(page, next)?;
+        payload = value;
+        next += len;
+    }
+    if kind::is_table(kind) {
+        let (value, len) = varint(page, next)?;
+        cell.rowid = value as i64;
+        next += len;
+    }
+    cell.end = next;
+    if !kind::has_record(kind) {
+        return (next <= page.len()).then_some(cell);
+    }
+    let local = local_bytes(kind, payload, usable);
+    let end = next + local;
+    if end > page.len() {
+        return None;
+    }
+    let total = parse_record(page, next, end, values)?;
+    cell.values = values.len() - cell.first;
+    cell.end = end;
+    if payload > local as u64 {
+        cell.overflow = be32(page.get(..end + 4)?, end);
+        cell.end = end + 4;
+        // What says that there is an overflow page is a value that is there.
+        values[cell.first..].iter().any(|value| class::overflows(value.class)).then_some(())?;
+    }
+    (total == payload).then_some(cell)
+}
+
+/// Bytes of a record's header, whose types take `types`: its own length counts.
+pub(crate) fn head_bytes(types: usize) -> usize {
+    types + varint_len(if types > 126 { types as u64 + 2 } else { types as u64 + 1 })
+}
+
+/// The values of the record from `begin` on, of which this page has the bytes up to `end`; returns how long it is in all.
+fn parse_record(page: &[u8], begin: usize, end: usize, values: &mut Vec<Value>) -> Option<u64> {
+    let (head, len) = varint(page, begin)?;
+    let head = usize::try_from(head).ok().filter(|&head| head >= len && head <= end - begin)?;
+    let (mut next, body) = (begin + len, begin + head);
+    let mut at = body as u64;
+    let first = values.len();
+    while next < body {
+        let (serial, len) = varint(&page[..body], next)?;
+        next += len;
+        let value = value(page, serial, at, end)?;
+        at += value_bytes(serial)? as u64;
+        values.push(value);
+        (values.len() - first <= MAX_VALUES).then_some(())?;
+    }
+    (head == head_bytes(head - len)).then_some(at - begin as u64)
+}
+
+fn value(page: &[u8], serial: u64, at: u64, end: usize) -> Option<Value> {
+    let len = value_bytes(serial)?;
+    let begin = usize::try_from(at).unwrap_or(usize::MAX);
+    if len > 0 && begin >= end {
+        return Some(Value { class: class::BEYOND, serial, at: end, len: 0 });
+    }
+    let here = len.min(end.saturating_sub(begin));
+    let cut = here < len;
+    let class = match serial {
+        0 => class::NULL,
+        1..=6 | 8 | 9 if !cut => {
+            let value = int(page, begin, serial);
+            match serial {
+                _ if int_type(value) == serial => class::INT,
+                1 => class::OLD,
+                _ => return None,
+            }
+        }
+        7 if !cut => class::FLOAT,
+        12.. if here > MAX_LOCAL => return None,
+        12.. => match (serial & 1 == 1, cut) {
+            (true, false) => class::TEXT,
+            (false, false) => class::BLOB,
+            (true, true) => class::CUT_TEXT,
+            (false, true) => class::CUT_BLOB,
+        },
+        _ => return None,
+    };
+    // What is empty may lie beyond the page.
+    Some(Value { class, serial, at: begin.min(end), len: here })
+}
