@@ -44,6 +44,7 @@ mod branch;
 mod cache;
 mod codec;
 mod cut;
+mod diff;
 mod edit;
 mod editor;
 mod frozen;
@@ -61,6 +62,7 @@ mod visit;
 mod tests;
 
 pub use cache::{CacheStats, NodeCache};
+pub use diff::{Difference, Differences};
 pub use edit::Applied;
 pub use frozen::{Frozen, Settling, Written};
 pub use reap::{Reaped, reap};

@@ -10,6 +10,7 @@ use crate::{Error, Result};
 
 mod bench;
 mod codec;
+mod diff;
 mod faults;
 mod life;
 mod model;

@@ -35,7 +35,7 @@ fn value() -> impl Strategy<Value = Value> {
     ]
 }
 
-fn edits() -> impl Strategy<Value = Vec<Edit>> {
+pub(super) fn edits() -> impl Strategy<Value = Vec<Edit>> {
     let put = (key(), value()).prop_map(|(key, value)| vec![Edit::Put(key, value)]);
     let sequential =
         (0u64..4, 0u64..300, 1u64..120, 0u64..10_000).prop_map(|(object, first, count, seed)| {
@@ -62,7 +62,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-type Model = BTreeMap<Key, Value>;
+pub(super) type Model = BTreeMap<Key, Value>;
 
 struct World {
     store: Arc<MemStore>,

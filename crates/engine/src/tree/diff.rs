@@ -1,0 +1,256 @@
+//! What two versions of a tree do not have in common.
+//!
+//! Both are walked side by side, in key order. Where the same node comes next in both, all below it is the same, and neither
+//! is looked into: what is read is proportional to what differs. Nodes are the same if they are stored at the same address,
+//! or are one node in memory. Nothing else is concluded from a node: neither its age nor its bounds, which an edit next to it
+//! may have moved, tell what the other version has.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::branch::{Bounds, Child};
+use super::node::{Body, Node};
+use super::read::Want;
+use super::{NodeCache, NodeStore, Tree, Value};
+use crate::Result;
+use crate::types::{Key, Ptr};
+
+/// A key whose value differs; at least one of the two is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The key.
+    pub key: Key,
+    /// What the old version has.
+    pub before: Option<Value>,
+    /// What the new version has.
+    pub after: Option<Value>,
+}
+
+/// The keys whose values differ, ascending. Made by [`Tree::differences`]; ends after the first error.
+pub struct Differences {
+    new: Cursor,
+    old: Cursor,
+    failed: bool,
+}
+
+/// A node that is yet to be looked into.
+struct Ahead {
+    child: Child,
+    /// `None` for a root.
+    level: Option<u8>,
+    bounds: Bounds,
+}
+
+impl Ahead {
+    fn is(&self, other: &Self) -> bool {
+        match (self.child.stored_ptr(), other.child.stored_ptr()) {
+            (Some(a), Some(b)) => a.addr == b.addr,
+            (None, None) => match (&self.child, &other.child) {
+                (Child::Dirty(a), Child::Dirty(b)) => Arc::ptr_eq(a, b),
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
+    /// Roots may be of any level: they are looked into first.
+    fn rank(&self) -> u8 {
+        self.level.unwrap_or(u8::MAX)
+    }
+
+    fn may_have(&self, key: &Key) -> bool {
+        self.bounds.lower.is_none_or(|lower| lower <= *key)
+    }
+}
+
+/// One of the versions, as far as it was not walked.
+struct Cursor {
+    store: Arc<dyn NodeStore>,
+    cache: Arc<NodeCache>,
+    /// Entries of the leaf that was looked into last. They precede all of `ahead`.
+    entries: VecDeque<(Key, Value)>,
+    /// The next one last.
+    ahead: Vec<Ahead>,
+    /// Keys up to this one were dealt with before.
+    after: Option<Key>,
+}
+
+/// What comes next in a version.
+enum Head<'a> {
+    Entry(Key),
+    Node(&'a Ahead),
+    End,
+}
+
+impl Cursor {
+    fn new(tree: &Tree, after: Option<Key>) -> Self {
+        let root = tree.fork_root();
+        let ahead = root.map(|child| Ahead { child, level: None, bounds: Bounds::default() });
+        Self {
+            store: Arc::clone(&tree.store),
+            cache: Arc::clone(&tree.cache),
+            entries: VecDeque::new(),
+            ahead: ahead.into_iter().collect(),
+            after,
+        }
+    }
+
+    fn head(&self) -> Head<'_> {
+        match (self.entries.front(), self.ahead.last()) {
+            (Some((key, _)), _) => Head::Entry(*key),
+            (None, Some(ahead)) => Head::Node(ahead),
+            (None, None) => Head::End,
+        }
+    }
+
+    fn node(&self, ahead: &Ahead) -> Result<Arc<Node>> {
+        let (len_bytes, addr) = match &ahead.child {
+            Child::Dirty(node) => return Ok(Arc::clone(node)),
+            Child::Clean { len_bytes, addr } => (*len_bytes, *addr),
+        };
+        let want = Want { ptr: Ptr { addr, len_bytes }, level: ahead.level, bounds: ahead.bounds };
+        match self.cache.peek(addr) {
+            Some(node) => want.verify(&node).map(|()| node),
+            // Not through the cache: a walk needs each node once.
+            None => want.load(&*self.store).map(Arc::new),
+        }
+    }
+
+    /// Replaces the next node by what is in it.
+    fn look_into(&mut self) -> Result<()> {
+        let Some(ahead) = self.ahead.pop() else { return Ok(()) };
+        let node = self.node(&ahead)?;
+        match node.body() {
+            Body::Leaf(leaf) => {
+                let first = self.after.map_or(0, |after| leaf.search(&after).map_or_else(|at| at, |at| at + 1));
+                let entries = leaf.entries(first..leaf.len());
+                self.entries.extend(entries.map(|(key, value)| (key, value.to_value())));
+            }
+            Body::Branch(branch) => {
+                for at in (0..branch.len()).rev() {
+                    let bounds = branch.bounds(at, ahead.bounds);
+                    let done = self.after.zip(bounds.upper).is_some_and(|(after, upper)| upper <= after);
+                    if !done {
+                        let child = branch.child(at).clone();
+                        self.ahead.push(Ahead { child, level: Some(branch.level() - 1), bounds });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self) -> Option<Value> {
+        self.entries.pop_front().map(|(_, value)| value)
+    }
+}
+
+/// Pages are the same if their records are: what a pointer says of the length may be older than the record.
+fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Page(a), Value::Page(b)) => a.addr == b.addr,
+        (a, b) => a == b,
+    }
+}
+
+impl Head<'_> {
+    fn key(&self) -> Option<Key> {
+        match self {
+            Self::Entry(key) => Some(*key),
+            Self::Node(_) | Self::End => None,
+        }
+    }
+}
+
+impl Differences {
+    fn step(&mut self) -> Result<Option<Difference>> {
+        loop {
+            let (new, old) = (&mut self.new, &mut self.old);
+            match (new.head(), old.head()) {
+                (Head::End, Head::End) => return Ok(None),
+                (Head::Node(a), Head::Node(b)) => {
+                    if a.is(b) {
+                        new.ahead.pop();
+                        old.ahead.pop();
+                        continue;
+                    }
+                    // The higher one; of two at one level that with the lower keys, which the other may not have at all.
+                    let order = a.rank().cmp(&b.rank()).then(b.bounds.lower.cmp(&a.bounds.lower));
+                    if order.is_ge() {
+                        new.look_into()?;
+                    }
+                    if order.is_le() {
+                        old.look_into()?;
+                    }
+                }
+                (Head::Entry(key), Head::Node(node)) if node.may_have(&key) => old.look_into()?,
+                (Head::Node(node), Head::Entry(key)) if node.may_have(&key) => new.look_into()?,
+                (Head::Node(_), Head::End) => new.look_into()?,
+                (Head::End, Head::Node(_)) => old.look_into()?,
+                (a, b) => {
+                    let (a, b) = (a.key(), b.key());
+                    let Some(key) = a.into_iter().chain(b).min() else { return Ok(None) };
+                    let before = if b == Some(key) { old.take() } else { None };
+                    let after = if a == Some(key) { new.take() } else { None };
+                    let unchanged = before.as_ref().zip(after.as_ref()).is_some_and(|(a, b)| same(a, b));
+                    if !unchanged {
+                        return Ok(Some(Difference { key, before, after }));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Iterator for Differences {
+    type Item = Result<Difference>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed {
+            return None;
+        }
+        let step = self.step();
+        self.failed = step.is_err();
+        step.transpose()
+    }
+}
+
+impl Tree {
+    /// What this version has and `old` has not, and the other way round, from behind `after` on; without `old` all entries. Both
+    /// as of now. Their nodes have to stay: versions that do not change, and that nobody destroys meanwhile.
+    ///
+    /// Takes memory for one leaf, and a branch per level, of each; and keeps nodes that are in memory only.
+    pub fn differences(&self, old: Option<&Self>, after: Option<Key>) -> Differences {
+        let new = Cursor::new(self, after);
+        let old = old.map_or_else(
+            || Cursor {
+                store: Arc::clone(&self.store),
+                cache: Arc::clone(&self.cache),
+                entries: VecDeque::new(),
+                ahead: Vec::new(),
+                after,
+            },
+            |old| Cursor::new(old, after),
+        );
+        Differences { new, old, failed: false }
+    }
+
+    /// Whether the two are the same as a whole, told without reading. False is not sure: what was written and undone differs too.
+    pub fn is_version_of(&self, other: &Self) -> bool {
+        let root = |tree: &Self| {
+            let child = tree.fork_root();
+            child.map(|child| Ahead { child, level: None, bounds: Bounds::default() })
+        };
+        match (root(self), root(other)) {
+            (None, None) => true,
+            (Some(a), Some(b)) => a.is(&b),
+            _ => false,
+        }
+    }
+
+    /// A second reference to the root, taken when no edit is under way (invariant 1).
+    fn fork_root(&self) -> Option<Child> {
+        let _writer = self.writer.lock();
+        self.live.read().root.clone()
+    }
+}
