@@ -25,7 +25,7 @@ BENCH ?=
 
 PAGEFOLD := target/release/pagefold
 
-.PHONY: help setup build demo test lint sim mutants flips posix fuzz soak takeover snapshots crash-states fill ratios bench man install uninstall clean
+.PHONY: help setup build demo test lint sim mutants flips streams posix fuzz soak takeover snapshots crash-states fill ratios bench man install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -67,6 +67,10 @@ mutants: ## Bugs planted in the engine, each of which the simulator must find: [
 flips: ## N=100000 bits flipped in images of pools: told, or harmless
 	@scripts/setup build
 	cargo run --profile sim --locked --quiet -p pagefold-sim --bin pagefold-flips -- --flips $(N) $(if $(SEED),--seed $(SEED))
+
+streams: ## N=10000 damaged streams of 'send', each to be rejected whole
+	@scripts/setup build
+	PAGEFOLD_MUTATIONS=$(N) cargo test --locked --quiet -p pagefold-engine --test send -- damaged_streams
 
 posix: ## The same system calls on a pool and on ext4, compared: OPS=1000000
 	@scripts/setup build test

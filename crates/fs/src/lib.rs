@@ -31,6 +31,7 @@ mod alloc;
 mod attr;
 pub mod check;
 mod codec;
+pub mod diff;
 mod dir;
 mod error;
 mod fs;

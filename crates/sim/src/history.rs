@@ -52,16 +52,46 @@ pub const DATASETS: [&str; 3] = ["a", "b", "a/x"];
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "as the methods of pagefold_engine::pool::Pool")]
 pub enum Deed {
-    Create { path: String },
-    Snapshot { datasets: Vec<String>, name: String },
-    Clone { snapshot: String, path: String },
-    DestroyDataset { path: String },
-    DestroySnapshots { snapshots: Vec<String> },
-    Rollback { snapshot: String, newer: bool },
-    Promote { path: String },
-    Rename { path: String, to: String },
-    Hold { snapshot: String },
-    Release { snapshot: String },
+    Create {
+        path: String,
+    },
+    Snapshot {
+        datasets: Vec<String>,
+        name: String,
+    },
+    Clone {
+        snapshot: String,
+        path: String,
+    },
+    DestroyDataset {
+        path: String,
+    },
+    DestroySnapshots {
+        snapshots: Vec<String>,
+    },
+    Rollback {
+        snapshot: String,
+        newer: bool,
+    },
+    Promote {
+        path: String,
+    },
+    Rename {
+        path: String,
+        to: String,
+    },
+    Hold {
+        snapshot: String,
+    },
+    Release {
+        snapshot: String,
+    },
+    /// Sends a snapshot, or what changed since `from`, and receives it into a dataset of the same pool.
+    Receive {
+        snapshot: String,
+        from: Option<String>,
+        path: String,
+    },
 }
 
 /// One step of a history.
@@ -73,6 +103,16 @@ pub enum Step {
     ApplyTo(String, Vec<Act>),
     /// A change of the catalogue.
     Deed(Deed),
+    /// A stream into a dataset: of what, if anything, follows from what there is then, and from `pick`. It ends early at so many
+    /// thousandths, if at all.
+    Stream {
+        /// The dataset that receives.
+        path: String,
+        /// Decides between the snapshots.
+        pick: u64,
+        /// Where it ends early.
+        torn: Option<u64>,
+    },
     /// Makes everything durable.
     Sync,
     /// First half of a durable commit, for so many who wait.
@@ -205,14 +245,22 @@ impl History {
         // Of a sequence of its own, so that the other histories are what they were before there were models.
         let modelled = Random::new(!seed).percent(40);
         let rest = Random::new(seed ^ 0x0E57);
-        let forked = Random::new(seed ^ 0xF0_4CED).percent(if theme == Theme::Full { 30 } else { 60 });
+        // A quarter of the seeds, so that the others are what they were before there were streams.
+        let streamed = theme != Theme::Full && seed % 4 == 3;
+        let streams = streamed.then(|| Random::new(seed ^ 0x57_2EA4));
+        let percent = if theme == Theme::Full { 30 } else { 60 };
+        let forked = streamed || Random::new(seed ^ 0xF0_4CED).percent(percent);
         let journalled = Random::new(seed ^ 0x70A2_AA15).percent(30);
         let small = Random::new(seed ^ 0x5_3A11);
         let mut writer =
-            Writer { random, rest, small, theme, modelled, forked, devices: count, span: 0, acts: 0 };
+            Writer { random, rest, small, streams, theme, modelled, forked, devices: count, span: 0, acts: 0 };
         writer.span = 1 << writer.random.within(2, 8);
         writer.acts = writer.random.within(1, 8);
-        let mut steps: Vec<Step> = (0..len).map(|_| writer.step()).collect();
+        let mut steps: Vec<Step> = Vec::new();
+        for _ in 0..len {
+            steps.push(writer.step());
+            steps.extend(writer.stream());
+        }
         let mut flips = 0;
         if theme == Theme::Flips && writer.rest.percent(60) {
             // What a single flip must not do is more than what many must not.
@@ -228,6 +276,8 @@ struct Writer {
     rest: Random,
     /// Likewise, for small overwrites.
     small: Random,
+    /// Likewise, in histories that have streams.
+    streams: Option<Random>,
     theme: Theme,
     modelled: bool,
     forked: bool,
@@ -281,6 +331,31 @@ impl Writer {
             90..95 => self.crash(),
             _ => self.trouble(),
         }
+    }
+
+    /// Now and then a stream, and sometimes trouble that may strike in the middle of it.
+    fn stream(&mut self) -> Vec<Step> {
+        let Some(random) = &mut self.streams else { return Vec::new() };
+        if !random.percent(12) {
+            return Vec::new();
+        }
+        let path = DATASETS[random.below(DATASETS.len() as u64) as usize].into();
+        let pick = random.bits();
+        let torn = if random.percent(30) { Some(random.below(1000)) } else { None };
+        let device = random.below(self.devices);
+        let mut steps = Vec::new();
+        if random.percent(40) {
+            match self.theme {
+                Theme::Crash => steps.push(Step::Cut { device, calls: random.skewed(20) }),
+                Theme::Faults => {
+                    let op = [SimOp::Read, SimOp::Write, SimOp::Flush][random.below(3) as usize];
+                    steps.push(Step::Fault { device, op, skip: random.skewed(10), times: 1 });
+                }
+                Theme::Full | Theme::Flips => {}
+            }
+        }
+        steps.push(Step::Stream { path, pick, torn });
+        steps
     }
 
     /// What may be done while a checkpoint is under way.

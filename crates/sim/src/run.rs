@@ -7,7 +7,8 @@ use pagefold_engine::Error;
 use pagefold_engine::dataset::{Change, Commit, Journal};
 use pagefold_engine::device::{Device, Fault, SimDevice};
 use pagefold_engine::pool::{
-    CALL_PAGES, CreateOptions, Flight, Guid, LearnOptions, OpenOptions, PageRange, Pool, create_on,
+    CALL_PAGES, CreateOptions, Flight, Guid, LearnOptions, OpenOptions, PageRange, Pool, ReceiveOptions,
+    Source, create_on,
 };
 use pagefold_engine::record::Compression;
 use pagefold_engine::segment::Devices;
@@ -40,6 +41,10 @@ pub struct Stats {
     pub recoded: u64,
     /// Deeds done.
     pub deeds: u64,
+    /// Streams received, and those that were gone on with.
+    pub received: u64,
+    /// Of these, those that had been interrupted.
+    pub resumed: u64,
     /// Power cuts.
     pub crashes: u64,
     /// Times that the pool was opened.
@@ -62,6 +67,8 @@ impl Stats {
         self.learned += other.learned;
         self.recoded += other.recoded;
         self.deeds += other.deeds;
+        self.received += other.received;
+        self.resumed += other.resumed;
         self.crashes += other.crashes;
         self.opens += other.opens;
         self.failed += other.failed;
@@ -136,6 +143,8 @@ struct Sim<'a> {
     attested: usize,
     /// Number of the next batch, and how much was durable, when something was last known to be durable.
     durable_then: (u64, usize),
+    /// The last stream that was begun.
+    receiving: Option<Deed>,
     /// The loss of what lies behind damage to the log was accepted.
     gave_up: bool,
     /// A fault was injected since the power came.
@@ -257,7 +266,27 @@ pub(crate) fn run_deed(pool: &Pool, deed: &Deed) -> pagefold_engine::Result<()> 
         Deed::Rename { path, to } => pool.rename(path, to),
         Deed::Hold { snapshot } => pool.hold(snapshot, TAG, CREATED),
         Deed::Release { snapshot } => pool.release(snapshot, TAG),
+        Deed::Receive { snapshot, from, path } => {
+            let source = Source::Snapshot { path: snapshot, from: from.as_deref() };
+            run_stream(pool, &source, path, None)
+        }
     }
+}
+
+/// Sends and receives; the stream ends early at so many thousandths.
+fn run_stream(
+    pool: &Pool,
+    source: &Source<'_>,
+    path: &str,
+    torn: Option<u64>,
+) -> pagefold_engine::Result<()> {
+    let mut stream = Vec::new();
+    pool.send(source, &mut stream, &mut |_| {})?;
+    if let Some(permille) = torn {
+        stream.truncate(stream.len() * permille as usize / 1000);
+    }
+    let options = ReceiveOptions { created: CREATED, keep: true, force: true };
+    pool.receive(path, &options, &mut stream.as_slice(), &mut |_| {}).map(drop)
 }
 
 impl<'a> Sim<'a> {
@@ -282,6 +311,7 @@ impl<'a> Sim<'a> {
             flips: 0,
             attested: 0,
             durable_then: (0, 0),
+            receiving: None,
             gave_up: false,
             faulted: false,
             journal: journal(history)?,
@@ -318,6 +348,7 @@ impl<'a> Sim<'a> {
             Step::ApplyTo(path, acts) if self.now.sets.contains_key(path) => self.apply(path, acts),
             Step::ApplyTo(..) => Ok(()),
             Step::Deed(deed) => self.deed(deed),
+            Step::Stream { path, pick, torn } => self.stream(path, *pick, *torn),
             Step::Sync => self.call(Pool::sync, true),
             Step::Begin { waiters } => self.begin(*waiters),
             Step::End { newest } => self.end(*newest),
@@ -516,12 +547,77 @@ impl<'a> Sim<'a> {
                 if refused && !failed {
                     return match expected {
                         None => Ok(()),
+                        // Faults have kept what was received from being given up.
+                        Some(_) if self.faulted && !pool.partials().is_empty() => Ok(()),
                         Some(_) => Err(format!("a deed that is possible is refused: {error}")),
                     };
                 }
                 if failed && expected.is_some() {
                     // It may have reached the device.
                     self.log.push(Event::Deed(deed.clone()));
+                }
+                drop(pool);
+                self.failed(&error)
+            }
+        }
+    }
+
+    /// A stream of what `pick` decides on.
+    fn stream(&mut self, path: &str, pick: u64, torn: Option<u64>) -> Outcome {
+        let possible = self.now.streams(path);
+        let Some(deed) = possible.get((pick % possible.len().max(1) as u64) as usize).cloned() else {
+            return Ok(());
+        };
+        let opens = self.stats.opens;
+        self.receiving = Some(deed.clone());
+        let Deed::Receive { snapshot, from, path } = &deed else { return Ok(()) };
+        if let Some(permille) = torn {
+            let pool = Arc::clone(self.pool()?);
+            let source = Source::Snapshot { path: snapshot, from: from.as_deref() };
+            match run_stream(&pool, &source, path, Some(permille)) {
+                Ok(()) => return Err("a stream that ends early is received".into()),
+                Err(Error::Corrupt { .. }) if pool.status().failure.is_none() && !self.is_off() => {}
+                Err(error) => {
+                    drop(pool);
+                    self.failed(&error)?;
+                }
+            }
+        } else {
+            self.deed(&deed)?;
+            self.stats.received += u64::from(self.stats.opens == opens);
+        }
+        if self.stats.opens == opens && self.pool.is_some() { self.go_on() } else { Ok(()) }
+    }
+
+    /// What is left of a stream that was interrupted is gone on with, or given up.
+    fn go_on(&mut self) -> Outcome {
+        let pool = Arc::clone(self.pool()?);
+        let partials = pool.partials();
+        let Some(partial) = partials.first().filter(|_| pool.status().failure.is_none()) else {
+            return Ok(());
+        };
+        let deed = self.receiving.clone().filter(|_| self.random.percent(60));
+        let done = match &deed {
+            Some(_) => run_stream(&pool, &Source::Resume(&partial.token), &partial.path, None),
+            None => pool.abort_receive(&partial.path),
+        };
+        match done {
+            Ok(()) => {
+                if let Some(deed) = deed {
+                    self.now = self.now.after(&deed).ok_or("what is left of a stream fits no dataset")?;
+                    self.log.push(Event::Deed(deed));
+                    self.stats.resumed += 1;
+                    if !pool.partials().is_empty() {
+                        return Err("a stream was received, and a part of it is left".into());
+                    }
+                }
+                drop(pool);
+                self.call(|_| Ok(()), true)
+            }
+            Err(error) => {
+                if let (Some(deed), true) = (deed, self.is_off() || pool.status().failure.is_some()) {
+                    // It may have reached the device.
+                    self.log.push(Event::Deed(deed));
                 }
                 drop(pool);
                 self.failed(&error)
@@ -885,6 +981,11 @@ impl<'a> Sim<'a> {
         self.attested = self.attested.min(found);
         self.durable_then = (self.pool()?.status().txg, found);
         self.forget();
+        let opens = self.stats.opens;
+        self.go_on()?;
+        if self.stats.opens != opens || self.pool.is_none() {
+            return Ok(());
+        }
         self.check()?;
         self.repeat(&lost)
     }

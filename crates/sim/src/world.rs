@@ -17,6 +17,8 @@ pub struct Snapshot {
     pub state: State,
     /// Whether it is held.
     pub held: bool,
+    /// The same for all that were received from it.
+    pub origin: u64,
 }
 
 /// A dataset.
@@ -35,11 +37,13 @@ pub struct Set {
 pub struct World {
     /// The datasets.
     pub sets: BTreeMap<String, Set>,
+    /// How many snapshots were made.
+    pub made: u64,
 }
 
 impl Default for World {
     fn default() -> Self {
-        Self { sets: BTreeMap::from([(String::new(), Set::default())]) }
+        Self { sets: BTreeMap::from([(String::new(), Set::default())]), made: 0 }
     }
 }
 
@@ -115,7 +119,9 @@ impl World {
                         return None;
                     }
                     let state = set.state.clone();
-                    set.snapshots.push(Snapshot { name: name.clone(), state, held: false });
+                    world.made += 1;
+                    let origin = world.made;
+                    set.snapshots.push(Snapshot { name: name.clone(), state, held: false, origin });
                 }
             }
             Deed::Clone { snapshot, path } => {
@@ -189,8 +195,66 @@ impl World {
                 let one = world.snapshot(snapshot)?;
                 std::mem::replace(&mut one.held, false).then_some(())?;
             }
+            Deed::Receive { snapshot, from, path } => world.receive(snapshot, from.as_deref(), path)?,
         }
         Some(world)
+    }
+
+    /// The snapshots that one grows from, newest first, by path.
+    fn lineage(&self, path: &str) -> Vec<(String, &Snapshot)> {
+        let (mut of, mut name) = split(path);
+        let mut found = Vec::new();
+        while let Some(set) = self.sets.get(&of) {
+            let Some(at) = set.snapshots.iter().position(|one| one.name == name) else { break };
+            found.extend(set.snapshots[..at].iter().rev().map(|one| (format!("{of}@{}", one.name), one)));
+            let Some(origin) = &set.origin else { break };
+            (of, name) = origin.clone();
+            let origin = self.sets.get(&of).and_then(|set| set.snapshots.iter().find(|one| one.name == name));
+            found.extend(origin.map(|one| (format!("{of}@{name}"), one)));
+        }
+        found
+    }
+
+    /// What could be received into `path`.
+    pub fn streams(&self, path: &str) -> Vec<Deed> {
+        let snapshots = self.states().map(|(path, _)| path).filter(|path| path.contains('@'));
+        let newest = self.sets.get(path).map(|set| set.snapshots.last().map(|one| one.origin));
+        let mut found = Vec::new();
+        for snapshot in snapshots {
+            let froms: Vec<Option<String>> = match newest {
+                None => vec![None],
+                Some(newest) => {
+                    let lineage = self.lineage(&snapshot).into_iter();
+                    lineage
+                        .filter(|(_, one)| Some(one.origin) == newest)
+                        .map(|(from, _)| Some(from))
+                        .collect()
+                }
+            };
+            let receive = |from| Deed::Receive { snapshot: snapshot.clone(), from, path: path.into() };
+            found.extend(froms.into_iter().map(receive).filter(|deed| self.after(deed).is_some()));
+        }
+        found
+    }
+
+    fn receive(&mut self, snapshot: &str, from: Option<&str>, path: &str) -> Option<()> {
+        let mut sent = self.snapshot(snapshot)?.clone();
+        sent.held = false;
+        let state = sent.state.clone();
+        let Some(from) = from else {
+            self.is_new(path).then_some(())?;
+            let set = Set { state, snapshots: vec![sent], origin: None };
+            self.sets.insert(path.into(), set);
+            return Some(());
+        };
+        let before = self.lineage(snapshot).into_iter().find(|(path, _)| path == from)?.1.origin;
+        let set = self.sets.get_mut(path)?;
+        let fits =
+            set.snapshots.last()?.origin == before && set.snapshots.iter().all(|one| one.name != sent.name);
+        fits.then_some(())?;
+        set.state = state;
+        set.snapshots.push(sent);
+        Some(())
     }
 
     fn relabel(&mut self, mut change: impl FnMut(&mut (String, String))) {

@@ -8,6 +8,7 @@ mod engine;
 mod fs;
 mod fuse;
 mod sqlite;
+mod stream;
 
 use crate::Target;
 
@@ -24,6 +25,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "table", run: engine::table, seeds: engine::table_seeds },
     Target { name: "record", run: engine::record, seeds: engine::record_seeds },
     Target { name: "delta", run: engine::delta, seeds: engine::delta_seeds },
+    Target { name: "stream", run: stream::receive, seeds: stream::seeds },
     Target { name: "inode", run: fs::inode, seeds: fs::seeds },
     Target { name: "entry", run: fs::entry, seeds: fs::seeds },
     Target { name: "acl", run: fs::acl, seeds: fs::acl_seeds },

@@ -160,6 +160,12 @@ impl LiveDataset {
         if many { self.settle_usage() } else { Ok(()) }
     }
 
+    /// Whether nothing that was accepted waits for a commit.
+    pub fn has_nothing_pending(&self) -> bool {
+        let stages = self.stages.read();
+        stages.accepting.is_empty() && stages.committing.is_none()
+    }
+
     /// Forgets what was known of the tree, whose content was replaced.
     pub fn reset(&self) -> Result<()> {
         *self.usage.lock() = UsageTable::default();
@@ -171,6 +177,14 @@ impl LiveDataset {
     pub fn totals(&self) -> Result<(u64, u64)> {
         let usage = self.usage.lock();
         Ok((usage.logical_bytes(&self.tree)?, usage.stored_bytes(&self.tree)?))
+    }
+
+    /// Applies values to the tree alone, ascending; `None` deletes.
+    pub fn put_values(&self, values: Vec<(Key, Option<Vec<u8>>)>) -> Result<()> {
+        let edit = |(key, value): (Key, Option<Vec<u8>>)| {
+            value.map_or(Edit::Delete(key), |bytes| Edit::Put(key, Value::Bytes(bytes.into())))
+        };
+        self.edit(&mut values.into_iter().map(edit))
     }
 
     /// Applies a value to the tree alone (replay).

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Pool;
 use super::catalogue::{Catalogue, Version};
+use super::send::is_hidden;
 use crate::{Error, Result};
 
 /// A dataset or snapshot and what it holds, in stored bytes of all its records, metadata counted.
@@ -137,14 +138,14 @@ impl Catalogue {
 }
 
 impl Pool {
-    /// All datasets and snapshots, by path.
+    /// All datasets and snapshots, by path; but for what is being received, which [`Pool::partials`] tells.
     ///
     /// # Errors
     /// Of reading trees.
     pub fn list(&self) -> Result<Vec<Listed>> {
         let catalogue = self.catalogue.read();
-        let mut found: Vec<Listed> =
-            catalogue.versions.keys().map(|id| catalogue.listed(*id)).collect::<Result<_>>()?;
+        let listed = catalogue.versions.iter().filter(|(_, version)| !is_hidden(&version.name));
+        let mut found: Vec<Listed> = listed.map(|(id, _)| catalogue.listed(*id)).collect::<Result<_>>()?;
         found.sort_by(|a, b| {
             (a.path.split('@').next(), a.is_snapshot, a.id).cmp(&(
                 b.path.split('@').next(),

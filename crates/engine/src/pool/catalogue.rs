@@ -87,6 +87,8 @@ pub(super) struct Catalogue {
     pub(super) next_id: u64,
     pub(super) versions: BTreeMap<u64, Version>,
     pub(super) dying: VecDeque<Dying>,
+    /// Versions that are being sent or received, and how often: nobody destroys them meanwhile.
+    pub(super) pins: BTreeMap<u64, usize>,
     /// While the log is replayed: a raw address above those of all nodes. A checkpoint's nodes may come after what is replayed.
     pub(super) nodes_below: u64,
 }
@@ -103,6 +105,7 @@ impl Catalogue {
             next_id: image.next_id,
             versions: BTreeMap::new(),
             dying: VecDeque::new(),
+            pins: BTreeMap::new(),
             nodes_below: 0,
         };
         for (id, stored) in &image.versions {
@@ -217,7 +220,7 @@ impl Catalogue {
     }
 
     /// The snapshots that a version grows from, oldest first.
-    fn lineage(&self, id: u64) -> Vec<Holder> {
+    pub(super) fn lineage(&self, id: u64) -> Vec<Holder> {
         let mut found = Vec::new();
         let mut at = self.versions.get(&id).map_or(0, |version| version.prev);
         while let Some(holder) = self.holder(at) {

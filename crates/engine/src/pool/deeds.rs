@@ -14,7 +14,7 @@ use crate::limits::REDO_BYTES_MAX;
 use crate::{Addr, Error, Result};
 
 /// Longest path of a dataset, with a snapshot's name, in bytes.
-const PATH_BYTES_MAX: usize = 255;
+pub(super) const PATH_BYTES_MAX: usize = 255;
 /// How often a destruction waits for a checkpoint to store the snapshot before.
 const ATTEMPTS: usize = 16;
 
@@ -23,7 +23,7 @@ fn split(path: &str) -> Result<(&str, &str)> {
     path.split_once('@').ok_or_else(|| Error::Invalid(format!("'{path}' names no snapshot: dataset@name")))
 }
 
-fn check_part(part: &str, what: &str) -> Result<()> {
+pub(super) fn check_part(part: &str, what: &str) -> Result<()> {
     let sane = part.starts_with(|first: char| first.is_ascii_alphanumeric())
         && part.chars().all(|c| c.is_ascii_alphanumeric() || "_-.:".contains(c));
     if sane {
@@ -55,7 +55,7 @@ impl Catalogue {
         self.named_snapshot(of, name).ok_or_else(|| Error::NotFound(format!("there is no snapshot '{path}'")))
     }
 
-    fn named_snapshot(&self, of: u64, name: &str) -> Option<u64> {
+    pub(super) fn named_snapshot(&self, of: u64, name: &str) -> Option<u64> {
         self.snapshots(of)
             .into_iter()
             .find(|id| self.versions.get(id).is_some_and(|found| found.name == name))
@@ -76,7 +76,7 @@ impl Catalogue {
     }
 
     /// A path that no dataset has, below one that there is.
-    fn check_new(&self, path: &str) -> Result<()> {
+    pub(super) fn check_new(&self, path: &str) -> Result<()> {
         check_path(path)?;
         if self.dataset(path).is_ok() {
             return Err(Error::Exists(format!("there is a dataset '{path}' already")));
@@ -90,6 +90,7 @@ impl Catalogue {
     /// An error if a snapshot is held, or if other datasets than its own grow from it.
     fn check_destroyable(&self, id: u64) -> Result<()> {
         let version = self.get(id)?;
+        self.check_unpinned(id)?;
         if let Some(tag) = version.holds.keys().next() {
             return Err(Error::Busy(format!("snapshot '{}' is held by '{tag}'", self.path(id))));
         }
@@ -105,8 +106,16 @@ impl Catalogue {
         }
     }
 
+    /// An error while a version is being sent or received.
+    pub(super) fn check_unpinned(&self, id: u64) -> Result<()> {
+        if self.pins.contains_key(&id) {
+            return Err(Error::Busy(format!("'{}' is being sent or received just now", self.path(id))));
+        }
+        Ok(())
+    }
+
     /// Whether a checkpoint has written the snapshot that a dataset grows from.
-    fn check_stored(&self, dataset: u64) -> Result<()> {
+    pub(super) fn check_stored(&self, dataset: u64) -> Result<()> {
         match self.holder(self.get(dataset)?.prev) {
             Some(holder) if holder.node_bound.is_none() => Err(Error::Busy(NOT_STORED.into())),
             _ => Ok(()),
@@ -225,6 +234,7 @@ impl Pool {
                     catalogue.path(*snapshot)
                 )));
             }
+            catalogue.check_unpinned(id)?;
             catalogue.check_stored(id)?;
             Ok(vec![Deed::Destroy { id }])
         })
@@ -368,7 +378,10 @@ impl Pool {
     }
 
     /// As [`Pool::perform`], for deeds that need the snapshots to be stored, and no checkpoint to be writing them.
-    fn perform_stored<'a>(&self, plan: impl Fn(&Catalogue, u64) -> Result<Vec<Deed<'a>>>) -> Result<()> {
+    pub(super) fn perform_stored<'a>(
+        &self,
+        plan: impl Fn(&Catalogue, u64) -> Result<Vec<Deed<'a>>>,
+    ) -> Result<()> {
         self.shared.check_writable()?;
         self.make_room()?;
         let mut state = self.maintenance.lock();
@@ -382,7 +395,7 @@ impl Pool {
     }
 
     /// Does the deeds that `plan` makes of the catalogue and the raw address of the next record, all or none.
-    fn perform<'a>(&self, plan: impl Fn(&Catalogue, u64) -> Result<Vec<Deed<'a>>>) -> Result<()> {
+    pub(super) fn perform<'a>(&self, plan: impl Fn(&Catalogue, u64) -> Result<Vec<Deed<'a>>>) -> Result<()> {
         self.shared.check_writable()?;
         self.make_room()?;
         self.perform_now(&plan)

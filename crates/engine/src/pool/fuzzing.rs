@@ -7,6 +7,8 @@ use crate::space::Chunk;
 use crate::txg::Position;
 use crate::{Addr, Ptr};
 
+pub use super::send::fuzzing::sealed as sealed_stream;
+
 /// Stored roots, lists of pages of the segment table, and catalogues.
 pub fn root_seeds() -> Vec<Vec<u8>> {
     let addr = |slot| Addr::new(9, slot);

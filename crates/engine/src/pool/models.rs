@@ -300,7 +300,7 @@ impl Pool {
         let generation = before.map_or(0, |before| before.generation + 1);
         let record_bytes = average_bytes(ModelId::MAX, &model, &training) as u32;
         let sampled_pages = training.len() as u32;
-        self.adopt(model, bytes, |ptr, codec| ModelEntry {
+        self.adopt(model, bytes, false, |ptr, codec| ModelEntry {
             ptr,
             codec,
             dataset: dataset.id,
@@ -313,10 +313,12 @@ impl Pool {
     }
 
     /// Writes a model to the log, and then uses it: no record before it in the log can name it (M1). `None` if there is no room.
-    fn adopt(
+    /// One to `keep` stays until the pool is opened again, whoever needs it.
+    pub(super) fn adopt(
         &self,
         model: Model,
         bytes: Vec<u8>,
+        keep: bool,
         entry: impl FnOnce(crate::Ptr, crate::record::Codec) -> ModelEntry,
     ) -> Result<Option<ModelId>> {
         let record = Rec { kind: RecordKind::Model, model: None, bytes: encode_metadata(bytes) };
@@ -324,7 +326,7 @@ impl Pool {
         if !self.shared.reserve(claim, 0) {
             return Ok(None);
         }
-        let adopted = self.adopt_record(model, record, entry);
+        let adopted = self.adopt_record(model, record, keep, entry);
         self.shared.release(claim);
         adopted
     }
@@ -333,6 +335,7 @@ impl Pool {
         &self,
         model: Model,
         record: Rec,
+        keep: bool,
         entry: impl FnOnce(crate::Ptr, crate::record::Codec) -> ModelEntry,
     ) -> Result<Option<ModelId>> {
         self.make_room()?;
@@ -365,6 +368,9 @@ impl Pool {
         count(&counters.model_bytes, appended.written_bytes - appended.framing_bytes);
         count(&counters.framing_bytes, appended.framing_bytes);
         let Some(entry) = put else { return Ok(None) };
+        if keep {
+            self.shared.models.keep(id);
+        }
         let placed = self.own.put_model(id, entry, Arc::new(model));
         placed.inspect_err(|error| self.shared.fail(error))?;
         Ok(Some(id))

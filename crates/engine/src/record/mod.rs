@@ -52,7 +52,7 @@ pub use compression::Compression;
 pub use delta::{bases_of, delta_pays, encode_delta, is_delta};
 pub use encode::{Encoded, Encoder, decode, logical_len};
 pub use metadata::{decode_metadata, encode_metadata};
-pub use models::{ModelId, Models, NoModels, codec_of, model_of};
+pub use models::{ModelId, Models, Needs, NoModels, codec_of, model_of, needs, with_model};
 pub use recognise::{
     Format, looks_like_database, looks_like_postgres, recognise, recordsize_hint, worth_learning,
 };

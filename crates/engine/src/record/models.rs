@@ -45,6 +45,49 @@ pub fn model_of(record: &[u8]) -> Option<ModelId> {
     if modelled { Some(split(payload).ok()?.0) } else { None }
 }
 
+/// What a record needs beside itself to be decoded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// A model.
+    pub model: Option<ModelId>,
+}
+
+/// Looks at the head of a record that is said to be of a page of `record_size` bytes, without decoding it.
+///
+/// # Errors
+/// [`Error::Corrupt`] if no such page can have it; [`Error::Unsupported`] for a codec that is not known here.
+pub fn needs(record: &[u8], record_size: u32) -> Result<Needs> {
+    let (header, payload) = parse(record).map_err(|why| Error::corrupt("record", why))?;
+    let Some(codec) = Codec::from_id(header.codec) else {
+        return Err(Error::Unsupported(format!(
+            "a record is coded with codec {}, which this version does not know",
+            header.codec
+        )));
+    };
+    if header.logical_bytes > record_size as usize {
+        let detail = format!("it says to hold {} bytes of a page of {record_size}", header.logical_bytes);
+        return Err(Error::corrupt("record", detail));
+    }
+    Ok(Needs { model: if codec.has_model() { Some(split(payload)?.0) } else { None } })
+}
+
+/// The record that says the same by a model of another number; one that needs no model as it is.
+///
+/// # Errors
+/// [`Error::Corrupt`] for what is no record.
+pub fn with_model(record: &[u8], id: ModelId) -> Result<Vec<u8>> {
+    let (header, payload) = parse(record).map_err(|why| Error::corrupt("record", why))?;
+    if !Codec::from_id(header.codec).is_some_and(Codec::has_model) {
+        return Ok(record.to_vec());
+    }
+    let (_, coded) = split(payload)?;
+    let mut out = Vec::with_capacity(record.len() + 4);
+    out.extend_from_slice(record.get(..record.len() - payload.len()).unwrap_or_default());
+    put_varint(&mut out, id.into());
+    out.extend_from_slice(coded);
+    Ok(out)
+}
+
 /// The model's number and what follows it.
 fn split(payload: &[u8]) -> Result<(ModelId, &[u8])> {
     let mut reader = Reader::new(payload, "record");

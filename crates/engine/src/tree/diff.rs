@@ -122,7 +122,8 @@ impl Cursor {
         let node = self.node(&ahead)?;
         match node.body() {
             Body::Leaf(leaf) => {
-                let first = self.after.map_or(0, |after| leaf.search(&after).map_or_else(|at| at, |at| at + 1));
+                let first =
+                    self.after.map_or(0, |after| leaf.search(&after).map_or_else(|at| at, |at| at + 1));
                 let entries = leaf.entries(first..leaf.len());
                 self.entries.extend(entries.map(|(key, value)| (key, value.to_value())));
             }

@@ -1,0 +1,95 @@
+//! Two versions that stay as they are while they are compared.
+
+use std::sync::Arc;
+
+use super::Pool;
+use super::send::{HIDDEN, Pins};
+use crate::dataset::redo::Deed;
+use crate::dataset::{Dataset, LiveDataset};
+use crate::tree::Differences;
+use crate::{Error, Result};
+
+/// Versions to be compared, neither of which changes or goes meanwhile. Made by [`Pool::compare`].
+pub struct Comparison<'a> {
+    pool: &'a Pool,
+    old: Arc<LiveDataset>,
+    new: Arc<LiveDataset>,
+    pins: Option<Pins<'a>>,
+    /// The snapshot of a dataset, made for this.
+    made: Option<String>,
+}
+
+impl Comparison<'_> {
+    /// The older one.
+    pub fn old(&self) -> &dyn Dataset {
+        &*self.old
+    }
+
+    /// The newer one.
+    pub fn new(&self) -> &dyn Dataset {
+        &*self.new
+    }
+
+    /// The keys in which the two differ, ascending; what both share is not read. Entries of the engine's own accounts are among them.
+    pub fn differences(&self) -> Differences {
+        self.new.tree.differences(Some(&self.old.tree), None)
+    }
+}
+
+impl Drop for Comparison<'_> {
+    fn drop(&mut self) {
+        self.pins = None;
+        if let Some(made) = self.made.take()
+            && let Err(error) = self.pool.destroy_snapshots(&[&made])
+        {
+            // The next comparison of the dataset does it.
+            tracing::warn!(%error, "a snapshot that was made for a comparison is left");
+        }
+    }
+}
+
+/// Name of the snapshot that is made of a dataset to compare it.
+fn own_name() -> String {
+    format!("{HIDDEN}compare")
+}
+
+impl Pool {
+    /// Compares snapshot `old` with `new`, a snapshot or a dataset; of a dataset as it is now (`created`: in seconds since 1970), which
+    /// a snapshot that nobody sees keeps until the comparison is dropped.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Busy`] while the dataset is being compared already; of making a snapshot.
+    pub fn compare(&self, old: &str, new: &str, created: u64) -> Result<Comparison<'_>> {
+        let made = if new.contains('@') || self.shared.check_writable().is_err() {
+            None
+        } else {
+            Some(self.snapshot_to_compare(new, created)?)
+        };
+        let mut catalogue = self.catalogue.write();
+        let (old_id, new_id) = (catalogue.snapshot_at(old)?, catalogue.find(made.as_deref().unwrap_or(new))?);
+        let data = |id| catalogue.get(id).map(|version| Arc::clone(&version.data));
+        let (old, new) = (data(old_id)?, data(new_id)?);
+        let pins = Pins::new(self, &mut catalogue, vec![old_id, new_id]);
+        drop(catalogue);
+        Ok(Comparison { pool: self, old, new, pins: Some(pins), made })
+    }
+
+    fn snapshot_to_compare(&self, dataset: &str, created: u64) -> Result<String> {
+        let name = own_name();
+        let path = format!("{dataset}@{name}");
+        // What a crash has left.
+        match self.destroy_snapshots(&[&path]) {
+            Ok(()) => {}
+            Err(Error::NotFound(_)) => {}
+            Err(error) => return Err(error),
+        }
+        self.perform(|catalogue, bound| {
+            let (dataset, id) = (catalogue.dataset(dataset)?, catalogue.next_id);
+            if catalogue.named_snapshot(dataset, &name).is_some() {
+                return Err(Error::Busy(format!("'{path}' is there: the dataset is being compared already")));
+            }
+            Ok(vec![Deed::Snapshot { dataset, id, bound, created, name: &name }])
+        })?;
+        Ok(path)
+    }
+}

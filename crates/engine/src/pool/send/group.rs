@@ -1,0 +1,305 @@
+//! A frame of a stream as one commit of the dataset that is being received (N2).
+
+use std::collections::BTreeMap;
+
+use super::wire::{self, End, Entry, Page};
+use super::{PROGRESS, Token};
+use crate::dataset::redo::{Deed, PageRun, REDO_FIXED_BYTES, REDO_PTR_BYTES, Redo};
+use crate::dataset::{Commit, LiveDataset, count};
+use crate::limits::RECORD_BYTES_MAX;
+use crate::pool::Pool;
+use crate::record::{ModelId, with_model};
+use crate::txg::{Rec, RecordKind};
+use crate::{Error, Key, Ptr, Result};
+
+/// Space claimed for an entry beside its bytes: its place in the directory, and in the tree.
+const ENTRY_CLAIM_BYTES: u64 = 128;
+/// Upper bound of the operation that notes the progress, in bytes.
+const PROGRESS_BYTES_MAX: usize = 512;
+
+/// Where a page's record comes from.
+#[derive(Clone, Copy)]
+enum From {
+    /// The group's record at this position, for the first time.
+    New(usize),
+    /// Likewise, once more.
+    Again(usize),
+    /// A record of the dataset.
+    Stored(Ptr),
+}
+
+enum Change {
+    Value(Key, Option<Vec<u8>>),
+    Pages { object: u64, record_size: u32, first: u64, pages: Vec<From> },
+    Gone { object: u64, from: u64, to: u64 },
+}
+
+/// Changes of one frame.
+#[derive(Default)]
+pub(super) struct Group {
+    records: Vec<Rec>,
+    changes: Vec<Change>,
+    /// Recordsizes of the objects of `changes`.
+    sizes: BTreeMap<u64, u32>,
+    ops_bytes: usize,
+    claim_bytes: u64,
+    /// The last key, of this frame or one before.
+    pub(super) last: Option<Key>,
+    /// What came by now.
+    pub(super) end: End,
+}
+
+impl Group {
+    /// The changes of a frame of entries, to `data`; `models` gives the numbers here of the sender's models.
+    pub(super) fn read(
+        payload: &[u8],
+        last: Option<Key>,
+        end: End,
+        data: &LiveDataset,
+        models: &BTreeMap<u32, ModelId>,
+    ) -> Result<Self> {
+        let mut group = Self { end, ops_bytes: PROGRESS_BYTES_MAX, ..Self::default() };
+        let mut last = last;
+        wire::for_each(payload, &mut last, &mut |entry| {
+            group.end.count(&entry);
+            group.push(entry, data, models)
+        })?;
+        group.last = last;
+        Ok(group)
+    }
+
+    fn push(&mut self, entry: Entry<'_>, data: &LiveDataset, models: &BTreeMap<u32, ModelId>) -> Result<()> {
+        self.ops_bytes += REDO_FIXED_BYTES;
+        self.claim_bytes += ENTRY_CLAIM_BYTES;
+        match entry {
+            Entry::Put(key, value) => {
+                self.ops_bytes += value.len();
+                self.claim_bytes += value.len() as u64;
+                self.changes.push(Change::Value(key, Some(value.to_vec())));
+            }
+            Entry::Delete(key) => self.changes.push(Change::Value(key, None)),
+            Entry::Gone { object, first, count } => {
+                self.changes.push(Change::Gone { object, from: first, to: first + count });
+            }
+            Entry::Pages { object, record_size, first, pages } => {
+                let before = match self.sizes.insert(object, record_size) {
+                    Some(before) => before,
+                    None => data.record_size(object)?,
+                };
+                if before != 0 && before != record_size {
+                    // Its old pages were all removed before it got others: none of them stays.
+                    self.ops_bytes += REDO_FIXED_BYTES;
+                    self.changes.push(Change::Gone { object, from: 0, to: u64::MAX });
+                }
+                // Each may begin a run of its own, where new records and others take turns.
+                self.ops_bytes += pages.len() * (REDO_FIXED_BYTES + REDO_PTR_BYTES);
+                let mut found = Vec::with_capacity(pages.len());
+                for page in pages {
+                    self.claim_bytes += ENTRY_CLAIM_BYTES;
+                    let from = match page {
+                        Page::Record(record, needs) => From::New(self.record(record, needs.model, models)?),
+                        Page::Same(of, page) => {
+                            self.same((of, page), (object, first, &found), record_size, data)?
+                        }
+                    };
+                    found.push(from);
+                }
+                self.changes.push(Change::Pages { object, record_size, first, pages: found });
+            }
+        }
+        Ok(())
+    }
+
+    fn record(
+        &mut self,
+        record: &[u8],
+        model: Option<u32>,
+        models: &BTreeMap<u32, ModelId>,
+    ) -> Result<usize> {
+        let (bytes, model) = match model {
+            None => (record.to_vec(), None),
+            Some(sent) => {
+                let here =
+                    models.get(&sent).ok_or_else(|| bad("a record needs a model that did not come"))?;
+                (with_model(record, *here)?, Some(*here))
+            }
+        };
+        if bytes.len() > RECORD_BYTES_MAX {
+            return Err(bad("a record is too long"));
+        }
+        self.claim_bytes += bytes.len() as u64;
+        self.records.push(Rec { kind: RecordKind::Page, model, bytes });
+        Ok(self.records.len() - 1)
+    }
+
+    /// Where page `page` of object `of` has its record from: it came before, in this frame (or in `run`, which is being read) or in another.
+    fn same(
+        &self,
+        (of, page): (u64, u64),
+        run: (u64, u64, &[From]),
+        record_size: u32,
+        data: &LiveDataset,
+    ) -> Result<From> {
+        let within = |object: u64, first: u64, pages: &[From]| {
+            let at = page.checked_sub(first).filter(|_| object == of)?;
+            pages.get(usize::try_from(at).ok()?).copied()
+        };
+        let key = Key::page(of, page);
+        let after = self.changes.partition_point(|change| match change {
+            Change::Value(at, _) => *at <= key,
+            Change::Pages { object, first, .. } => Key::page(*object, *first) <= key,
+            Change::Gone { object, from, to } => *to != u64::MAX && Key::page(*object, *from) <= key,
+        });
+        let in_group = match after.checked_sub(1).and_then(|at| self.changes.get(at)) {
+            Some(Change::Pages { object, first, pages, .. }) => within(*object, *first, pages),
+            _ => None,
+        };
+        let found = within(run.0, run.1, run.2).or(in_group);
+        let size = match self.sizes.get(&of) {
+            Some(size) => *size,
+            None => data.record_size(of)?,
+        };
+        if size != record_size {
+            return Err(bad("a page is said to be the same as one of another size"));
+        }
+        match found {
+            Some(From::New(at) | From::Again(at)) => Ok(From::Again(at)),
+            Some(From::Stored(ptr)) => Ok(From::Stored(ptr)),
+            None => {
+                let mut ptrs = [None];
+                data.tree.pages(of, page, &mut ptrs)?;
+                let [ptr] = ptrs;
+                ptr.map(From::Stored)
+                    .ok_or_else(|| bad("a page is said to be the same as one that did not come"))
+            }
+        }
+    }
+}
+
+fn bad(detail: &str) -> Error {
+    Error::corrupt("stream", detail)
+}
+
+/// The changes with the places of their records, as the log has them.
+enum Placed {
+    Values(Vec<(Key, Option<Vec<u8>>)>),
+    Run(PageRun),
+    Gone { object: u64, from: u64, to: u64 },
+}
+
+/// Runs of pages that are alike: new records, or others.
+fn runs(dataset: u64, change: &Change, ptrs: &[Ptr], placed: &mut Vec<Placed>) {
+    match change {
+        Change::Value(key, value) => match placed.last_mut() {
+            Some(Placed::Values(values)) => values.push((*key, value.clone())),
+            _ => placed.push(Placed::Values(vec![(*key, value.clone())])),
+        },
+        Change::Gone { object, from, to } => {
+            placed.push(Placed::Gone { object: *object, from: *from, to: *to })
+        }
+        Change::Pages { object, record_size, first, pages } => {
+            for (page, from) in (*first..).zip(pages) {
+                let (shared, ptr) = match from {
+                    From::New(at) => (false, ptrs.get(*at).copied()),
+                    From::Again(at) => (true, ptrs.get(*at).copied()),
+                    From::Stored(ptr) => (true, Some(*ptr)),
+                };
+                match placed.last_mut() {
+                    Some(Placed::Run(run))
+                        if run.object == *object
+                            && run.shared == shared
+                            && run.first + run.ptrs.len() as u64 == page =>
+                    {
+                        run.ptrs.push(ptr);
+                    }
+                    _ => placed.push(Placed::Run(PageRun {
+                        dataset,
+                        object: *object,
+                        record_size: *record_size,
+                        first: page,
+                        shared,
+                        ptrs: vec![ptr],
+                    })),
+                }
+            }
+        }
+    }
+}
+
+fn encode(dataset: u64, placed: &[Placed], out: &mut Vec<u8>) {
+    for one in placed {
+        match one {
+            Placed::Values(values) => values.iter().for_each(|(key, value)| match value {
+                Some(value) => Redo::Put(dataset, *key, value).encode(out),
+                None => Redo::Delete(dataset, *key).encode(out),
+            }),
+            Placed::Run(run) => run.encode(out),
+            Placed::Gone { object, from, to } => {
+                Redo::Punch { dataset, object: *object, from: *from, to: *to }.encode(out);
+            }
+        }
+    }
+}
+
+fn apply(data: &LiveDataset, placed: Vec<Placed>) -> Result<()> {
+    for one in placed {
+        match one {
+            Placed::Values(values) => data.put_values(values)?,
+            Placed::Run(run) => data.put_pages(&run)?,
+            Placed::Gone { object, from, to } => data.remove_pages(object, from, to)?,
+        }
+    }
+    data.bound_usage()
+}
+
+impl Pool {
+    /// Commits a group to the dataset that is being received, together with how far it is then.
+    pub(super) fn commit_group(&self, data: &LiveDataset, group: Group, token: &Token) -> Result<()> {
+        self.shared.check_writable()?;
+        let claim = group.claim_bytes;
+        if !self.shared.reserve(claim, 0) {
+            // What others claimed is an upper bound: a commit replaces it by what it really takes.
+            self.commit(false)?;
+            if !self.shared.reserve(claim, 0) {
+                let space = self.shared.space();
+                return Err(Error::NoSpace(format!(
+                    "{claim} bytes are to be received and {} of {} are left; delete something or add a device",
+                    space.available_bytes, space.capacity_bytes
+                )));
+            }
+        }
+        let committed = self.make_room().and_then(|()| self.append_group(data, &group, token));
+        self.shared.release(claim);
+        committed
+    }
+
+    fn append_group(&self, data: &LiveDataset, group: &Group, token: &Token) -> Result<()> {
+        let token = token.to_string();
+        let progress = Deed::Property { id: data.id, name: PROGRESS, value: Some(&token) };
+        let mut log = self.log.lock();
+        self.check_failed()?;
+        self.shared.check_writable()?;
+        let mut placed = Vec::new();
+        let appended = log.writer.append(
+            0,
+            &group.records,
+            group.ops_bytes,
+            |ptrs| {
+                group.changes.iter().for_each(|change| runs(data.id, change, ptrs, &mut placed));
+                let mut ops = Vec::new();
+                encode(data.id, &placed, &mut ops);
+                progress.encode(&mut ops);
+                ops
+            },
+            false,
+        );
+        let appended = appended.inspect_err(|error| self.shared.fail(error))?;
+        let counters = &self.shared.counters;
+        count(&counters.framing_bytes, appended.framing_bytes);
+        count(&counters.data_bytes, appended.written_bytes - appended.framing_bytes);
+        count(&counters.pages_stored, group.records.len() as u64);
+        log.window_bytes += appended.written_bytes;
+        let applied = apply(data, placed).and_then(|()| self.catalogue.write().perform(&progress));
+        applied.inspect_err(|error| self.shared.fail(error))
+    }
+}

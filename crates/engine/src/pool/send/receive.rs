@@ -1,0 +1,381 @@
+//! Receiving.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::sync::Arc;
+
+use pagefold_codec::Model;
+
+use super::group::Group;
+use super::wire::{End, FrameReader, Head, Kind, SentModel};
+use super::{ORIGIN, PROGRESS, Pins, Token, Transfer, hidden};
+use crate::dataset::redo::Deed;
+use crate::dataset::{LiveDataset, ModelEntry};
+use crate::limits::MODELS_MAX;
+use crate::pool::Pool;
+use crate::pool::catalogue::Catalogue;
+use crate::pool::deeds::{PATH_BYTES_MAX, check_part};
+use crate::record::{ModelId, codec_of, encode_metadata};
+use crate::{Error, Key, Result};
+
+/// What was received is made durable each time so much of the stream came, in bytes: what a power cut may cost.
+const DURABLE_BYTES: u64 = 64 << 20;
+
+/// How a stream is received.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReceiveOptions {
+    /// Seconds since 1970, when a dataset is made.
+    pub created: u64,
+    /// Keep what came of a stream that is interrupted or damaged; [`Pool::partial`] has the token to go on with.
+    pub keep: bool,
+    /// Give up what was changed in the dataset since its newest snapshot, on top of which a stream comes.
+    pub force: bool,
+}
+
+/// A receiver at work.
+struct Receiving<'a> {
+    pool: &'a Pool,
+    path: &'a str,
+    hidden: String,
+    options: &'a ReceiveOptions,
+    head: Head,
+    data: Arc<LiveDataset>,
+    /// Numbers here of the sender's models.
+    models: BTreeMap<u32, ModelId>,
+    last: Option<Key>,
+    end: End,
+    _pins: Pins<'a>,
+}
+
+impl Pool {
+    /// Reads a stream from `input` into dataset `path`: a new one, or, for what changed since a snapshot, one whose newest snapshot that is. Nothing
+    /// of it is to be seen before all of it was verified. `watch` sees after each frame how far it is.
+    ///
+    /// A stream is not trusted. It takes memory for some frames of a few MiB, whatever it says. The dataset that is replaced must not
+    /// be in use. Reads nothing behind the end of the stream.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for a stream that is damaged or ends too early; [`Error::Exists`] if the dataset of a whole
+    /// snapshot, or the snapshot, is there already; [`Error::Invalid`] if the dataset does not have the snapshot that the stream comes after as its
+    /// newest, or was changed since; [`Error::Busy`] if part of another stream was received before;
+    /// [`Error::NoSpace`]; of `input` and of writing.
+    pub fn receive(
+        &self,
+        path: &str,
+        options: &ReceiveOptions,
+        input: &mut dyn Read,
+        watch: &mut dyn FnMut(&Transfer),
+    ) -> Result<Transfer> {
+        self.shared.check_writable()?;
+        let mut frames = FrameReader::new(input);
+        let (Kind::Head, payload) = frames.next()? else {
+            return Err(Error::corrupt("stream", "it does not begin with its head"));
+        };
+        let head = Head::decode(&payload)?;
+        let mut receiving = self.begin_receive(path, options, head)?;
+        let done = receiving.read(&mut frames, watch).and_then(|()| receiving.finish());
+        let came = receiving.last.is_some();
+        let so_far = receiving.so_far(&frames);
+        drop(receiving);
+        match done {
+            Ok(()) => Ok(so_far),
+            Err(error) => {
+                if !(options.keep && came)
+                    && let Err(left) = self.abort_receive(path)
+                {
+                    tracing::error!(error = %left, path, "what was received in part could not be given up");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Finds or makes the hidden dataset.
+    fn begin_receive<'a>(
+        &'a self,
+        path: &'a str,
+        options: &'a ReceiveOptions,
+        head: Head,
+    ) -> Result<Receiving<'a>> {
+        check_part(&head.name, "snapshot")?;
+        if path.len() + head.name.len() + 1 > PATH_BYTES_MAX {
+            return Err(Error::Invalid(format!("'{path}@{}' is too long", head.name)));
+        }
+        let hidden = hidden(path);
+        let token = Token { to: head.to, from: head.from, after: head.after };
+        match self.partial(path) {
+            Some(partial) if partial.token == token => {}
+            Some(partial) => {
+                return Err(Error::Busy(format!(
+                    "part of a stream was received into '{path}' before: go on with that by 'send --resume {}', or give it up by \
+                     'receive --abort {path}'",
+                    partial.token
+                )));
+            }
+            None if head.after.is_some() => {
+                return Err(Error::Invalid(format!(
+                    "the stream goes on where another one ended, and no part of that was received into '{path}'"
+                )));
+            }
+            None => self.make_hidden(path, &hidden, &token, &head, options)?,
+        }
+        let mut catalogue = self.catalogue.write();
+        let id = catalogue.dataset(&hidden)?;
+        catalogue.check_unpinned(id)?;
+        let plan = Target::find(self, &catalogue, path, &head, options)?;
+        if catalogue.get(id)?.prev != plan.onto() {
+            return Err(Error::Invalid(format!(
+                "'{path}' has other snapshots than when part of the stream was received; give that up by 'receive --abort {path}'"
+            )));
+        }
+        let data = Arc::clone(&catalogue.get(id)?.data);
+        let pins = Pins::new(self, &mut catalogue, vec![id]);
+        drop(catalogue);
+        Ok(Receiving {
+            pool: self,
+            path,
+            hidden,
+            options,
+            last: head.after,
+            head,
+            data,
+            models: BTreeMap::new(),
+            end: End::default(),
+            _pins: pins,
+        })
+    }
+
+    fn make_hidden(
+        &self,
+        path: &str,
+        hidden: &str,
+        token: &Token,
+        head: &Head,
+        options: &ReceiveOptions,
+    ) -> Result<()> {
+        let token = token.to_string();
+        let created = options.created;
+        self.perform(|catalogue, _| {
+            let id = catalogue.next_id;
+            let make = match Target::find(self, catalogue, path, head, options)? {
+                Target::New => Deed::Create { id, created, name: hidden },
+                Target::Onto { snapshot, .. } => Deed::Clone { snapshot, id, created, name: hidden },
+            };
+            Ok(vec![make, Deed::Property { id, name: PROGRESS, value: Some(&token) }])
+        })
+    }
+}
+
+/// What a stream becomes.
+enum Target {
+    /// A new dataset.
+    New,
+    /// The next snapshot of a dataset.
+    Onto { dataset: u64, snapshot: u64 },
+}
+
+impl Target {
+    /// Whether a stream can be received, as things are.
+    fn find(
+        pool: &Pool,
+        catalogue: &Catalogue,
+        path: &str,
+        head: &Head,
+        options: &ReceiveOptions,
+    ) -> Result<Self> {
+        let Some(from) = head.from else {
+            catalogue.check_new(path)?;
+            return Ok(Self::New);
+        };
+        if path.is_empty() {
+            return Err(Error::Invalid("the pool's own dataset cannot be received".into()));
+        }
+        let dataset = catalogue.dataset(path)?;
+        if let Some(id) = catalogue.named_snapshot(dataset, &head.name) {
+            return Err(Error::Exists(format!("there is a snapshot '{}' already", catalogue.path(id))));
+        }
+        let version = catalogue.get(dataset)?;
+        let newest = catalogue.snapshots(dataset).last().copied().filter(|id| *id == version.prev);
+        let Some(newest) = newest else {
+            return Err(Error::Invalid(format!("the stream comes after a snapshot, and '{path}' has none")));
+        };
+        if catalogue.origin_of(pool, newest)? != from {
+            let newest = catalogue.path(newest);
+            let known = catalogue.by_origin(pool, &from).first().map(|id| catalogue.path(*id));
+            let known =
+                known.map_or_else(|| "one that is not in this pool".into(), |path| format!("'{path}'"));
+            return Err(Error::Invalid(format!(
+                "the stream comes after {known}, and the newest snapshot of '{path}' is '{newest}'"
+            )));
+        }
+        let unchanged = version.data.is_unchanged_since(&catalogue.get(newest)?.data);
+        if !(unchanged || options.force) {
+            return Err(Error::Invalid(format!(
+                "'{path}' was changed since '{}', after which the stream comes; roll it back, or use force to give the changes up",
+                catalogue.path(newest)
+            )));
+        }
+        Ok(Self::Onto { dataset, snapshot: newest })
+    }
+
+    /// The snapshot that the hidden dataset grows from.
+    fn onto(&self) -> u64 {
+        match self {
+            Self::New => 0,
+            Self::Onto { snapshot, .. } => *snapshot,
+        }
+    }
+}
+
+impl Receiving<'_> {
+    fn so_far(&self, frames: &FrameReader<'_>) -> Transfer {
+        let End { values, pages, record_bytes } = self.end;
+        let expected_bytes = self.head.expected_bytes;
+        Transfer { stream_bytes: frames.bytes, values, pages, record_bytes, expected_bytes }
+    }
+
+    fn read(&mut self, frames: &mut FrameReader<'_>, watch: &mut dyn FnMut(&Transfer)) -> Result<()> {
+        let mut durable = 0;
+        loop {
+            watch(&self.so_far(frames));
+            let (kind, payload) = frames.next()?;
+            match kind {
+                Kind::Head => return Err(Error::corrupt("stream", "it has two heads")),
+                Kind::Model => self.model(&payload)?,
+                Kind::Entries => {
+                    let group = Group::read(&payload, self.last, self.end, &self.data, &self.models)?;
+                    let (last, end) = (group.last, group.end);
+                    let token = Token { to: self.head.to, from: self.head.from, after: last };
+                    self.pool.commit_group(&self.data, group, &token)?;
+                    (self.last, self.end) = (last, end);
+                }
+                Kind::End => {
+                    if End::decode(&payload)? != self.end {
+                        return Err(Error::corrupt(
+                            "stream",
+                            "it says at its end that it had something else",
+                        ));
+                    }
+                    watch(&self.so_far(frames));
+                    return Ok(());
+                }
+            }
+            if frames.bytes - durable >= DURABLE_BYTES {
+                durable = frames.bytes;
+                self.pool.flushes.flush().inspect_err(|error| self.pool.shared.fail(error))?;
+            }
+        }
+    }
+
+    /// Takes a model, unless the pool has it.
+    fn model(&mut self, payload: &[u8]) -> Result<()> {
+        let sent = SentModel::decode(payload)?;
+        if self.models.len() >= MODELS_MAX || self.models.contains_key(&sent.id) {
+            return Err(Error::corrupt("stream", "it has too many models, or one twice"));
+        }
+        let model = Model::from_bytes(&sent.bytes)
+            .map_err(|why| Error::corrupt(format!("model {} of the stream", sent.id), why.to_string()))?;
+        let id = match self.pool.find_model(&sent.bytes)? {
+            Some(id) => id,
+            None => self.pool.adopt_received(self.data.id, &sent, model)?,
+        };
+        self.models.insert(sent.id, id);
+        Ok(())
+    }
+
+    /// Gives what was received its name and its snapshot, in one instant (N1).
+    fn finish(&self) -> Result<()> {
+        let (pool, path, head) = (self.pool, self.path, &self.head);
+        let origin = head.to.to_string();
+        // Those of the dataset that is replaced go over.
+        let properties = {
+            let catalogue = pool.catalogue.read();
+            let replaced = catalogue.dataset(path).ok().and_then(|id| catalogue.get(id).ok());
+            replaced.map(|version| version.properties.clone()).unwrap_or_default()
+        };
+        pool.perform_stored(|catalogue, bound| {
+            let id = catalogue.dataset(&self.hidden)?;
+            let target = Target::find(pool, catalogue, path, head, self.options)?;
+            if catalogue.get(id)?.prev != target.onto() {
+                return Err(Error::Invalid(format!("'{path}' has got other snapshots meanwhile")));
+            }
+            let snapshot = catalogue.next_id;
+            let mut deeds = vec![
+                Deed::Property { id, name: PROGRESS, value: None },
+                Deed::Snapshot {
+                    dataset: id,
+                    id: snapshot,
+                    bound,
+                    created: head.to.created,
+                    name: &head.name,
+                },
+                Deed::Property { id: snapshot, name: ORIGIN, value: Some(&origin) },
+            ];
+            if let Target::Onto { dataset, .. } = target {
+                catalogue.check_stored(dataset)?;
+                catalogue.check_unpinned(dataset)?;
+                deeds.extend(properties.iter().map(|(name, value)| Deed::Property {
+                    id,
+                    name,
+                    value: Some(value),
+                }));
+                // The hidden dataset gets the snapshots, and the one that they are taken from goes.
+                deeds.push(Deed::Promote { dataset: id });
+                deeds.push(Deed::Destroy { id: dataset });
+            }
+            deeds.push(Deed::Rename { id, name: path });
+            Ok(deeds)
+        })
+    }
+}
+
+impl LiveDataset {
+    /// Whether the dataset holds what its snapshot does.
+    fn is_unchanged_since(&self, snapshot: &Self) -> bool {
+        self.has_nothing_pending() && self.tree.is_version_of(&snapshot.tree)
+    }
+}
+
+impl Pool {
+    /// The model that is stored as these bytes, which stays from now on (N3).
+    fn find_model(&self, bytes: &[u8]) -> Result<Option<ModelId>> {
+        let record = encode_metadata(bytes.to_vec());
+        for (id, entry) in self.shared.models.all() {
+            if entry.ptr.len_bytes as usize != record.len() {
+                continue;
+            }
+            match self.shared.read_record(entry.ptr.addr) {
+                Ok(found) if found == record => {}
+                // Another one; or dropped meanwhile, or damaged, which is for `check` to tell.
+                Ok(_) | Err(Error::Corrupt { .. }) => continue,
+                Err(error) => return Err(error),
+            }
+            // No checkpoint drops models meanwhile (M2).
+            let _log = self.log.lock();
+            if self.shared.models.get(id).is_some_and(|now| now.ptr == entry.ptr) {
+                self.shared.models.keep(id);
+                return Ok(Some(id));
+            }
+        }
+        Ok(None)
+    }
+
+    fn adopt_received(&self, dataset: u64, sent: &SentModel, model: Model) -> Result<ModelId> {
+        let codec = codec_of(&model);
+        let adopted = self.adopt(model, sent.bytes.clone(), true, |ptr, _| ModelEntry {
+            ptr,
+            codec,
+            dataset,
+            object: sent.object,
+            generation: sent.generation,
+            sampled_pages: sent.sampled_pages,
+            object_pages: sent.object_pages,
+            record_bytes: sent.record_bytes,
+        })?;
+        adopted.ok_or_else(|| {
+            Error::NoSpace(format!(
+                "there is no room for a model of the stream, or the pool has {MODELS_MAX} of them"
+            ))
+        })
+    }
+}

@@ -1,0 +1,440 @@
+//! The stored form of a stream: frames, each with a checksum that goes on from the one before.
+//!
+//! The table of all fields is in docs/FORMAT.md. What is read is not trusted: frames have a greatest length, nothing is allocated
+//! by what a stream says, and what is given out of a frame was checked.
+
+use std::io::{ErrorKind, Read, Write};
+use std::path::PathBuf;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::token::Origin;
+use crate::dataset::redo::TEXT_BYTES_MAX;
+use crate::limits::{RECORD_BYTES_MAX, RECORDSIZE_MAX, RECORDSIZE_MIN, SHARE_PAGES_MAX, VALUE_BYTES_MAX};
+use crate::record::{Needs, needs};
+use crate::wire::{Reader, put_bytes, put_varint};
+use crate::{Error, Key, Result};
+
+const MAGIC: [u8; 8] = *b"PFsend\x01\0";
+/// Length, kind.
+const FRAME_HEAD_BYTES: usize = 5;
+/// A frame of entries is ended at this length, or the next entry would begin another one: what a receiver commits at once.
+pub(super) const FRAME_BYTES: usize = 1 << 20;
+/// Longest frame: one record more than [`FRAME_BYTES`], and what the fields of entries take beside records and values.
+const FRAME_BYTES_MAX: usize = FRAME_BYTES + RECORD_BYTES_MAX + 64 * FRAME_ENTRIES_MAX;
+/// Entries of a frame at most; their operations in a receiver's log fit a batch.
+pub(super) const FRAME_ENTRIES_MAX: usize = 8 << 10;
+/// Values of a frame at most, in bytes; likewise.
+pub(super) const FRAME_VALUES_MAX: usize = 512 << 10;
+/// How much is read at a time, so that memory grows with what comes, not with what is announced.
+const READ_BYTES: usize = 64 << 10;
+/// Longest stored model.
+const MODEL_BYTES_MAX: usize = 512 << 10;
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Kind {
+    /// What the stream is of: the first.
+    Head = 1,
+    /// A model, before the records that use it.
+    Model = 2,
+    /// Entries of the tree.
+    Entries = 3,
+    /// Nothing follows.
+    End = 4,
+}
+
+fn failed(op: &'static str, offset: u64, len_bytes: usize, source: std::io::Error) -> Error {
+    Error::Io { op, device: PathBuf::from("the stream"), offset, len_bytes: len_bytes as u64, source }
+}
+
+/// Writes frames.
+pub(super) struct FrameWriter<'a> {
+    out: &'a mut dyn Write,
+    chain: u64,
+    pub(super) bytes: u64,
+}
+
+impl<'a> FrameWriter<'a> {
+    pub(super) fn new(out: &'a mut dyn Write) -> Self {
+        Self { out, chain: 0, bytes: 0 }
+    }
+
+    pub(super) fn frame(&mut self, kind: Kind, payload: &[u8]) -> Result<()> {
+        let mut bytes = Vec::with_capacity(payload.len() + 32);
+        if self.bytes == 0 {
+            bytes.extend_from_slice(&MAGIC);
+        }
+        let begin = bytes.len();
+        bytes.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+        bytes.push(kind as u8);
+        bytes.extend_from_slice(payload);
+        self.chain = xxh3_64_with_seed(bytes.get(begin..).unwrap_or_default(), self.chain);
+        bytes.extend_from_slice(&self.chain.to_le_bytes());
+        self.out.write_all(&bytes).map_err(|source| failed("write", self.bytes, bytes.len(), source))?;
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    pub(super) fn flush(&mut self) -> Result<()> {
+        self.out.flush().map_err(|source| failed("flush", self.bytes, 0, source))
+    }
+}
+
+/// Reads frames.
+pub(super) struct FrameReader<'a> {
+    input: &'a mut dyn Read,
+    chain: u64,
+    pub(super) bytes: u64,
+}
+
+impl<'a> FrameReader<'a> {
+    pub(super) fn new(input: &'a mut dyn Read) -> Self {
+        Self { input, chain: 0, bytes: 0 }
+    }
+
+    fn take(&mut self, out: &mut Vec<u8>, mut len: usize) -> Result<()> {
+        while len > 0 {
+            let begin = out.len();
+            let now = len.min(READ_BYTES);
+            out.resize(begin + now, 0);
+            let room = out.get_mut(begin..).unwrap_or_default();
+            self.input.read_exact(room).map_err(|source| match source.kind() {
+                ErrorKind::UnexpectedEof => Error::corrupt("stream", "it ends too early"),
+                _ => failed("read", self.bytes, now, source),
+            })?;
+            self.bytes += now as u64;
+            len -= now;
+        }
+        Ok(())
+    }
+
+    /// The next frame, its checksum verified. After [`Kind::End`] nothing is to be read.
+    pub(super) fn next(&mut self) -> Result<(Kind, Vec<u8>)> {
+        let mut bytes = Vec::new();
+        if self.bytes == 0 {
+            self.take(&mut bytes, MAGIC.len())?;
+            if bytes != MAGIC {
+                return Err(match bytes.starts_with(b"PFsend") {
+                    true => Error::Unsupported("the stream is of another version of Pagefold".into()),
+                    false => Error::corrupt("stream", "it is not one that 'send' makes"),
+                });
+            }
+            bytes.clear();
+        }
+        self.take(&mut bytes, FRAME_HEAD_BYTES)?;
+        let mut head = Reader::new(&bytes, "frame of a stream");
+        let (len, kind) = (head.u32()? as usize, head.u8()?);
+        let kind = [Kind::Head, Kind::Model, Kind::Entries, Kind::End]
+            .into_iter()
+            .find(|known| *known as u8 == kind);
+        let kind = kind.filter(|_| len <= FRAME_BYTES_MAX);
+        let kind = kind.ok_or_else(|| Error::corrupt("frame of a stream", "its head says what cannot be"))?;
+        self.take(&mut bytes, len)?;
+        let chain = xxh3_64_with_seed(&bytes, self.chain);
+        let mut sum = Vec::new();
+        self.take(&mut sum, 8)?;
+        if sum != chain.to_le_bytes() {
+            let detail = format!("the checksum of what ends at byte {} does not hold", self.bytes);
+            return Err(Error::corrupt("stream", detail));
+        }
+        self.chain = chain;
+        bytes.drain(..FRAME_HEAD_BYTES);
+        Ok((kind, bytes))
+    }
+}
+
+/// What a stream is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    /// The snapshot.
+    pub(super) to: Origin,
+    /// The snapshot that the receiver has.
+    pub(super) from: Option<Origin>,
+    /// The receiver has all up to this key.
+    pub(super) after: Option<Key>,
+    /// Name of the snapshot.
+    pub(super) name: String,
+    /// Stored bytes that are to be expected, about.
+    pub(super) expected_bytes: u64,
+}
+
+fn put_key(out: &mut Vec<u8>, key: &Key) {
+    put_varint(out, key.object);
+    out.push(key.kind);
+    put_varint(out, key.offset);
+}
+
+fn read_key(reader: &mut Reader<'_>) -> Result<Key> {
+    Ok(Key { object: reader.varint()?, kind: reader.u8()?, offset: reader.varint()? })
+}
+
+impl Head {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.to.encode(&mut out);
+        out.push(u8::from(self.from.is_some()) | u8::from(self.after.is_some()) << 1);
+        self.from.iter().for_each(|from| from.encode(&mut out));
+        self.after.iter().for_each(|after| put_key(&mut out, after));
+        put_bytes(&mut out, self.name.as_bytes());
+        put_varint(&mut out, self.expected_bytes);
+        out
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut reader = Reader::new(bytes, "head of a stream");
+        let to = Origin::decode(&mut reader)?;
+        let flags = reader.u8()?;
+        if flags > 3 {
+            return Err(Error::Unsupported("the stream has features that this version does not know".into()));
+        }
+        let from = if flags & 1 != 0 { Some(Origin::decode(&mut reader)?) } else { None };
+        let after = if flags & 2 != 0 { Some(read_key(&mut reader)?) } else { None };
+        let name = std::str::from_utf8(reader.bytes(TEXT_BYTES_MAX)?);
+        let name = name.map_err(|_| Error::corrupt("head of a stream", "a name is not UTF-8"))?.to_owned();
+        let expected_bytes = reader.varint()?;
+        reader.end()?;
+        Ok(Self { to, from, after, name, expected_bytes })
+    }
+}
+
+/// A model on its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SentModel {
+    /// Its number at the sender.
+    pub(super) id: u32,
+    /// The object that it was learned from; 0: one of another dataset.
+    pub(super) object: u64,
+    pub(super) generation: u32,
+    pub(super) sampled_pages: u32,
+    pub(super) object_pages: u64,
+    pub(super) record_bytes: u32,
+    /// As its codec stores it.
+    pub(super) bytes: Vec<u8>,
+}
+
+impl SentModel {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.bytes.len() + 40);
+        for value in [
+            self.id.into(),
+            self.object,
+            self.generation.into(),
+            self.sampled_pages.into(),
+            self.object_pages,
+            self.record_bytes.into(),
+        ] {
+            put_varint(&mut out, value);
+        }
+        put_bytes(&mut out, &self.bytes);
+        out
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut reader = Reader::new(bytes, "model in a stream");
+        let model = Self {
+            id: reader.varint_u32()?,
+            object: reader.varint()?,
+            generation: reader.varint_u32()?,
+            sampled_pages: reader.varint_u32()?,
+            object_pages: reader.varint()?,
+            record_bytes: reader.varint_u32()?,
+            bytes: reader.bytes(MODEL_BYTES_MAX)?.to_vec(),
+        };
+        reader.end()?;
+        Ok(model)
+    }
+}
+
+/// A page in a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Page<'a> {
+    /// Its record, and what that needs.
+    Record(&'a [u8], Needs),
+    /// It has the record of this object's page.
+    Same(u64, u64),
+}
+
+/// Entries of a tree, in the order of keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Entry<'a> {
+    Put(Key, &'a [u8]),
+    Delete(Key),
+    /// Consecutive pages of an object.
+    Pages {
+        object: u64,
+        record_size: u32,
+        first: u64,
+        pages: Vec<Page<'a>>,
+    },
+    /// Consecutive pages that the object has no more.
+    Gone {
+        object: u64,
+        first: u64,
+        count: u64,
+    },
+}
+
+impl Entry<'_> {
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Put(key, value) => {
+                out.push(1);
+                put_key(out, key);
+                put_bytes(out, value);
+            }
+            Self::Delete(key) => {
+                out.push(2);
+                put_key(out, key);
+            }
+            Self::Pages { object, record_size, first, pages } => {
+                out.push(3);
+                for value in [*object, (*record_size).into(), *first, pages.len() as u64] {
+                    put_varint(out, value);
+                }
+                for page in pages {
+                    match page {
+                        Page::Record(record, _) => put_bytes(out, record),
+                        Page::Same(object, page) => {
+                            for value in [0, *object, *page] {
+                                put_varint(out, value);
+                            }
+                        }
+                    }
+                }
+            }
+            Self::Gone { object, first, count } => {
+                out.push(4);
+                for value in [*object, *first, *count] {
+                    put_varint(out, value);
+                }
+            }
+        }
+    }
+
+    /// First and last key.
+    fn keys(&self) -> (Key, Key) {
+        let run = |object: u64, first: u64, count: u64| {
+            (Key::page(object, first), Key::page(object, first.saturating_add(count - 1)))
+        };
+        match self {
+            Self::Put(key, _) | Self::Delete(key) => (*key, *key),
+            Self::Pages { object, first, pages, .. } => run(*object, *first, pages.len() as u64),
+            Self::Gone { object, first, count } => run(*object, *first, *count),
+        }
+    }
+}
+
+fn read_entry<'a>(reader: &mut Reader<'a>) -> Result<Entry<'a>> {
+    let values = |reader: &Reader<'_>, key: Key| match key.kind < Key::ENGINE_KINDS {
+        true => Ok(key),
+        false => Err(reader.bad("a key belongs to the engine")),
+    };
+    Ok(match reader.u8()? {
+        1 => {
+            let key = read_key(reader)?;
+            Entry::Put(values(reader, key)?, reader.bytes(VALUE_BYTES_MAX)?)
+        }
+        2 => {
+            let key = read_key(reader)?;
+            Entry::Delete(values(reader, key)?)
+        }
+        3 => read_pages(reader)?,
+        4 => {
+            let (object, first, count) = (reader.varint()?, reader.varint()?, reader.varint()?);
+            let sane = (1..=SHARE_PAGES_MAX).contains(&count) && first.checked_add(count).is_some();
+            if !sane {
+                return Err(reader.bad("a run of pages is out of range"));
+            }
+            Entry::Gone { object, first, count }
+        }
+        _ => return Err(reader.bad("an entry is of an unknown kind")),
+    })
+}
+
+fn read_pages<'a>(reader: &mut Reader<'a>) -> Result<Entry<'a>> {
+    let (object, record_size) = (reader.varint()?, reader.varint_u32()?);
+    let (first, count) = (reader.varint()?, reader.varint()?);
+    if !record_size.is_power_of_two() || !(RECORDSIZE_MIN..=RECORDSIZE_MAX).contains(&record_size) {
+        return Err(reader.bad("a recordsize is out of range"));
+    }
+    if !(1..=FRAME_ENTRIES_MAX as u64).contains(&count) || first.checked_add(count).is_none() {
+        return Err(reader.bad("a run of pages is out of range"));
+    }
+    let mut pages = Vec::new();
+    for _ in 0..count {
+        let record = reader.bytes(RECORD_BYTES_MAX)?;
+        pages.push(match record.is_empty() {
+            true => Page::Same(reader.varint()?, reader.varint()?),
+            false => Page::Record(record, needs(record, record_size)?),
+        });
+    }
+    Ok(Entry::Pages { object, record_size, first, pages })
+}
+
+/// Visits the entries of a frame, and brings `last`, the last key before, to their last.
+pub(super) fn for_each<'a>(
+    payload: &'a [u8],
+    last: &mut Option<Key>,
+    visit: &mut dyn FnMut(Entry<'a>) -> Result<()>,
+) -> Result<()> {
+    let mut reader = Reader::new(payload, "entries of a stream");
+    let (mut entries, mut value_bytes) = (0, 0);
+    while reader.remaining() > 0 {
+        let entry = read_entry(&mut reader)?;
+        entries += if let Entry::Pages { pages, .. } = &entry { pages.len() } else { 1 };
+        value_bytes += if let Entry::Put(_, value) = &entry { value.len() } else { 0 };
+        if entries > FRAME_ENTRIES_MAX || value_bytes > FRAME_VALUES_MAX + VALUE_BYTES_MAX {
+            return Err(reader.bad("there are too many of them in a frame"));
+        }
+        let (first, end) = entry.keys();
+        if last.replace(end).is_some_and(|last| last >= first) {
+            return Err(reader.bad("keys do not ascend"));
+        }
+        visit(entry)?;
+    }
+    Ok(())
+}
+
+/// What a stream brought, as its end says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct End {
+    /// Values set and deleted.
+    pub(super) values: u64,
+    /// Pages set.
+    pub(super) pages: u64,
+    /// Bytes of their records.
+    pub(super) record_bytes: u64,
+}
+
+impl End {
+    pub(super) fn encode(self) -> Vec<u8> {
+        let mut out = Vec::new();
+        for value in [self.values, self.pages, self.record_bytes] {
+            put_varint(&mut out, value);
+        }
+        out
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut reader = Reader::new(bytes, "end of a stream");
+        let end = Self { values: reader.varint()?, pages: reader.varint()?, record_bytes: reader.varint()? };
+        reader.end()?;
+        Ok(end)
+    }
+
+    pub(super) fn count(&mut self, entry: &Entry<'_>) {
+        match entry {
+            Entry::Put(..) | Entry::Delete(_) => self.values += 1,
+            Entry::Pages { pages, .. } => {
+                self.pages += pages.len() as u64;
+                let bytes = |page: &Page<'_>| {
+                    if let Page::Record(record, _) = page { record.len() as u64 } else { 0 }
+                };
+                self.record_bytes += pages.iter().map(bytes).sum::<u64>();
+            }
+            Entry::Gone { .. } => {}
+        }
+    }
+}

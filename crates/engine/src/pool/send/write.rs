@@ -1,0 +1,365 @@
+//! Sending.
+
+use std::collections::{HashMap, HashSet};
+use std::io::Write;
+use std::sync::Arc;
+
+use super::wire::{
+    End, Entry, FRAME_BYTES, FRAME_ENTRIES_MAX, FRAME_VALUES_MAX, FrameWriter, Head, Kind, Page, SentModel,
+};
+use super::{Pins, Token, Transfer};
+use crate::dataset::LiveDataset;
+use crate::limits::SHARE_PAGES_MAX;
+use crate::pool::Pool;
+use crate::pool::catalogue::Catalogue;
+use crate::record::{decode_metadata, needs};
+use crate::tree::{Difference, Value};
+use crate::{Addr, Error, Key, Ptr, Result};
+
+/// Records with several pages of which a stream remembers where it has sent them. Others are sent for each page.
+const SHARED_MAX: usize = 256 << 10;
+/// Entries of a tree that are looked up at a time.
+const LOOKUP_ENTRIES: usize = 4096;
+
+/// What is to be sent.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// A snapshot.
+    Snapshot {
+        /// Its path, `dataset@name`.
+        path: &'a str,
+        /// The snapshot before it that the receiver has, by its path: only what changed since is sent.
+        from: Option<&'a str>,
+    },
+    /// What a receiver that was interrupted lacks.
+    Resume(&'a Token),
+}
+
+/// A stream in the making.
+struct Sending<'a> {
+    pool: &'a Pool,
+    new: Arc<LiveDataset>,
+    old: Option<Arc<LiveDataset>>,
+    head: Head,
+    dataset: u64,
+    /// Where pages with shared records were sent.
+    shared: HashMap<Addr, Option<(u64, u64)>>,
+    models: HashSet<u32>,
+    end: End,
+    _pins: Pins<'a>,
+}
+
+/// An entry that goes into the next frame.
+enum Item {
+    Put(Key, Box<[u8]>),
+    Delete(Key),
+    Page(u64, u64, Ptr),
+    Gone(u64, u64),
+}
+
+/// Entries for a frame.
+#[derive(Default)]
+struct Batch {
+    items: Vec<Item>,
+    bytes: usize,
+    value_bytes: usize,
+}
+
+impl Batch {
+    fn push(&mut self, Difference { key, before, after }: Difference) -> Result<()> {
+        if key.kind >= Key::ENGINE_KINDS && key.kind != Key::PAGE {
+            // Usage and references follow from pages.
+            return Ok(());
+        }
+        let is_page = key.kind == Key::PAGE;
+        self.items.push(match (after, before) {
+            (Some(Value::Page(ptr)), _) if is_page => {
+                self.bytes += ptr.len_bytes as usize + 4;
+                Item::Page(key.object, key.offset, ptr)
+            }
+            (Some(Value::Bytes(value)), _) if !is_page => {
+                self.bytes += value.len() + 24;
+                self.value_bytes += value.len();
+                Item::Put(key, value)
+            }
+            (None, _) if is_page => Item::Gone(key.object, key.offset),
+            (None, _) => Item::Delete(key),
+            _ => {
+                return Err(Error::corrupt(
+                    "tree of a snapshot",
+                    format!("{key:?} has a value of another kind"),
+                ));
+            }
+        });
+        Ok(())
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes >= FRAME_BYTES
+            || self.items.len() >= FRAME_ENTRIES_MAX
+            || self.value_bytes >= FRAME_VALUES_MAX
+    }
+}
+
+impl Pool {
+    /// Writes a stream of a snapshot to `out`; `watch` sees after each frame how far it is.
+    ///
+    /// Takes memory for some frames of about a MiB. What is read is proportional to what is sent.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] for the snapshots; [`Error::Invalid`] if `from` does not come before `path`; of reading, and of `out`.
+    pub fn send(
+        &self,
+        source: &Source<'_>,
+        out: &mut dyn Write,
+        watch: &mut dyn FnMut(&Transfer),
+    ) -> Result<Transfer> {
+        let mut sending = self.plan_send(source)?;
+        if sending.new.tree.stored_root().is_none() && self.shared.check_writable().is_ok() {
+            // Or else nodes would be kept in memory for as long as it is sent.
+            self.checkpoint(false)?;
+        }
+        sending.note_shared()?;
+        sending.write(out, watch)
+    }
+
+    fn plan_send(&self, source: &Source<'_>) -> Result<Sending<'_>> {
+        let mut catalogue = self.catalogue.write();
+        let (to, from, after) = match source {
+            Source::Snapshot { path, from } => {
+                let to = catalogue.snapshot_at(path)?;
+                (to, from.map(|from| catalogue.snapshot_at(from)).transpose()?, None)
+            }
+            Source::Resume(token) => {
+                let (to, from) = catalogue.by_token(self, token)?;
+                (to, from, token.after)
+            }
+        };
+        let expected_bytes = expected_bytes(&catalogue, to, from)?;
+        let head = Head {
+            to: catalogue.origin_of(self, to)?,
+            from: from.map(|from| catalogue.origin_of(self, from)).transpose()?,
+            after,
+            name: catalogue.get(to)?.name.clone(),
+            expected_bytes,
+        };
+        let new = Arc::clone(&catalogue.get(to)?.data);
+        let old =
+            from.map(|from| catalogue.get(from).map(|version| Arc::clone(&version.data))).transpose()?;
+        let dataset = catalogue.get(to)?.snapshot_of().unwrap_or_default();
+        let pins = Pins::new(self, &mut catalogue, std::iter::once(to).chain(from).collect());
+        Ok(Sending {
+            pool: self,
+            new,
+            old,
+            head,
+            dataset,
+            shared: HashMap::new(),
+            models: HashSet::new(),
+            end: End::default(),
+            _pins: pins,
+        })
+    }
+}
+
+/// Stored bytes of a snapshot, or of what came since `from`, about. An error if that does not come before it.
+fn expected_bytes(catalogue: &Catalogue, to: u64, from: Option<u64>) -> Result<u64> {
+    let Some(from) = from else { return Ok(catalogue.get(to)?.data.accounts().page_bytes) };
+    let lineage = catalogue.lineage(to);
+    let Some(at) = lineage.iter().position(|holder| holder.id == from) else {
+        let (from, to) = (catalogue.path(from), catalogue.path(to));
+        return Err(Error::Invalid(format!("'{from}' is no snapshot that '{to}' comes after")));
+    };
+    let since = lineage.get(at + 1..).unwrap_or_default().iter().map(|holder| holder.id).chain([to]);
+    since.map(|id| Ok(catalogue.get(id)?.data.accounts().fresh_bytes)).sum()
+}
+
+impl Sending<'_> {
+    /// Finds out which records several pages have.
+    fn note_shared(&mut self) -> Result<()> {
+        let (mut from, to) = (Key::new(0, Key::SHARED, 0), Key::new(0, Key::SHARED + 1, 0));
+        loop {
+            let found = self.new.tree.range(&from, &to, LOOKUP_ENTRIES)?;
+            let Some((last, _)) = found.last() else { return Ok(()) };
+            from = Key::new(0, Key::SHARED, last.offset.saturating_add(1));
+            self.shared.extend(found.iter().filter_map(|(key, _)| Some((Addr::from_raw(key.offset)?, None))));
+            if found.len() < LOOKUP_ENTRIES || self.shared.len() > SHARED_MAX {
+                return Ok(());
+            }
+        }
+    }
+
+    fn write(&mut self, out: &mut dyn Write, watch: &mut dyn FnMut(&Transfer)) -> Result<Transfer> {
+        let mut frames = FrameWriter::new(out);
+        frames.frame(Kind::Head, &self.head.encode())?;
+        watch(&self.so_far(&frames));
+        let old = self.old.as_ref().map(|old| &old.tree);
+        let differences = self.new.tree.differences(old, self.head.after);
+        let mut batch = Batch::default();
+        for difference in differences {
+            batch.push(difference?)?;
+            if batch.is_full() {
+                self.write_batch(std::mem::take(&mut batch), &mut frames)?;
+                watch(&self.so_far(&frames));
+            }
+        }
+        self.write_batch(batch, &mut frames)?;
+        frames.frame(Kind::End, &self.end.encode())?;
+        frames.flush()?;
+        let done = self.so_far(&frames);
+        watch(&done);
+        Ok(done)
+    }
+
+    fn so_far(&self, frames: &FrameWriter<'_>) -> Transfer {
+        let End { values, pages, record_bytes } = self.end;
+        let expected_bytes = self.head.expected_bytes;
+        Transfer { stream_bytes: frames.bytes, values, pages, record_bytes, expected_bytes }
+    }
+
+    fn write_batch(&mut self, batch: Batch, frames: &mut FrameWriter<'_>) -> Result<()> {
+        if batch.items.is_empty() {
+            return Ok(());
+        }
+        let sames = self.sames(&batch);
+        let records = self.read(&batch, &sames)?;
+        let mut payload = Vec::with_capacity(batch.bytes + (batch.bytes >> 3));
+        let mut at = 0;
+        while let Some(rest) = batch.items.get(at..).filter(|rest| !rest.is_empty()) {
+            let (entry, taken) = self.entry(rest, &records, &sames, at, frames)?;
+            self.end.count(&entry);
+            entry.encode(&mut payload);
+            at += taken;
+        }
+        frames.frame(Kind::Entries, &payload)
+    }
+
+    /// By position, the pages whose record was sent before, and where.
+    fn sames(&mut self, batch: &Batch) -> HashMap<usize, (u64, u64)> {
+        let mut found = HashMap::new();
+        if self.shared.is_empty() {
+            return found;
+        }
+        for (at, item) in batch.items.iter().enumerate() {
+            if let Item::Page(object, page, ptr) = item
+                && let Some(sent) = self.shared.get_mut(&ptr.addr)
+            {
+                match sent {
+                    Some(sent) => drop(found.insert(at, *sent)),
+                    None => *sent = Some((*object, *page)),
+                }
+            }
+        }
+        found
+    }
+
+    /// The records of a batch, by position.
+    fn read(&self, batch: &Batch, sames: &HashMap<usize, (u64, u64)>) -> Result<HashMap<usize, Vec<u8>>> {
+        let wanted: Vec<(usize, Addr)> = batch
+            .items
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| !sames.contains_key(at))
+            .filter_map(
+                |(at, item)| if let Item::Page(_, _, ptr) = item { Some((at, ptr.addr)) } else { None },
+            )
+            .collect();
+        let addrs: Vec<Addr> = wanted.iter().map(|(_, addr)| *addr).collect();
+        let mut records = HashMap::with_capacity(wanted.len());
+        let shared = &self.pool.shared;
+        let read = shared.segments.read(&shared.devices, &addrs, &mut |at, record| {
+            if let Some((position, _)) = wanted.get(at) {
+                records.insert(*position, record.to_vec());
+            }
+            Ok(())
+        });
+        match read {
+            Ok(()) => {}
+            // A segment was folded meanwhile; or it is damaged, and then the next attempts tell.
+            Err(Error::Corrupt { .. }) => {
+                for (position, addr) in &wanted {
+                    if !records.contains_key(position) {
+                        records.insert(*position, shared.read_record(*addr)?);
+                    }
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(records)
+    }
+
+    /// The entry that the first items of `rest` make, and how many these are. `at` is their position.
+    fn entry<'r>(
+        &mut self,
+        rest: &'r [Item],
+        records: &'r HashMap<usize, Vec<u8>>,
+        sames: &HashMap<usize, (u64, u64)>,
+        at: usize,
+        frames: &mut FrameWriter<'_>,
+    ) -> Result<(Entry<'r>, usize)> {
+        let Some(head) = rest.first() else {
+            return Err(Error::Invalid("an empty batch was sent: a bug".into()));
+        };
+        Ok(match head {
+            Item::Put(key, value) => (Entry::Put(*key, value), 1),
+            Item::Delete(key) => (Entry::Delete(*key), 1),
+            Item::Gone(object, first) => {
+                let next = |(n, item): (u64, &Item)| matches!(item, Item::Gone(of, page) if of == object && page.checked_sub(n) == Some(*first));
+                let count = (0..SHARE_PAGES_MAX).zip(rest).take_while(|pair| next(*pair)).count();
+                (Entry::Gone { object: *object, first: *first, count: count as u64 }, count)
+            }
+            Item::Page(object, first, _) => {
+                let (object, first) = (*object, *first);
+                let record_size = self.new.record_size(object)?;
+                let mut pages = Vec::new();
+                for (n, item) in (0..).zip(rest) {
+                    if !matches!(item, Item::Page(of, page, _) if *of == object && page.checked_sub(n) == Some(first))
+                    {
+                        break;
+                    }
+                    let position = at + pages.len();
+                    let page = match (sames.get(&position), records.get(&position)) {
+                        (Some((object, page)), _) => Page::Same(*object, *page),
+                        (None, Some(record)) => self.page(record, record_size, frames)?,
+                        (None, None) => return Err(Error::corrupt("record", "it was not read")),
+                    };
+                    pages.push(page);
+                }
+                let taken = pages.len();
+                (Entry::Pages { object, record_size, first, pages }, taken)
+            }
+        })
+    }
+
+    /// A page's record; what it needs is sent before.
+    fn page<'r>(
+        &mut self,
+        record: &'r [u8],
+        record_size: u32,
+        frames: &mut FrameWriter<'_>,
+    ) -> Result<Page<'r>> {
+        let needs = needs(record, record_size)?;
+        if let Some(id) = needs.model
+            && self.models.insert(id)
+        {
+            frames.frame(Kind::Model, &self.model(id)?.encode())?;
+        }
+        Ok(Page::Record(record, needs))
+    }
+
+    fn model(&self, id: u32) -> Result<SentModel> {
+        let shared = &self.pool.shared;
+        let entry = shared.models.get(id);
+        let entry =
+            entry.ok_or_else(|| Error::corrupt(format!("model {id}"), "the pool does not have it"))?;
+        Ok(SentModel {
+            id,
+            object: if entry.dataset == self.dataset { entry.object } else { 0 },
+            generation: entry.generation,
+            sampled_pages: entry.sampled_pages,
+            object_pages: entry.object_pages,
+            record_bytes: entry.record_bytes,
+            bytes: decode_metadata(&shared.read_record(entry.ptr.addr)?)?,
+        })
+    }
+}

@@ -1,0 +1,337 @@
+//! How two versions of a file system differ: what `pagefold diff` shows.
+//!
+//! The engine tells which keys differ. Here they become files: an inode that only one of the two has was created or removed;
+//! one whose names differ was renamed, or has a name more or less; what is left was modified. Times of access and of change, and
+//! what a directory counts of its entries, are not differences.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+
+use pagefold_engine::dataset::Dataset;
+use pagefold_engine::tree::{Difference, Value};
+use pagefold_engine::types::Key;
+
+use crate::codec::{Inode, Pointee, kind};
+use crate::error::{FsError, Result};
+use crate::named::split;
+use crate::types::{FileKind, Ino};
+
+/// Entries fetched at once.
+const BATCH: usize = 1024;
+/// Directories above one another at most; more is a circle.
+const DEPTH_MAX: usize = 4096;
+const ROOT: Ino = 1;
+
+/// What became of a file.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fate {
+    /// It has this name now: it is new, or got another hard link.
+    Created,
+    /// It has this name no more.
+    Removed,
+    /// It had this name before.
+    Renamed {
+        /// Its path then.
+        from: Vec<u8>,
+    },
+    /// Its content or its attributes are others.
+    Modified,
+}
+
+/// A difference between two versions of a file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileDifference {
+    /// Path from the root on, without a slash before it, in the newer version; in the older one if it was removed. Empty for the root.
+    pub path: Vec<u8>,
+    /// What became of it.
+    pub fate: Fate,
+    /// What it is.
+    pub kind: FileKind,
+    /// Of a modified file, the bytes that may be others: whole pages, up to its end. Empty unless asked for.
+    pub ranges: Vec<Range<u64>>,
+}
+
+/// What is known of an inode that differs.
+#[derive(Default)]
+struct Changed {
+    before: Option<Inode>,
+    after: Option<Inode>,
+    /// Its own entry differs.
+    inode: bool,
+    /// Attributes, ACLs or the target differ.
+    attributes: bool,
+    /// Names that it lost and got: directory and name.
+    lost: Vec<(Ino, Vec<u8>)>,
+    got: Vec<(Ino, Vec<u8>)>,
+}
+
+/// Runs of pages by object.
+type Pages = HashMap<u64, Vec<Range<u64>>>;
+
+/// The differences, by path; with `ranges` also which bytes of files.
+///
+/// Takes memory in proportion to what differs. Where files were modified and not renamed, all names of `new` are read, since an inode
+/// does not know its names.
+///
+/// # Errors
+/// [`FsError::Corrupt`] for entries that are not well formed, and what the datasets cannot read.
+pub fn diff(
+    old: &dyn Dataset,
+    new: &dyn Dataset,
+    differences: impl Iterator<Item = pagefold_engine::Result<Difference>>,
+    ranges: bool,
+) -> Result<Vec<FileDifference>> {
+    let (mut changed, pages) = collect(differences)?;
+    for (ino, one) in &mut changed {
+        if !one.inode {
+            // Its entry is the same in both.
+            one.after = inode(new, *ino)?;
+            one.before = one.after;
+        }
+    }
+    let mut found = Vec::new();
+    let (mut before, mut after) = (Paths::new(old), Paths::new(new));
+    let mut nameless = HashMap::new();
+    for (ino, one) in &mut changed {
+        let alive = |inode: Option<Inode>| inode.filter(|inode| inode.nlink > 0);
+        let (was, is) = (alive(one.before), alive(one.after));
+        names(one, &mut before, &mut after, &mut found)?;
+        let (Some(was), Some(is)) = (was, is) else { continue };
+        let objects = [was.object, is.object];
+        let touched = is.kind == FileKind::Regular
+            && objects.iter().any(|object| *object != 0 && pages.contains_key(object));
+        if one.attributes || touched || differs(&was, &is) {
+            let bytes = if ranges && is.kind == FileKind::Regular {
+                changed_bytes(&was, &is, &pages)
+            } else {
+                Vec::new()
+            };
+            nameless.insert(*ino, (one.got.clone(), is.kind, bytes));
+        }
+    }
+    let wanted = nameless.iter().filter(|(_, (got, ..))| got.is_empty()).map(|(ino, _)| *ino).collect();
+    let mut named = all_names(new, &wanted)?;
+    for (ino, (got, kind, ranges)) in nameless {
+        let places = if got.is_empty() { named.remove(&ino).unwrap_or_default() } else { got };
+        let paths: Vec<Vec<u8>> = match ino {
+            ROOT => vec![Vec::new()],
+            _ => places.iter().map(|(dir, name)| after.of(*dir, name)).collect::<Result<_>>()?,
+        };
+        found.extend(paths.into_iter().map(|path| FileDifference {
+            path,
+            fate: Fate::Modified,
+            kind,
+            ranges: ranges.clone(),
+        }));
+    }
+    found.sort_by(|a, b| (&a.path, &a.fate).cmp(&(&b.path, &b.fate)));
+    Ok(found)
+}
+
+/// The differences of names: those that an inode lost and got make a pair.
+fn names(
+    one: &Changed,
+    before: &mut Paths<'_>,
+    after: &mut Paths<'_>,
+    found: &mut Vec<FileDifference>,
+) -> Result<()> {
+    let kind = one.after.or(one.before).map_or(FileKind::Regular, |inode| inode.kind);
+    let mut push = |path, fate| found.push(FileDifference { path, fate, kind, ranges: Vec::new() });
+    let mut lost = one.lost.iter();
+    for (dir, name) in &one.got {
+        let path = after.of(*dir, name)?;
+        match lost.next() {
+            Some((dir, name)) => push(path, Fate::Renamed { from: before.of(*dir, name)? }),
+            None => push(path, Fate::Created),
+        }
+    }
+    for (dir, name) in lost {
+        push(before.of(*dir, name)?, Fate::Removed);
+    }
+    Ok(())
+}
+
+/// Whether attributes differ that are neither times of access and change nor follow from names.
+fn differs(was: &Inode, is: &Inode) -> bool {
+    let own = |inode: &Inode| (inode.kind, inode.perm, inode.wish, inode.uid, inode.gid, inode.rdev);
+    let file = |inode: &Inode| (inode.size, inode.mtime, inode.object);
+    own(was) != own(is) || (is.kind != FileKind::Directory && file(was) != file(is))
+}
+
+fn collect(
+    differences: impl Iterator<Item = pagefold_engine::Result<Difference>>,
+) -> Result<(BTreeMap<Ino, Changed>, Pages)> {
+    let mut changed: BTreeMap<Ino, Changed> = BTreeMap::new();
+    let mut pages = Pages::new();
+    for difference in differences {
+        let Difference { key, before, after } = difference?;
+        match key.kind {
+            kind::INODE => {
+                let one = changed.entry(key.object).or_default();
+                one.inode = true;
+                one.before = decode(key.object, before.as_ref())?;
+                one.after = decode(key.object, after.as_ref())?;
+            }
+            kind::ENTRY => {
+                if let Some((ino, name)) = entry(key.object, before.as_ref())? {
+                    changed.entry(ino).or_default().lost.push((key.object, name));
+                }
+                if let Some((ino, name)) = entry(key.object, after.as_ref())? {
+                    changed.entry(ino).or_default().got.push((key.object, name));
+                }
+            }
+            kind::XATTR | kind::ACL | kind::TARGET => {
+                changed.entry(key.object).or_default().attributes = true
+            }
+            Key::PAGE => {
+                let runs = pages.entry(key.object).or_default();
+                match runs.last_mut().filter(|run| run.end == key.offset) {
+                    Some(run) => run.end += 1,
+                    None => runs.push(key.offset..key.offset.saturating_add(1)),
+                }
+            }
+            _ => {}
+        }
+    }
+    // A name that moved within its directory, because another with its hash came or went, is the same name.
+    for one in changed.values_mut() {
+        let kept: Vec<(Ino, Vec<u8>)> =
+            one.lost.iter().filter(|name| one.got.contains(name)).cloned().collect();
+        one.lost.retain(|name| !kept.contains(name));
+        one.got.retain(|name| !kept.contains(name));
+    }
+    changed.retain(|_, one| one.inode || one.attributes || !(one.lost.is_empty() && one.got.is_empty()));
+    Ok((changed, pages))
+}
+
+fn bytes(value: Option<&Value>) -> Option<&[u8]> {
+    match value {
+        Some(Value::Bytes(bytes)) => Some(bytes),
+        Some(Value::Page(_)) | None => None,
+    }
+}
+
+fn decode(ino: Ino, value: Option<&Value>) -> Result<Option<Inode>> {
+    bytes(value).map(|bytes| Inode::decode(ino, bytes)).transpose()
+}
+
+/// What a directory's entry names, and how.
+fn entry(dir: Ino, value: Option<&Value>) -> Result<Option<(Ino, Vec<u8>)>> {
+    let Some(value) = bytes(value) else { return Ok(None) };
+    let (name, rest) = split(dir, value)?;
+    Ok(Some((Pointee::decode(dir, rest)?.ino, name.to_vec())))
+}
+
+fn inode(dataset: &dyn Dataset, ino: Ino) -> Result<Option<Inode>> {
+    dataset.get(&Inode::key(ino))?.map(|bytes| Inode::decode(ino, &bytes)).transpose()
+}
+
+/// Which bytes of a file may be others.
+fn changed_bytes(was: &Inode, is: &Inode, pages: &Pages) -> Vec<Range<u64>> {
+    let mut found: Vec<Range<u64>> = Vec::new();
+    let mut push = |range: Range<u64>| {
+        let range = range.start..range.end.min(is.size);
+        match found.last_mut().filter(|last| range.start <= last.end) {
+            _ if range.is_empty() => {}
+            Some(last) => last.end = last.end.max(range.end),
+            None => found.push(range),
+        }
+    };
+    if was.object == is.object {
+        let size = u64::from(is.recordsize);
+        for run in pages.get(&is.object).into_iter().flatten() {
+            push(run.start.saturating_mul(size)..run.end.saturating_mul(size));
+        }
+        if was.size < is.size {
+            let tail = was.size..is.size;
+            let overlaps = found.iter().position(|range| range.end >= tail.start);
+            let first = overlaps.map_or(tail.start, |at| found[at].start.min(tail.start));
+            found.truncate(overlaps.unwrap_or(found.len()));
+            found.push(first..tail.end);
+        }
+    } else {
+        push(0..is.size);
+    }
+    found
+}
+
+/// Visits all entries of directories `from..to`.
+fn each_entry(
+    dataset: &dyn Dataset,
+    (from, to): (Key, Key),
+    visit: &mut dyn FnMut(Ino, &[u8], Pointee) -> Result<()>,
+) -> Result<()> {
+    let mut from = from;
+    loop {
+        let found = dataset.range(&from, &to, BATCH)?;
+        for (key, value) in found.iter().filter(|(key, _)| key.kind == kind::ENTRY) {
+            let (name, rest) = split(key.object, value)?;
+            visit(key.object, name, Pointee::decode(key.object, rest)?)?;
+        }
+        let Some((last, _)) = found.last().filter(|_| found.len() == BATCH) else { return Ok(()) };
+        from = Key { offset: last.offset.saturating_add(1), ..*last };
+    }
+}
+
+/// The names of these inodes.
+fn all_names(dataset: &dyn Dataset, wanted: &HashSet<Ino>) -> Result<HashMap<Ino, Vec<(Ino, Vec<u8>)>>> {
+    let mut found: HashMap<Ino, Vec<(Ino, Vec<u8>)>> = HashMap::new();
+    if wanted.iter().all(|ino| *ino == ROOT) {
+        return Ok(found);
+    }
+    each_entry(dataset, (Key::new(0, 0, 0), Key::new(u64::MAX, 0, 0)), &mut |dir, name, to| {
+        if wanted.contains(&to.ino) {
+            found.entry(to.ino).or_default().push((dir, name.to_vec()));
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Paths of directories in one version.
+struct Paths<'a> {
+    dataset: &'a dyn Dataset,
+    /// Where directories lie whose parents were read.
+    places: HashMap<Ino, (Ino, Vec<u8>)>,
+}
+
+impl<'a> Paths<'a> {
+    fn new(dataset: &'a dyn Dataset) -> Self {
+        Self { dataset, places: HashMap::new() }
+    }
+
+    /// The path of `name` in `dir`.
+    fn of(&mut self, dir: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        let mut parts = vec![name.to_vec()];
+        let mut at = dir;
+        while at != ROOT {
+            let (parent, name) = self.place(at)?;
+            parts.push(name);
+            at = parent;
+            if parts.len() > DEPTH_MAX {
+                let detail = "it lies below itself".to_owned();
+                return Err(FsError::Corrupt { ino: dir, what: "directory", detail });
+            }
+        }
+        parts.reverse();
+        Ok(parts.join(&b'/'))
+    }
+
+    /// Parent and name of a directory.
+    fn place(&mut self, dir: Ino) -> Result<(Ino, Vec<u8>)> {
+        if let Some(place) = self.places.get(&dir) {
+            return Ok(place.clone());
+        }
+        let lost = |detail: &str| FsError::Corrupt { ino: dir, what: "directory", detail: detail.to_owned() };
+        let parent = inode(self.dataset, dir)?.ok_or_else(|| lost("it has no inode"))?.object;
+        let places = &mut self.places;
+        let (from, to) = (Key::new(parent, kind::ENTRY, 0), Key::new(parent, kind::ENTRY + 1, 0));
+        each_entry(self.dataset, (from, to), &mut |_, name, to| {
+            if to.kind == FileKind::Directory {
+                places.insert(to.ino, (parent, name.to_vec()));
+            }
+            Ok(())
+        })?;
+        places.get(&dir).cloned().ok_or_else(|| lost("its parent does not name it"))
+    }
+}
