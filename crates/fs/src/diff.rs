@@ -14,13 +14,16 @@ use pagefold_engine::types::Key;
 use crate::codec::{Inode, Pointee, kind};
 use crate::error::{FsError, Result};
 use crate::named::split;
-use crate::types::{FileKind, Ino};
+use crate::types::{FileKind, Ino as InodeNumber};
 
 /// Entries fetched at once.
 const BATCH: usize = 1024;
 /// Directories above one another at most; more is a circle.
 const DEPTH_MAX: usize = 4096;
-const ROOT: Ino = 1;
+const ROOT: Ino = InodeNumber::ROOT.0;
+
+/// Number of an inode, as the dataset has it.
+type Ino = u64;
 
 /// What became of a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,9 +64,15 @@ struct Changed {
     /// Attributes, ACLs or the target differ.
     attributes: bool,
     /// Names that it lost and got: directory and name.
-    lost: Vec<(Ino, Vec<u8>)>,
-    got: Vec<(Ino, Vec<u8>)>,
+    lost: Vec<Name>,
+    got: Vec<Name>,
 }
+
+/// Directory and name.
+type Name = (Ino, Vec<u8>);
+
+/// Sees an entry: its directory, its name, and what it names.
+type SeeEntry<'a> = &'a mut dyn FnMut(Ino, &[u8], Pointee) -> Result<()>;
 
 /// Runs of pages by object.
 type Pages = HashMap<u64, Vec<Range<u64>>>;
@@ -181,7 +190,7 @@ fn collect(
                 }
             }
             kind::XATTR | kind::ACL | kind::TARGET => {
-                changed.entry(key.object).or_default().attributes = true
+                changed.entry(key.object).or_default().attributes = true;
             }
             Key::PAGE => {
                 let runs = pages.entry(key.object).or_default();
@@ -195,8 +204,7 @@ fn collect(
     }
     // A name that moved within its directory, because another with its hash came or went, is the same name.
     for one in changed.values_mut() {
-        let kept: Vec<(Ino, Vec<u8>)> =
-            one.lost.iter().filter(|name| one.got.contains(name)).cloned().collect();
+        let kept: Vec<Name> = one.lost.iter().filter(|name| one.got.contains(name)).cloned().collect();
         one.lost.retain(|name| !kept.contains(name));
         one.got.retain(|name| !kept.contains(name));
     }
@@ -256,11 +264,7 @@ fn changed_bytes(was: &Inode, is: &Inode, pages: &Pages) -> Vec<Range<u64>> {
 }
 
 /// Visits all entries of directories `from..to`.
-fn each_entry(
-    dataset: &dyn Dataset,
-    (from, to): (Key, Key),
-    visit: &mut dyn FnMut(Ino, &[u8], Pointee) -> Result<()>,
-) -> Result<()> {
+fn each_entry(dataset: &dyn Dataset, (from, to): (Key, Key), visit: SeeEntry<'_>) -> Result<()> {
     let mut from = from;
     loop {
         let found = dataset.range(&from, &to, BATCH)?;
@@ -274,8 +278,8 @@ fn each_entry(
 }
 
 /// The names of these inodes.
-fn all_names(dataset: &dyn Dataset, wanted: &HashSet<Ino>) -> Result<HashMap<Ino, Vec<(Ino, Vec<u8>)>>> {
-    let mut found: HashMap<Ino, Vec<(Ino, Vec<u8>)>> = HashMap::new();
+fn all_names(dataset: &dyn Dataset, wanted: &HashSet<Ino>) -> Result<HashMap<Ino, Vec<Name>>> {
+    let mut found: HashMap<Ino, Vec<Name>> = HashMap::new();
     if wanted.iter().all(|ino| *ino == ROOT) {
         return Ok(found);
     }
@@ -292,7 +296,7 @@ fn all_names(dataset: &dyn Dataset, wanted: &HashSet<Ino>) -> Result<HashMap<Ino
 struct Paths<'a> {
     dataset: &'a dyn Dataset,
     /// Where directories lie whose parents were read.
-    places: HashMap<Ino, (Ino, Vec<u8>)>,
+    places: HashMap<Ino, Name>,
 }
 
 impl<'a> Paths<'a> {
@@ -318,7 +322,7 @@ impl<'a> Paths<'a> {
     }
 
     /// Parent and name of a directory.
-    fn place(&mut self, dir: Ino) -> Result<(Ino, Vec<u8>)> {
+    fn place(&mut self, dir: Ino) -> Result<Name> {
         if let Some(place) = self.places.get(&dir) {
             return Ok(place.clone());
         }

@@ -336,7 +336,7 @@ impl Writer {
     /// Now and then a stream, and sometimes trouble that may strike in the middle of it.
     fn stream(&mut self) -> Vec<Step> {
         let Some(random) = &mut self.streams else { return Vec::new() };
-        if !random.percent(12) {
+        if !random.percent(18) {
             return Vec::new();
         }
         let path = DATASETS[random.below(DATASETS.len() as u64) as usize].into();

@@ -564,7 +564,19 @@ impl<'a> Sim<'a> {
 
     /// A stream of what `pick` decides on.
     fn stream(&mut self, path: &str, pick: u64, torn: Option<u64>) -> Outcome {
-        let possible = self.now.streams(path);
+        let mut possible = self.now.streams(path);
+        if possible.is_empty() {
+            // A snapshot of something else may make it possible.
+            let others: Vec<String> = self.now.sets.keys().filter(|other| *other != path).cloned().collect();
+            let source = others.get((pick % others.len().max(1) as u64) as usize).cloned();
+            let opens = self.stats.opens;
+            let name = format!("t{}", pick % 64);
+            self.deed(&Deed::Snapshot { datasets: source.into_iter().collect(), name })?;
+            if self.stats.opens != opens || self.pool.is_none() {
+                return Ok(());
+            }
+            possible = self.now.streams(path);
+        }
         let Some(deed) = possible.get((pick % possible.len().max(1) as u64) as usize).cloned() else {
             return Ok(());
         };

@@ -9,7 +9,7 @@ use crate::dataset::{Dataset, LiveDataset};
 use crate::tree::Differences;
 use crate::{Error, Result};
 
-/// Versions to be compared, neither of which changes or goes meanwhile. Made by [`Pool::compare`].
+/// Versions to be compared, neither of which changes or goes meanwhile. Made by [`Pool::compare_versions`].
 pub struct Comparison<'a> {
     pool: &'a Pool,
     old: Arc<LiveDataset>,
@@ -21,12 +21,12 @@ pub struct Comparison<'a> {
 
 impl Comparison<'_> {
     /// The older one.
-    pub fn old(&self) -> &dyn Dataset {
+    pub fn older(&self) -> &dyn Dataset {
         &*self.old
     }
 
     /// The newer one.
-    pub fn new(&self) -> &dyn Dataset {
+    pub fn newer(&self) -> &dyn Dataset {
         &*self.new
     }
 
@@ -59,7 +59,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Busy`] while the dataset is being compared already; of making a snapshot.
-    pub fn compare(&self, old: &str, new: &str, created: u64) -> Result<Comparison<'_>> {
+    pub fn compare_versions(&self, old: &str, new: &str, created: u64) -> Result<Comparison<'_>> {
         let made = if new.contains('@') || self.shared.check_writable().is_err() {
             None
         } else {
@@ -79,8 +79,7 @@ impl Pool {
         let path = format!("{dataset}@{name}");
         // What a crash has left.
         match self.destroy_snapshots(&[&path]) {
-            Ok(()) => {}
-            Err(Error::NotFound(_)) => {}
+            Ok(()) | Err(Error::NotFound(_)) => {}
             Err(error) => return Err(error),
         }
         self.perform(|catalogue, bound| {

@@ -195,7 +195,7 @@ fn runs(dataset: u64, change: &Change, ptrs: &[Ptr], placed: &mut Vec<Placed>) {
             _ => placed.push(Placed::Values(vec![(*key, value.clone())])),
         },
         Change::Gone { object, from, to } => {
-            placed.push(Placed::Gone { object: *object, from: *from, to: *to })
+            placed.push(Placed::Gone { object: *object, from: *from, to: *to });
         }
         Change::Pages { object, record_size, first, pages } => {
             for (page, from) in (*first..).zip(pages) {
@@ -254,7 +254,7 @@ fn apply(data: &LiveDataset, placed: Vec<Placed>) -> Result<()> {
 
 impl Pool {
     /// Commits a group to the dataset that is being received, together with how far it is then.
-    pub(super) fn commit_group(&self, data: &LiveDataset, group: Group, token: &Token) -> Result<()> {
+    pub(super) fn commit_group(&self, data: &LiveDataset, group: &Group, token: &Token) -> Result<()> {
         self.shared.check_writable()?;
         let claim = group.claim_bytes;
         if !self.shared.reserve(claim, 0) {
@@ -268,7 +268,7 @@ impl Pool {
                 )));
             }
         }
-        let committed = self.make_room().and_then(|()| self.append_group(data, &group, token));
+        let committed = self.make_room().and_then(|()| self.append_group(data, group, token));
         self.shared.release(claim);
         committed
     }

@@ -246,7 +246,7 @@ impl Receiving<'_> {
                     let group = Group::read(&payload, self.last, self.end, &self.data, &self.models)?;
                     let (last, end) = (group.last, group.end);
                     let token = Token { to: self.head.to, from: self.head.from, after: last };
-                    self.pool.commit_group(&self.data, group, &token)?;
+                    self.pool.commit_group(&self.data, &group, &token)?;
                     (self.last, self.end) = (last, end);
                 }
                 Kind::End => {

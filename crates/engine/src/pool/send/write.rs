@@ -18,6 +18,10 @@ use crate::{Addr, Error, Key, Ptr, Result};
 
 /// Records with several pages of which a stream remembers where it has sent them. Others are sent for each page.
 const SHARED_MAX: usize = 256 << 10;
+/// A stream has so many frames at least, as far as these do not become shorter than [`FRAME_BYTES_MIN`]: so much of a small one
+/// has to come again at most, too, when it was interrupted.
+const FRAMES_MIN: usize = 16;
+const FRAME_BYTES_MIN: usize = 16 << 10;
 /// Entries of a tree that are looked up at a time.
 const LOOKUP_ENTRIES: usize = 4096;
 
@@ -94,8 +98,8 @@ impl Batch {
         Ok(())
     }
 
-    fn is_full(&self) -> bool {
-        self.bytes >= FRAME_BYTES
+    fn is_full(&self, frame_bytes: usize) -> bool {
+        self.bytes >= frame_bytes
             || self.items.len() >= FRAME_ENTRIES_MAX
             || self.value_bytes >= FRAME_VALUES_MAX
     }
@@ -195,15 +199,18 @@ impl Sending<'_> {
         watch(&self.so_far(&frames));
         let old = self.old.as_ref().map(|old| &old.tree);
         let differences = self.new.tree.differences(old, self.head.after);
+        let frame_bytes = usize::try_from(self.head.expected_bytes).unwrap_or(usize::MAX) / FRAMES_MIN;
+        let frame_bytes = frame_bytes.clamp(FRAME_BYTES_MIN, FRAME_BYTES);
         let mut batch = Batch::default();
         for difference in differences {
             batch.push(difference?)?;
-            if batch.is_full() {
-                self.write_batch(std::mem::take(&mut batch), &mut frames)?;
+            if batch.is_full(frame_bytes) {
+                self.write_batch(&batch, &mut frames)?;
+                batch = Batch::default();
                 watch(&self.so_far(&frames));
             }
         }
-        self.write_batch(batch, &mut frames)?;
+        self.write_batch(&batch, &mut frames)?;
         frames.frame(Kind::End, &self.end.encode())?;
         frames.flush()?;
         let done = self.so_far(&frames);
@@ -217,12 +224,12 @@ impl Sending<'_> {
         Transfer { stream_bytes: frames.bytes, values, pages, record_bytes, expected_bytes }
     }
 
-    fn write_batch(&mut self, batch: Batch, frames: &mut FrameWriter<'_>) -> Result<()> {
+    fn write_batch(&mut self, batch: &Batch, frames: &mut FrameWriter<'_>) -> Result<()> {
         if batch.items.is_empty() {
             return Ok(());
         }
-        let sames = self.sames(&batch);
-        let records = self.read(&batch, &sames)?;
+        let sames = self.sames(batch);
+        let records = self.read(batch, &sames)?;
         let mut payload = Vec::with_capacity(batch.bytes + (batch.bytes >> 3));
         let mut at = 0;
         while let Some(rest) = batch.items.get(at..).filter(|rest| !rest.is_empty()) {
