@@ -435,6 +435,36 @@ fn models_come_along_once() {
 }
 
 #[test]
+fn deltas_are_sent_in_full() {
+    let source = Bench::new(1);
+    let dataset = source.pool.dataset();
+    for page in 0..20 {
+        write(&*dataset, 5, PAGE, page, &noise(page, PAGE as usize));
+    }
+    source.pool.sync().unwrap();
+    source.pool.snapshot(&[""], "one", 1).unwrap();
+    for round in 0..3_u64 {
+        for page in 0..20 {
+            let offset = page * u64::from(PAGE) + 100 * round;
+            let change = Change::Write { object: 5, record_size: PAGE, offset, data: b"other" };
+            dataset.apply(&[change]).unwrap();
+        }
+        source.pool.sync().unwrap();
+    }
+    let bases = source.pool.live().bases_between(5, 0, 20).unwrap();
+    assert_eq!(bases.len(), 20, "the pages are deltas");
+    source.pool.snapshot(&[""], "two", 1).unwrap();
+    let target = Bench::new(2);
+    receive(&target.pool, "a", &KEEP, &send(&source.pool, "@one", None)).unwrap();
+    receive(&target.pool, "a", &KEEP, &send(&source.pool, "@two", Some("@one"))).unwrap();
+    assert_eq!(content(&target.pool, "a@one"), content(&source.pool, "@one"));
+    assert_eq!(content(&target.pool, "a@two"), content(&source.pool, "@two"));
+    receive(&target.pool, "b", &KEEP, &send(&source.pool, "@two", None)).unwrap();
+    assert_eq!(content(&target.pool, "b"), content(&source.pool, "@two"));
+    target.assert_sound();
+}
+
+#[test]
 fn memory_and_frames_are_bounded_by_what_is_sent() {
     let source = Bench::new(1);
     let dataset = source.pool.dataset();

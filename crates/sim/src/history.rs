@@ -252,8 +252,18 @@ impl History {
         let forked = streamed || Random::new(seed ^ 0xF0_4CED).percent(percent);
         let journalled = Random::new(seed ^ 0x70A2_AA15).percent(30);
         let small = Random::new(seed ^ 0x5_3A11);
-        let mut writer =
-            Writer { random, rest, small, streams, theme, modelled, forked, devices: count, span: 0, acts: 0 };
+        let mut writer = Writer {
+            random,
+            rest,
+            small,
+            streams,
+            theme,
+            modelled,
+            forked,
+            devices: count,
+            span: 0,
+            acts: 0,
+        };
         writer.span = 1 << writer.random.within(2, 8);
         writer.acts = writer.random.within(1, 8);
         let mut steps: Vec<Step> = Vec::new();

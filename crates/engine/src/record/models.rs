@@ -50,6 +50,8 @@ pub fn model_of(record: &[u8]) -> Option<ModelId> {
 pub struct Needs {
     /// A model.
     pub model: Option<ModelId>,
+    /// Other records, which [`super::bases_of`] names: it is a delta.
+    pub bases: bool,
 }
 
 /// Looks at the head of a record that is said to be of a page of `record_size` bytes, without decoding it.
@@ -68,7 +70,8 @@ pub fn needs(record: &[u8], record_size: u32) -> Result<Needs> {
         let detail = format!("it says to hold {} bytes of a page of {record_size}", header.logical_bytes);
         return Err(Error::corrupt("record", detail));
     }
-    Ok(Needs { model: if codec.has_model() { Some(split(payload)?.0) } else { None } })
+    let model = if codec.has_model() { Some(split(payload)?.0) } else { None };
+    Ok(Needs { model, bases: codec.has_bases() })
 }
 
 /// The record that says the same by a model of another number; one that needs no model as it is.

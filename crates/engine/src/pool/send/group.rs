@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::wire::{self, End, Entry, Page};
 use super::{PROGRESS, Token};
-use crate::dataset::redo::{Deed, PageRun, REDO_FIXED_BYTES, REDO_PTR_BYTES, Redo};
+use crate::dataset::redo::{Bases, Deed, PageRun, REDO_FIXED_BYTES, REDO_PTR_BYTES, Redo};
 use crate::dataset::{Commit, LiveDataset, count};
 use crate::limits::RECORD_BYTES_MAX;
 use crate::pool::Pool;
@@ -166,6 +166,9 @@ impl Group {
             Some(From::New(at) | From::Again(at)) => Ok(From::Again(at)),
             Some(From::Stored(ptr)) => Ok(From::Stored(ptr)),
             None => {
+                if !data.bases_between(of, page, page.saturating_add(1))?.is_empty() {
+                    return Err(bad("a page is said to be the same as one that did not come by a stream"));
+                }
                 let mut ptrs = [None];
                 data.tree.pages(of, page, &mut ptrs)?;
                 let [ptr] = ptrs;
@@ -219,6 +222,7 @@ fn runs(dataset: u64, change: &Change, ptrs: &[Ptr], placed: &mut Vec<Placed>) {
                         first: page,
                         shared,
                         ptrs: vec![ptr],
+                        bases: Bases::None,
                     })),
                 }
             }

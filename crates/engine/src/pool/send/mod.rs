@@ -3,7 +3,7 @@
 //! A stream has the entries of a snapshot's tree, or those in which it differs from a snapshot before it, in the order of keys,
 //! and the records of its pages as they are stored: compressed, and by the models that they need, each of which comes once.
 //! The receiver gives records other addresses, and so other checksums, and its own numbers to models; no page is coded
-//! again. What a stream looks like: docs/FORMAT.md. Why so: docs/decisions/0017-streams.md.
+//! again. What a stream looks like: docs/FORMAT.md. Why so: docs/decisions/0022-streams.md.
 //!
 //! - N1: what is received lies in a hidden dataset. It is seen by others, under its name and with its snapshot, from the instant
 //!   on in which the end of the stream was verified; one batch of the log makes it so.

@@ -367,7 +367,13 @@ fn read_pages<'a>(reader: &mut Reader<'a>) -> Result<Entry<'a>> {
         let record = reader.bytes(RECORD_BYTES_MAX)?;
         pages.push(match record.is_empty() {
             true => Page::Same(reader.varint()?, reader.varint()?),
-            false => Page::Record(record, needs(record, record_size)?),
+            false => {
+                let needs = needs(record, record_size)?;
+                if needs.bases {
+                    return Err(reader.bad("a record is a delta, whose bases do not travel"));
+                }
+                Page::Record(record, needs)
+            }
         });
     }
     Ok(Entry::Pages { object, record_size, first, pages })

@@ -12,7 +12,7 @@ use crate::dataset::LiveDataset;
 use crate::limits::SHARE_PAGES_MAX;
 use crate::pool::Pool;
 use crate::pool::catalogue::Catalogue;
-use crate::record::{decode_metadata, needs};
+use crate::record::{Encoded, Encoder, decode, decode_metadata, is_delta, needs};
 use crate::tree::{Difference, Value};
 use crate::{Addr, Error, Key, Ptr, Result};
 
@@ -292,7 +292,27 @@ impl Sending<'_> {
             }
             Err(error) => return Err(error),
         }
+        for (at, record) in &mut records {
+            if let Some(Item::Page(object, ..)) = batch.items.get(*at)
+                && is_delta(record)
+            {
+                *record = self.in_full(*object, record)?;
+            }
+        }
         Ok(records)
+    }
+
+    /// The record of a page whose record is a delta, made anew: bases do not travel.
+    fn in_full(&self, object: u64, delta: &[u8]) -> Result<Vec<u8>> {
+        let shared = &self.pool.shared;
+        let mut page = vec![0; self.new.record_size(object)? as usize];
+        decode(delta, &**shared, &mut page)?;
+        let mut record = Vec::new();
+        let compression = *shared.compression.read();
+        match Encoder::new().encode(&page, compression, &mut record) {
+            Encoded::Stored { .. } => Ok(record),
+            Encoded::Zero => Err(Error::corrupt("record", "it is a delta, and its page is all zeros")),
+        }
     }
 
     /// The entry that the first items of `rest` make, and how many these are. `at` is their position.
