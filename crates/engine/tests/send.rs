@@ -127,7 +127,7 @@ fn content(pool: &Pool, path: &str) -> BTreeMap<Key, Vec<u8>> {
             Visit::Entry(key, Value::Bytes(bytes)) if key.kind < Key::ENGINE_KINDS => {
                 found.insert(key, bytes.into_vec());
             }
-            Visit::Entry(key, Value::Page(_)) => {
+            Visit::Entry(key, Value::Page(_)) if key.kind == Key::PAGE => {
                 found.insert(key, Vec::new());
             }
             Visit::Entry(..) | Visit::Node { .. } => {}
