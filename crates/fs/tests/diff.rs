@@ -124,4 +124,6 @@ fn files_are_created_removed_renamed_and_modified() {
     drop(without);
     assert!(check::check(&*pool.dataset()).unwrap().is_clean());
     assert!(pool.compare_versions("@no", "", 9).is_err());
+    assert!(pool.compare_versions("@two", "@one", 9).is_err());
+    assert_eq!(pool.list().unwrap().len(), 3);
 }

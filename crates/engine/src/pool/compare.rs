@@ -42,7 +42,7 @@ impl Drop for Comparison<'_> {
         if let Some(made) = self.made.take()
             && let Err(error) = self.pool.destroy_snapshots(&[&made])
         {
-            // The next comparison of the dataset does it.
+            // The next comparison of the dataset does it, or the next opening of the pool.
             tracing::warn!(%error, "a snapshot that was made for a comparison is left");
         }
     }
@@ -58,8 +58,16 @@ impl Pool {
     /// a snapshot that nobody sees keeps until the comparison is dropped.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Busy`] while the dataset is being compared already; of making a snapshot.
+    /// [`Error::NotFound`]; [`Error::Invalid`] if `new` does not come after `old`; [`Error::Busy`] while the dataset is being
+    /// compared already; of making a snapshot.
     pub fn compare_versions(&self, old: &str, new: &str, created: u64) -> Result<Comparison<'_>> {
+        {
+            let catalogue = self.catalogue.read();
+            let (old_id, new_id) = (catalogue.snapshot_at(old)?, catalogue.find(new)?);
+            if old_id != new_id && !catalogue.lineage(new_id).iter().any(|holder| holder.id == old_id) {
+                return Err(Error::Invalid(format!("'{old}' is no snapshot that '{new}' comes after")));
+            }
+        }
         let made = if new.contains('@') || self.shared.check_writable().is_err() {
             None
         } else {
@@ -72,6 +80,24 @@ impl Pool {
         let pins = Pins::new(self, &mut catalogue, vec![old_id, new_id]);
         drop(catalogue);
         Ok(Comparison { pool: self, old, new, pins: Some(pins), made })
+    }
+
+    /// Destroys what comparisons left that a crash ended.
+    ///
+    /// # Errors
+    /// Of destroying snapshots.
+    pub(super) fn forget_comparisons(&self) -> Result<()> {
+        let left: Vec<String> = {
+            let catalogue = self.catalogue.read();
+            let made = catalogue.versions.iter().filter(|(_, version)| version.snapshot_of().is_some());
+            made.filter(|(_, version)| version.name == own_name())
+                .map(|(id, _)| catalogue.path(*id))
+                .collect()
+        };
+        if left.is_empty() {
+            return Ok(());
+        }
+        self.destroy_snapshots(&left.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     fn snapshot_to_compare(&self, dataset: &str, created: u64) -> Result<String> {

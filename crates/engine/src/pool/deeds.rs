@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use super::Pool;
 use super::catalogue::Catalogue;
+use super::send::is_hidden;
 use crate::dataset::redo::{Deed, TEXT_BYTES_MAX};
 use crate::dataset::{Dataset, LiveDataset, count};
 use crate::limits::REDO_BYTES_MAX;
@@ -97,6 +98,10 @@ impl Catalogue {
         let of = version.snapshot_of();
         let owner = |id: u64| self.versions.get(&id).map(|next| next.snapshot_of().unwrap_or(id));
         match self.successors(id).into_iter().find(|next| owner(*next) != of) {
+            Some(clone) if is_hidden(&self.path(clone)) => Err(Error::Busy(format!(
+                "part of a stream was received on top of '{}': go on with that, or give it up by 'receive --abort'",
+                self.path(id)
+            ))),
             Some(clone) => Err(Error::Busy(format!(
                 "snapshot '{}' has a clone: '{}'; destroy or promote that first",
                 self.path(id),
@@ -109,7 +114,10 @@ impl Catalogue {
     /// An error while a version is being sent or received.
     pub(super) fn check_unpinned(&self, id: u64) -> Result<()> {
         if self.pins.contains_key(&id) {
-            return Err(Error::Busy(format!("'{}' is being sent or received just now", self.path(id))));
+            return Err(Error::Busy(format!(
+                "'{}' is being sent, received or compared just now",
+                self.path(id)
+            )));
         }
         Ok(())
     }
@@ -152,7 +160,8 @@ impl Pool {
     pub fn snapshots_of(&self, id: u64) -> Vec<(u64, String)> {
         let catalogue = self.catalogue.read();
         let named = |id: u64| catalogue.versions.get(&id).map(|version| (id, version.name.clone()));
-        catalogue.snapshots(id).into_iter().filter_map(named).collect()
+        let seen = |(_, name): &(u64, String)| !is_hidden(name);
+        catalogue.snapshots(id).into_iter().filter_map(named).filter(seen).collect()
     }
 
     /// The snapshot with number `id`, to be read; `None` where there is none (any more).

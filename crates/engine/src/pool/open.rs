@@ -147,7 +147,14 @@ impl Pool {
         let mut opening = Opening::load(labels, devices, superblock, options)?;
         let mut ops = Vec::new();
         let end = opening.scan(&mut ops, options.accept_loss)?;
-        opening.finish(end, &ops, options)
+        let pool = opening.finish(end, &ops, options)?;
+        if !options.read_only
+            && let Err(error) = pool.forget_comparisons()
+        {
+            // It is in nobody's way but that of another comparison, which tells.
+            tracing::warn!(%error, "a snapshot that was made for a comparison is left");
+        }
+        Ok(pool)
     }
 }
 

@@ -1,6 +1,6 @@
 //! A frame of a stream as one commit of the dataset that is being received (N2).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::wire::{self, End, Entry, Page};
 use super::{PROGRESS, Token};
@@ -34,6 +34,17 @@ enum Change {
     Gone { object: u64, from: u64, to: u64 },
 }
 
+impl Change {
+    /// The first key that it changes. They ascend within a group.
+    fn first(&self) -> Key {
+        match self {
+            Self::Value(key, _) => *key,
+            Self::Pages { object, first, .. } => Key::page(*object, *first),
+            Self::Gone { object, from, .. } => Key::page(*object, *from),
+        }
+    }
+}
+
 /// Changes of one frame.
 #[derive(Default)]
 pub(super) struct Group {
@@ -41,6 +52,8 @@ pub(super) struct Group {
     changes: Vec<Change>,
     /// Recordsizes of the objects of `changes`.
     sizes: BTreeMap<u64, u32>,
+    /// Objects of `changes` that lose all pages that they had before.
+    emptied: BTreeSet<u64>,
     ops_bytes: usize,
     claim_bytes: u64,
     /// The last key, of this frame or one before.
@@ -89,6 +102,7 @@ impl Group {
                 if before != 0 && before != record_size {
                     // Its old pages were all removed before it got others: none of them stays.
                     self.ops_bytes += REDO_FIXED_BYTES;
+                    self.emptied.insert(object);
                     self.changes.push(Change::Gone { object, from: 0, to: u64::MAX });
                 }
                 // Each may begin a run of its own, where new records and others take turns.
@@ -145,13 +159,12 @@ impl Group {
             pages.get(usize::try_from(at).ok()?).copied()
         };
         let key = Key::page(of, page);
-        let after = self.changes.partition_point(|change| match change {
-            Change::Value(at, _) => *at <= key,
-            Change::Pages { object, first, .. } => Key::page(*object, *first) <= key,
-            Change::Gone { object, from, to } => *to != u64::MAX && Key::page(*object, *from) <= key,
-        });
+        let after = self.changes.partition_point(|change| change.first() <= key);
         let in_group = match after.checked_sub(1).and_then(|at| self.changes.get(at)) {
             Some(Change::Pages { object, first, pages, .. }) => within(*object, *first, pages),
+            Some(Change::Gone { object, from, to }) if *object == of && (*from..*to).contains(&page) => {
+                return Err(bad("a page is said to be the same as one that is gone"));
+            }
             _ => None,
         };
         let found = within(run.0, run.1, run.2).or(in_group);
@@ -165,6 +178,10 @@ impl Group {
         match found {
             Some(From::New(at) | From::Again(at)) => Ok(From::Again(at)),
             Some(From::Stored(ptr)) => Ok(From::Stored(ptr)),
+            // What the tree has of it by now is gone before it could be shared.
+            None if self.emptied.contains(&of) => {
+                Err(bad("a page is said to be the same as one that is gone"))
+            }
             None => {
                 if !data.bases_between(of, page, page.saturating_add(1))?.is_empty() {
                     return Err(bad("a page is said to be the same as one that did not come by a stream"));

@@ -17,6 +17,8 @@
 pub(super) mod fuzzing;
 mod group;
 mod receive;
+#[cfg(test)]
+mod tests;
 mod token;
 mod wire;
 mod write;

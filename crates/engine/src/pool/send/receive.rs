@@ -8,7 +8,7 @@ use pagefold_codec::Model;
 
 use super::group::Group;
 use super::wire::{End, FrameReader, Head, Kind, SentModel};
-use super::{ORIGIN, PROGRESS, Pins, Token, Transfer, hidden};
+use super::{ORIGIN, PROGRESS, Pins, Token, Transfer, hidden, is_hidden};
 use crate::dataset::redo::Deed;
 use crate::dataset::{LiveDataset, ModelEntry};
 use crate::limits::MODELS_MAX;
@@ -107,8 +107,7 @@ impl Pool {
             Some(partial) if partial.token == token => {}
             Some(partial) => {
                 return Err(Error::Busy(format!(
-                    "part of a stream was received into '{path}' before: go on with that by 'send --resume {}', or give it up by \
-                     'receive --abort {path}'",
+                    "part of another stream was received there before, up to {}",
                     partial.token
                 )));
             }
@@ -199,6 +198,9 @@ impl Target {
         let Some(newest) = newest else {
             return Err(Error::Invalid(format!("the stream comes after a snapshot, and '{path}' has none")));
         };
+        if is_hidden(&catalogue.get(newest)?.name) {
+            return Err(Error::Busy(format!("'{path}' is being compared just now")));
+        }
         if catalogue.origin_of(pool, newest)? != from {
             let newest = catalogue.path(newest);
             let known = catalogue.by_origin(pool, &from).first().map(|id| catalogue.path(*id));

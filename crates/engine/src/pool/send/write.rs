@@ -12,7 +12,9 @@ use crate::dataset::LiveDataset;
 use crate::limits::SHARE_PAGES_MAX;
 use crate::pool::Pool;
 use crate::pool::catalogue::Catalogue;
-use crate::record::{Encoded, Encoder, decode, decode_metadata, is_delta, needs};
+use crate::pool::commit::encode_page;
+use crate::pool::models::Current;
+use crate::record::{decode, decode_metadata, is_delta, needs};
 use crate::tree::{Difference, Value};
 use crate::{Addr, Error, Key, Ptr, Result};
 
@@ -125,6 +127,14 @@ impl Pool {
         }
         sending.note_shared()?;
         sending.write(out, watch)
+    }
+
+    /// Stored bytes of the pages that [`Pool::send`] would send, about; of what is resumed, as if it were not.
+    ///
+    /// # Errors
+    /// As [`Pool::send`], for what is told before anything is read.
+    pub fn send_size(&self, source: &Source<'_>) -> Result<u64> {
+        Ok(self.plan_send(source)?.head.expected_bytes)
     }
 
     fn plan_send(&self, source: &Source<'_>) -> Result<Sending<'_>> {
@@ -307,12 +317,13 @@ impl Sending<'_> {
         let shared = &self.pool.shared;
         let mut page = vec![0; self.new.record_size(object)? as usize];
         decode(delta, &**shared, &mut page)?;
-        let mut record = Vec::new();
         let compression = *shared.compression.read();
-        match Encoder::new().encode(&page, compression, &mut record) {
-            Encoded::Stored { .. } => Ok(record),
-            Encoded::Zero => Err(Error::corrupt("record", "it is a delta, and its page is all zeros")),
+        let mut models = Current::new();
+        if compression.model_level().is_some() {
+            models.extend(self.pool.current_model(self.dataset, object).map(|model| (object, model)));
         }
+        let record = encode_page(object, &page, compression, &models).map(|(record, _)| record);
+        record.ok_or_else(|| Error::corrupt("record", "it is a delta, and its page is all zeros"))
     }
 
     /// The entry that the first items of `rest` make, and how many these are. `at` is their position.

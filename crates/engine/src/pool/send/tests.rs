@@ -1,0 +1,115 @@
+//! Streams that no sender makes.
+
+use std::sync::Arc;
+
+use super::wire::{End, Entry, FrameWriter, Head, Kind, Page};
+use super::{Origin, ReceiveOptions, Source};
+use crate::dataset::Change;
+use crate::device::{Device, SimDevice};
+use crate::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
+use crate::record::{Compression, Encoder, Needs};
+use crate::segment::Devices;
+use crate::{Error, Result};
+
+const PAGE: u32 = 8192;
+const OPTIONS: ReceiveOptions = ReceiveOptions { created: 1, keep: false, force: false };
+
+fn pool(guid: u8) -> Arc<Pool> {
+    let devices: Devices = vec![Arc::new(SimDevice::new(140 << 20, 1)) as Arc<dyn Device>];
+    create_on("tank", &devices, &CreateOptions { force: false, created: 0, guid: Guid([guid; 16]) }).unwrap();
+    Pool::open_on(devices, &OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() }).unwrap()
+}
+
+/// A pool with `copy@one`, in which object 5 has eight pages, and what names that snapshot.
+fn target() -> (Arc<Pool>, Origin) {
+    let source = pool(1);
+    for page in 0..8 {
+        let data: Vec<u8> = (0..PAGE).map(|at| (at % 251 * (page + 3) % 256) as u8).collect();
+        let offset = u64::from(page) * u64::from(PAGE);
+        source
+            .dataset()
+            .apply(&[Change::Write { object: 5, record_size: PAGE, offset, data: &data }])
+            .unwrap();
+    }
+    source.snapshot(&[""], "one", 1).unwrap();
+    let mut stream = Vec::new();
+    source.send(&Source::Snapshot { path: "@one", from: None }, &mut stream, &mut |_| {}).unwrap();
+    let target = pool(2);
+    target.receive("copy", &OPTIONS, &mut stream.as_slice(), &mut |_| {}).unwrap();
+    let of = target.catalogue.read();
+    let origin = of.origin_of(&target, of.snapshot_at("copy@one").unwrap()).unwrap();
+    drop(of);
+    (target, origin)
+}
+
+fn record(size: usize) -> Vec<u8> {
+    let (mut out, page) = (Vec::new(), b"a row of some table ".repeat(size / 20 + 1));
+    Encoder::new().encode(&page[..size], Compression::default(), &mut out);
+    out
+}
+
+fn pages<'a>(object: u64, record_size: u32, first: u64, pages: Vec<Page<'a>>) -> Entry<'a> {
+    Entry::Pages { object, record_size, first, pages }
+}
+
+/// A stream of one frame that comes after `from`.
+fn stream(from: Origin, entries: &[Entry<'_>]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut frames = FrameWriter::new(&mut out);
+    let to = Origin { number: from.number + 1, ..from };
+    let head = Head { to, from: Some(from), after: None, name: "two".into(), expected_bytes: 1 };
+    frames.frame(Kind::Head, &head.encode()).unwrap();
+    let (mut payload, mut end) = (Vec::new(), End::default());
+    for entry in entries {
+        entry.encode(&mut payload);
+        end.count(entry);
+    }
+    frames.frame(Kind::Entries, &payload).unwrap();
+    frames.frame(Kind::End, &end.encode()).unwrap();
+    out
+}
+
+fn receive(entries: &[Entry<'_>]) -> Result<()> {
+    let (target, from) = target();
+    let done = target.receive("copy", &OPTIONS, &mut stream(from, entries).as_slice(), &mut |_| {});
+    while target.is_reaping() {
+        if !target.reap().unwrap() {
+            target.checkpoint(false).unwrap();
+        }
+    }
+    assert_eq!(target.check_open(&mut |_| {}).messages, Vec::<String>::new());
+    done.map(drop)
+}
+
+#[test]
+fn a_page_that_the_same_frame_removes_is_shared_by_nobody() {
+    let gone = Entry::Gone { object: 5, first: 2, count: 3 };
+    for page in 2..5 {
+        let refused = receive(&[gone.clone(), pages(7, PAGE, 0, vec![Page::Same(5, page)])]);
+        assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
+    }
+    receive(&[gone.clone(), pages(7, PAGE, 0, vec![Page::Same(5, 1)])]).unwrap();
+    receive(&[gone, pages(7, PAGE, 0, vec![Page::Same(5, 5)])]).unwrap();
+}
+
+#[test]
+fn a_page_of_another_recordsize_that_was_is_shared_by_nobody() {
+    let large = record(16384);
+    let resized = pages(5, 16384, 0, vec![Page::Record(&large, Needs::default())]);
+    for page in 1..8 {
+        let refused = receive(&[resized.clone(), pages(7, 16384, 0, vec![Page::Same(5, page)])]);
+        assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
+    }
+    receive(&[resized.clone(), pages(7, 16384, 0, vec![Page::Same(5, 0)])]).unwrap();
+    // Whatever number of entries follows.
+    for others in 1..12 {
+        let mut entries = vec![resized.clone()];
+        entries.extend(
+            (6..6 + others)
+                .map(|object| pages(object, 16384, 9, vec![Page::Record(&large, Needs::default())])),
+        );
+        entries
+            .extend((6..6 + others).map(|object| pages(object + 50, 16384, 0, vec![Page::Same(object, 9)])));
+        receive(&entries).unwrap();
+    }
+}
