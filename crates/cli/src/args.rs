@@ -141,6 +141,55 @@ Examples:
   pagefold holds tank/db@monday
   pagefold holds -r tank@monday --json")]
     Holds(Holds),
+    /// Write a snapshot, or what changed since another one, to standard output.
+    #[command(
+        after_long_help = "Pages travel as they are stored: compressed, with the models that they need, each checksum verified; nothing is coded
+again. A stream is a file like others: keep it, or give it to `pagefold receive` here or elsewhere, which verifies
+all of it before anything of it is seen. The pool may be mounted, or not.
+
+Examples:
+  pagefold send tank/db@monday > db.stream
+  pagefold send tank/db@monday | ssh backup pagefold receive vault/db
+  pagefold send -i monday tank/db@tuesday | ssh backup pagefold receive vault/db
+  pagefold send -n -i tank/db@monday tank/db@tuesday    how much would that be?
+
+When it was interrupted, the receiver keeps what came and knows how to go on:
+  token=$(ssh backup pagefold get -Hp receive_resume_token vault/db | cut -f 3)
+  pagefold send --resume $token | ssh backup pagefold receive vault/db"
+    )]
+    Send(Send),
+    /// Make a dataset, or its next snapshot, of what `send` wrote, from standard input.
+    #[command(
+        after_long_help = "A stream of a whole snapshot makes a new dataset; one of what changed since a snapshot is received into a dataset that
+has that snapshot as its newest, and was not changed since. Nothing is to be seen before all has come and was
+verified; then dataset and snapshot are there at once. Until then the dataset is as it was; it must not be mounted.
+
+Within one pool, that has to be mounted: its server does both then.
+
+What comes of a stream that is interrupted is kept. `pagefold list -t partial` shows it, with the token for
+`pagefold send --resume`.
+
+Examples:
+  pagefold receive vault/db < db.stream
+  pagefold send -i monday tank/db@tuesday | pagefold receive vault/db
+  pagefold receive --force vault/db < db.stream      gives up what was changed in vault/db
+  pagefold receive --abort vault/db                  gives up what was received in part"
+    )]
+    #[command(visible_alias = "recv")]
+    Receive(Receive),
+    /// Show which files differ between a snapshot and a later one, or the dataset as it is.
+    #[command(
+        after_long_help = "A line for each: + created, - removed, M modified, R renamed; then its path from the dataset's root on. What both
+versions share is not read. Times of access and of change are no differences.
+
+With --ranges, M has a third column: which bytes may be others, in whole pages, as FIRST-END; END is not among them.
+
+Examples:
+  pagefold diff tank/db@monday tank/db@tuesday
+  pagefold diff tank/db@monday tank/db               as it is now
+  pagefold diff --ranges --json tank/db@monday tank/db"
+    )]
+    Diff(Diff),
     /// Find pools on devices and remember them.
     #[command(after_long_help = "Without a pool's name, shows what could be imported.
 
@@ -446,6 +495,8 @@ pub enum ListType {
     Snapshot,
     /// Datasets and snapshots.
     All,
+    /// What was received in part, with the tokens to go on.
+    Partial,
 }
 
 /// See [`Verb::List`].
@@ -541,6 +592,63 @@ pub struct Holds {
     /// How to print.
     #[command(flatten)]
     pub output: Output,
+}
+
+/// See [`Verb::Send`].
+#[derive(Args, Debug)]
+pub struct Send {
+    /// DATASET@NAME. With --resume the pool that has it, if that is not the one in which it was made.
+    #[arg(required_unless_present = "resume")]
+    pub snapshot: Option<String>,
+    /// Only what changed since this snapshot, which the receiver has: DATASET@NAME, or NAME.
+    #[arg(short = 'i', long = "from", value_name = "SNAPSHOT", conflicts_with = "resume")]
+    pub from: Option<String>,
+    /// Send pages as they are stored. They always are; for those who know ZFS.
+    #[arg(short = 'w', long)]
+    pub raw: bool,
+    /// Go on with a stream that was interrupted: the receiver's property receive_resume_token.
+    #[arg(short = 't', long, value_name = "TOKEN")]
+    pub resume: Option<String>,
+    /// Send nothing, and print about how much that would be.
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// How to print that.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// See [`Verb::Receive`].
+#[derive(Args, Debug)]
+pub struct Receive {
+    /// POOL/DATASET.
+    pub dataset: String,
+    /// Give up what was changed in the dataset since its newest snapshot.
+    #[arg(short = 'F', long)]
+    pub force: bool,
+    /// Give up what was received in part.
+    #[arg(short = 'A', long, conflicts_with = "force")]
+    pub abort: bool,
+    /// Keep what came of a stream that is interrupted. It always is; for those who know ZFS.
+    #[arg(short = 's', hide = true)]
+    pub keep: bool,
+    /// Print what was received as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// See [`Verb::Diff`].
+#[derive(Args, Debug)]
+pub struct Diff {
+    /// DATASET@NAME.
+    pub old: String,
+    /// A later snapshot, or the dataset.
+    pub new: String,
+    /// Show which bytes of modified files may be others.
+    #[arg(short, long)]
+    pub ranges: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// See [`Verb::Inherit`].

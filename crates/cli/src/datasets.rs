@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use pagefold_engine::pool::{Listed, Pool};
 
-pub use crate::control::Figures;
 use crate::control::{Client, Reply, Request};
+pub use crate::control::{Figures, PartialFigures};
 use crate::deeds::{self, Deed, Nobody, Outcome};
 use crate::failure::Result;
 use crate::names::{self, Name, is_within};
 use crate::registry::Registry;
-use crate::{pools, props, settings};
+use crate::{pools, props, settings, streams};
 
 /// All datasets and snapshots of an open pool, by name. `mounted` tells where the one with a number is mounted.
 pub fn all(pool: &Pool, mounted: &dyn Fn(u64) -> Option<PathBuf>) -> Result<Vec<Figures>> {
@@ -35,7 +35,7 @@ pub fn all(pool: &Pool, mounted: &dyn Fn(u64) -> Option<PathBuf>) -> Result<Vec<
             written_bytes: found.written_bytes,
             created: if found.path.is_empty() { status.created } else { found.created },
             origin: found.origin.as_ref().map(name),
-            clones: found.clones.iter().map(name).collect(),
+            clones: found.clones.iter().filter(|path| !names::is_hidden(path)).map(name).collect(),
             holds: found.holds.clone(),
             mountpoint: if found.is_snapshot {
                 "-".into()
@@ -57,16 +57,25 @@ pub fn used_below(listed: &[Listed], dataset: &str) -> u64 {
 
 /// All datasets and snapshots of a pool, from its server or from its devices.
 pub fn of_pool(pool: &str) -> Result<Vec<Figures>> {
+    Ok(with_partials(pool)?.0)
+}
+
+/// What was received in part in a pool.
+pub fn partials_of(pool: &str) -> Result<Vec<PartialFigures>> {
+    Ok(with_partials(pool)?.1)
+}
+
+fn with_partials(pool: &str) -> Result<(Vec<Figures>, Vec<PartialFigures>)> {
     if let Some(mut client) = crate::target::connect(pool)? {
         return asked(&mut client);
     }
     let known = Registry::open()?.find(pool)?;
-    pools::look_offline(&known, |pool| all(pool, &|_| None))
+    pools::look_offline(&known, |pool| Ok((all(pool, &|_| None)?, streams::partials(pool))))
 }
 
-fn asked(client: &mut Client) -> Result<Vec<Figures>> {
+fn asked(client: &mut Client) -> Result<(Vec<Figures>, Vec<PartialFigures>)> {
     match client.ask(&Request::Datasets {})? {
-        Reply::Datasets { all } => Ok(all),
+        Reply::Datasets { all, partials } => Ok((all, partials)),
         _ => Err(client.misunderstood()),
     }
 }

@@ -49,6 +49,7 @@ pub fn perform(pool: &Pool, deed: &Deed, mounts: &dyn Mounts) -> Result<Outcome>
         Deed::Release { snapshots, recursive, tag } => {
             work.each(snapshots, *recursive, |path| pool.release(path, tag))
         }
+        Deed::AbortReceive { path } => work.abort_receive(path),
         Deed::Inherit { path, name } => pools::set_one(pool, path, name, None).map(|()| Outcome::default()),
     }
 }
@@ -258,6 +259,35 @@ impl Work<'_> {
         Ok(Outcome { names: all.iter().map(|path| self.full(path)).collect(), freed_bytes: 0 })
     }
 
+    fn abort_receive(&self, path: &str) -> Result<Outcome> {
+        let done = self.pool.abort_receive(path);
+        done.map_err(|error| match error {
+            Error::NotFound(_) => {
+                Failure::new(format!("nothing was received in part into {}", self.full(path)))
+                    .hint("see what was: pagefold list -t partial")
+            }
+            error => self.failed("give up what was received into", path, &error),
+        })?;
+        Ok(Outcome::default())
+    }
+
+    /// What was received in part into what is to go, or on top of it, is given up with it where `recursive`, or else in the way.
+    fn give_up_partials(&self, going: &BTreeSet<String>, recursive: bool, dry_run: bool) -> Result<()> {
+        for partial in self.pool.partials() {
+            let above = names::parent(&partial.path).unwrap_or_default();
+            if !going.contains(&partial.path) && !going.contains(above) {
+                continue;
+            }
+            if !recursive || dry_run {
+                let name = self.full(&partial.path);
+                return Err(Failure::new(format!("part of a stream was received into {name}"))
+                    .hint(format!("give it up first: pagefold receive --abort {name}")));
+            }
+            self.abort_receive(&partial.path)?;
+        }
+        Ok(())
+    }
+
     fn refuse_in_use(&self, found: &Listed) -> Result<()> {
         let Some(dir) = self.mounts.mounted_at(found.id) else { return Ok(()) };
         let name = self.full(&found.path);
@@ -275,6 +305,11 @@ impl Work<'_> {
             }
             if let Some(clone) = found.clones.iter().find(|clone| !going.contains(*clone)) {
                 let clone = self.full(clone);
+                if names::is_hidden(&clone) {
+                    let of = clone.replace(names::HIDDEN, "");
+                    return Err(Failure::new(format!("part of a stream was received on top of {name}"))
+                        .hint(format!("go on with it, or give it up: pagefold receive --abort {of}")));
+                }
                 return Err(Failure::new(format!("{name} has a clone: {clone}")).hint(format!(
                     "destroy that first, or let it have the snapshots: pagefold promote {clone}"
                 )));
@@ -296,6 +331,8 @@ impl Work<'_> {
         for word in what {
             self.select(&listed, word, recursive, &mut going)?;
         }
+        self.give_up_partials(&going, recursive, dry_run)?;
+        let listed = self.list()?;
         self.refuse_kept(&listed, &going)?;
         let gone = |found: &&Listed| going.contains(&found.path);
         if !dry_run {

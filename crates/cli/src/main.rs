@@ -21,6 +21,7 @@ mod registry;
 mod serve;
 mod settings;
 mod signature;
+mod streams;
 mod suggest;
 mod table;
 mod target;
@@ -63,6 +64,14 @@ fn restore_sigpipe() {
     // SAFETY: no other thread exists yet, and the default disposition runs no code of ours.
     unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+    }
+}
+
+/// Whoever reads what we write may go away, and that must be an error like others: for servers, and where it is to be told what helps.
+fn ignore_sigpipe() {
+    // SAFETY: ignoring a signal runs no code of ours.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
     }
 }
 

@@ -38,7 +38,7 @@ impl Name {
         let empty = |part: &str| part.is_empty();
         let bad_dataset = !dataset.is_empty() && dataset.split('/').any(empty);
         let bad_snapshot = snapshot.is_some_and(|name| name.is_empty() || name.contains(['@', '/']));
-        if bad_dataset || bad_snapshot || text.ends_with('/') || text.contains("/@") {
+        if bad_dataset || bad_snapshot || is_hidden(text) || text.ends_with('/') || text.contains("/@") {
             return Err(wrong());
         }
         Ok(Self::new(pool, path))
@@ -64,6 +64,14 @@ impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&full(&self.pool, &self.path))
     }
+}
+
+/// Begins the name of what is the pool's own affair: what is being received.
+pub const HIDDEN: char = '%';
+
+/// Whether nobody but the engine knows a dataset of this name.
+pub fn is_hidden(dataset: &str) -> bool {
+    dataset.contains(HIDDEN)
 }
 
 /// The whole name of what has `path` below `pool`.
@@ -110,9 +118,19 @@ mod tests {
                 (pool, path, text)
             );
         }
-        for text in
-            ["", "/", "tank/", "tank//a", "tank@", "tank/@a", "tank/a@b@c", "tank/a@b/c", "1x/a", "a b"]
-        {
+        for text in [
+            "",
+            "/",
+            "tank/",
+            "tank/%a",
+            "tank//a",
+            "tank@",
+            "tank/@a",
+            "tank/a@b@c",
+            "tank/a@b/c",
+            "1x/a",
+            "a b",
+        ] {
             assert_eq!(Name::parse(text).map_err(|f| f.exit_status()), Err(2), "{text}");
         }
     }

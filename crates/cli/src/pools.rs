@@ -458,7 +458,16 @@ pub fn properties(
     temporary: &[(&'static str, String)],
 ) -> Result<Vec<PropertyValue>> {
     let name = names::full(pool.name(), path);
-    let listed = pool.listed(path).map_err(|error| no_such_dataset(&name, &error))?;
+    let token = pool.partial(path).map(|partial| PropertyValue {
+        name: props::RESUME_TOKEN.into(),
+        value: partial.token.to_string(),
+        source: Source::None,
+    });
+    let listed = match (pool.listed(path), token.clone()) {
+        // All that is known of what is being received for the first time.
+        (Err(Error::NotFound(_)), Some(token)) => return Ok(vec![token]),
+        (listed, _) => listed.map_err(|error| no_such_dataset(&name, &error))?,
+    };
     let all = pool.list().map_err(|error| failed("cannot list the datasets", &error))?;
     let below_bytes = if listed.is_snapshot { 0 } else { crate::datasets::used_below(&all, path) };
     let status = pool.status();
@@ -476,6 +485,7 @@ pub fn properties(
         };
         values.push(PropertyValue { name, value, source });
     }
+    values.extend(token);
     values.extend(user_properties(pool, path)?);
     Ok(values)
 }
@@ -514,8 +524,8 @@ fn computed(name: &str, listed: &Listed, below_bytes: u64, status: &Status) -> O
             listed.origin.as_ref().map_or_else(|| "-".into(), |origin| names::full(&status.name, origin))
         }
         "clones" if listed.is_snapshot && !listed.clones.is_empty() => {
-            let clones: Vec<String> =
-                listed.clones.iter().map(|path| names::full(&status.name, path)).collect();
+            let seen = listed.clones.iter().filter(|path| !names::is_hidden(path));
+            let clones: Vec<String> = seen.map(|path| names::full(&status.name, path)).collect();
             clones.join(",")
         }
         "userrefs" if listed.is_snapshot => listed.holds.len().to_string(),

@@ -32,6 +32,12 @@ impl Progress {
         Self::new(bar, "{msg} [{bar:30}] {bytes}/{total_bytes} {binary_bytes_per_sec} eta {eta}", what)
     }
 
+    /// Bytes with no known end.
+    pub fn flow(what: &'static str) -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+        Self::new(bar, "{spinner} {msg} {bytes} {binary_bytes_per_sec}", what)
+    }
+
     fn new(bar: ProgressBar, template: &str, what: &'static str) -> Self {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));

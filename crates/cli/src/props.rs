@@ -155,7 +155,18 @@ pub const PROPERTIES: &[Property] = &[
     computed("origin", Shape::Text, "The snapshot that a clone began as."),
     computed("clones", Shape::Text, "Clones of a snapshot."),
     computed("userrefs", Shape::Text, "Number of holds on a snapshot."),
+    computed(
+        RESUME_TOKEN,
+        Shape::Text,
+        "With what `pagefold send --resume` goes on where part of a stream was received into the dataset.",
+    ),
 ];
+
+/// Name of the property that says how far a stream came that was interrupted, as in ZFS.
+pub const RESUME_TOKEN: &str = "receive_resume_token";
+
+/// User properties whose names begin so are the engine's: what it knows of streams.
+const ENGINES: &str = "receive:";
 
 const fn computed(name: &'static str, shape: Shape, doc: &'static str) -> Property {
     Property { name, values: Values::ReadOnly(shape), scope: Scope::Dataset, default: "", doc }
@@ -271,7 +282,10 @@ const USER_NAME_BYTES_MAX: usize = 255;
 /// Whether a name is that of a user property: it has a colon, and only the characters that ZFS allows.
 pub fn is_user(name: &str) -> bool {
     let sane = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || ":+-._".contains(c);
-    name.contains(':') && name.len() <= USER_NAME_BYTES_MAX && name.chars().all(sane)
+    name.contains(':')
+        && !name.starts_with(ENGINES)
+        && name.len() <= USER_NAME_BYTES_MAX
+        && name.chars().all(sane)
 }
 
 /// Splits and checks `name=value` for a dataset or snapshot: name and value as they are stored.

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Sandbox, assert_failure};
 
-const VERBS: [&str; 31] = [
+const VERBS: [&str; 34] = [
     "create",
     "destroy",
     "import",
@@ -30,6 +30,9 @@ const VERBS: [&str; 31] = [
     "hold",
     "release",
     "holds",
+    "send",
+    "receive",
+    "diff",
     "du",
     "df",
     "analyze",

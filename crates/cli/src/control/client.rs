@@ -1,7 +1,7 @@
 //! The asking side.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,7 +13,8 @@ use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::frame::{self, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use super::model::{Reply, Request};
-use crate::failure::{Failure, Result};
+use super::pieces::{PieceReader, PieceWriter};
+use crate::failure::{Context, Failure, Result};
 use crate::places;
 
 /// How long a server may take over what needs no waiting for devices.
@@ -107,14 +108,59 @@ impl Client {
         self.lost && self.wait_for_end().is_ok()
     }
 
-    fn exchange(&mut self, request: &Request, patience: Option<Duration>) -> Result<Reply> {
+    /// The bytes that follow a reply. What fails there is told by [`Client::lost`].
+    pub fn pieces(&self) -> PieceReader<'_> {
+        PieceReader::new(&self.stream)
+    }
+
+    /// Where bytes go that follow a request. What fails there is told by [`Client::last_reply`].
+    pub fn piece_writer(&self) -> PieceWriter<'_> {
+        PieceWriter::new(&self.stream)
+    }
+
+    /// Waits until there is something to read from `input`, and is true; or the server says something, or ends, before that.
+    pub fn wait_for(&self, input: BorrowedFd<'_>) -> Result<bool> {
+        let mut both =
+            [PollFd::from_borrowed_fd(input, PollFlags::IN), PollFd::new(&self.stream, PollFlags::IN)];
+        retry_on_intr(|| poll(&mut both, None)).context(|| "cannot wait for input".into())?;
+        Ok(both[1].revents().is_empty())
+    }
+
+    /// What is said at the end of a stream.
+    pub fn last_reply(&mut self) -> Result<Reply> {
+        let reply = self.stream.set_read_timeout(None).and_then(|()| self.read());
+        self.understand(reply)
+    }
+
+    /// Whether the connection broke.
+    pub fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    /// The connection broke: what that is to be told as.
+    pub fn lost(&mut self, error: &io::Error) -> Failure {
+        self.lost = true;
         let pool = &self.pool;
+        Failure::new(format!("lost the server of pool {pool}: {error}"))
+            .hint(format!("its log may say why; mounting {pool} again recovers it"))
+    }
+
+    fn exchange(&mut self, request: &Request, patience: Option<Duration>) -> Result<Reply> {
         let reply = self
             .stream
             .set_read_timeout(patience)
             .and_then(|()| frame::write(&mut self.stream, request, REQUEST_BYTES_MAX))
-            .and_then(|()| frame::read(&mut self.stream, REPLY_BYTES_MAX))
-            .and_then(|reply: Option<Reply>| reply.ok_or_else(|| io::ErrorKind::UnexpectedEof.into()));
+            .and_then(|()| self.read());
+        self.understand(reply)
+    }
+
+    fn read(&mut self) -> io::Result<Reply> {
+        let reply: Option<Reply> = frame::read(&mut self.stream, REPLY_BYTES_MAX)?;
+        reply.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+
+    fn understand(&mut self, reply: io::Result<Reply>) -> Result<Reply> {
+        let pool = &self.pool;
         match reply {
             Ok(Reply::Error { what, hint }) => {
                 let failure = Failure::new(what);
@@ -128,11 +174,7 @@ impl Client {
                 Err(Failure::new(format!("the server of pool {pool} does not answer"))
                     .hint(format!("its log may say why: pagefold events {pool}")))
             }
-            Err(error) => {
-                self.lost = true;
-                Err(Failure::new(format!("lost the server of pool {pool}: {error}"))
-                    .hint(format!("its log may say why; mounting {pool} again recovers it")))
-            }
+            Err(error) => Err(self.lost(&error)),
         }
     }
 

@@ -2,22 +2,25 @@
 //!
 //! A frame is a length in bytes (32 bits, little endian) and that much JSON. Only root and the user whom the
 //! server belongs to are answered. Nothing that comes in is trusted: lengths are bounded, unknown requests
-//! and fields are refused, slow senders are dropped.
+//! and fields are refused, slow senders are dropped. Where a stream of any length is asked for, it follows in pieces (`pieces`).
 
 mod client;
 mod frame;
 mod model;
+mod pieces;
 mod server;
 mod told;
 
 pub use client::Client;
+pub use frame::{REPLY_BYTES_MAX, write as write_frame};
 pub use model::{
     Activity, CacheFigures, CodecShare, Counter, DeviceFigures, Event, FileSurvey, FileUsage, Folded,
     KindShare, MountFigures, PoolFigures, PropertyValue, Reply, Request, ScrubFigures, Source,
     TakeoverFigures, UnmountMode,
 };
+pub use pieces::{PieceReader, PieceWriter};
 pub use server::{Handler, Listener};
-pub use told::{Deed, Figures, Outcome};
+pub use told::{Deed, Difference, Figures, Outcome, PartialFigures, Sendable, Transferred};
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::told::{Deed, Figures, Outcome};
+use super::told::{Deed, Figures, Outcome, PartialFigures, Sendable, Transferred};
 
 /// How a mount ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,6 +105,39 @@ pub enum Request {
     },
     /// Stops a scrub.
     ScrubStop {},
+    /// Tells how long a stream would be.
+    SendSize {
+        /// Of what.
+        what: Sendable,
+    },
+    /// Makes a stream, which follows the reply in pieces, and then another reply.
+    Send {
+        /// Of what.
+        what: Sendable,
+    },
+    /// Receives a stream, which follows in pieces after the reply [`Reply::Ready`].
+    Receive {
+        /// Into which dataset, below the pool.
+        path: String,
+        /// Gives up what was changed in it since its newest snapshot.
+        force: bool,
+    },
+    /// Tells how a snapshot and another version differ, in pieces that follow the reply: a JSON object per line.
+    Diff {
+        /// The snapshot.
+        old: String,
+        /// A later one, or the dataset.
+        new: String,
+        /// With the bytes of files that may be others.
+        ranges: bool,
+    },
+}
+
+impl Request {
+    /// Whether more than a reply follows; the connection is of no use afterwards.
+    pub fn is_stream(&self) -> bool {
+        matches!(self, Self::Send { .. } | Self::Receive { .. } | Self::Diff { .. })
+    }
 }
 
 /// A reply.
@@ -127,6 +160,8 @@ pub enum Reply {
     },
     /// To [`Request::Unmount`]: that was the last, and the pool is closed.
     Closed {},
+    /// To [`Request::Unmount`]: that was the last, and the pool is closed when the streams that are under way have ended.
+    Streaming {},
     /// To [`Request::Mount`]: the last mount has ended; wait for the server's end and start another.
     Ending {},
     /// To [`Request::Status`].
@@ -148,6 +183,21 @@ pub enum Reply {
     Datasets {
         /// By name.
         all: Vec<Figures>,
+        /// What was received in part.
+        #[serde(default)]
+        partials: Vec<PartialFigures>,
+    },
+    /// To [`Request::SendSize`]; and to [`Request::Send`] and [`Request::Diff`]: it follows in pieces.
+    Stream {
+        /// Stored bytes of the pages that it has, about.
+        expected_bytes: u64,
+    },
+    /// To [`Request::Receive`]: go on.
+    Ready {},
+    /// At the end of a stream.
+    Transferred {
+        /// What it had.
+        all: Transferred,
     },
     /// To [`Request::Deed`].
     Deed {

@@ -32,6 +32,8 @@ const LAST_REPLIES: Duration = Duration::from_secs(60);
 pub trait Handler: Send + Sync + 'static {
     /// The reply to one request.
     fn handle(&self, request: Request) -> Reply;
+    /// Does what [`Request::is_stream`] asks for, over its connection. What is returned is the last that is said.
+    fn stream(&self, request: Request, connection: &UnixStream) -> Reply;
 }
 
 /// The listening socket of a pool's server; removed when dropped.
@@ -181,6 +183,22 @@ fn may_ask(stream: &UnixStream) -> bool {
     }
 }
 
+/// A stream, for as long as it takes: who makes or takes it may be slow, and their end is seen.
+fn converse_at_length(stream: &mut UnixStream, handler: &dyn Handler, request: Request) {
+    let patience = |stream: &UnixStream, patience| {
+        stream.set_read_timeout(patience).and_then(|()| stream.set_write_timeout(patience)).is_ok()
+    };
+    if !patience(stream, None) {
+        return;
+    }
+    let reply = handler.stream(request, stream);
+    let told = patience(stream, Some(SILENCE_MAX)) && frame::write(stream, &reply, REPLY_BYTES_MAX).is_ok();
+    if told {
+        // Closed with bytes unread, the connection would lose the reply: the client ends it.
+        let _ = io::copy(stream, &mut io::sink());
+    }
+}
+
 fn converse(mut stream: UnixStream, handler: &dyn Handler, unanswered: &Arc<AtomicUsize>) {
     if stream.set_read_timeout(Some(SILENCE_MAX)).is_err()
         || stream.set_write_timeout(Some(SILENCE_MAX)).is_err()
@@ -192,6 +210,9 @@ fn converse(mut stream: UnixStream, handler: &dyn Handler, unanswered: &Arc<Atom
             Ok(Some(request)) => {
                 unanswered.fetch_add(1, Ordering::AcqRel);
                 let _counted = Slot(Arc::clone(unanswered));
+                if request.is_stream() {
+                    return converse_at_length(&mut stream, handler, request);
+                }
                 let reply = handler.handle(request);
                 if frame::write(&mut stream, &reply, REPLY_BYTES_MAX).is_err() {
                     return;

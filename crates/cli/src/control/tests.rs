@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::frame::{self, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use super::model::{Reply, Request};
+use super::pieces::{PieceReader, PieceWriter};
 use super::server::{Handler, Listener};
 
 /// Counts what reaches it.
@@ -19,6 +20,19 @@ struct Counting(AtomicUsize);
 impl Handler for Counting {
     fn handle(&self, _: Request) -> Reply {
         self.0.fetch_add(1, Ordering::SeqCst);
+        Reply::Done {}
+    }
+
+    /// Gives back what it is given.
+    fn stream(&self, _: Request, connection: &UnixStream) -> Reply {
+        let mut bytes = Vec::new();
+        if let Err(error) = PieceReader::new(connection).read_to_end(&mut bytes) {
+            return Reply::Error { what: error.to_string(), hint: None };
+        }
+        let mut out = PieceWriter::new(connection);
+        if out.write_all(&bytes).and_then(|()| out.end()).is_ok() {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
         Reply::Done {}
     }
 }
@@ -122,6 +136,40 @@ fn hostile_bytes_reach_no_handler_and_end_no_server() {
         }
     }
     assert_eq!(served.handler.0.load(Ordering::SeqCst), 0);
+    assert!(matches!(served.ask(), Reply::Done {}));
+}
+
+#[test]
+fn streams_are_told_from_their_ends() {
+    let served = served();
+    let asked = || {
+        let mut stream = served.connect();
+        let request = Request::Receive { path: "x".into(), force: false };
+        frame::write(&mut stream, &request, REQUEST_BYTES_MAX).unwrap();
+        stream
+    };
+    for len in [0, 1, 4095, (1 << 20) + 1, 5_000_000] {
+        let stream = asked();
+        let bytes: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+        let mut out = PieceWriter::new(&stream);
+        out.write_all(&bytes).and_then(|()| out.end()).unwrap();
+        let mut back = Vec::new();
+        PieceReader::new(&stream).read_to_end(&mut back).unwrap();
+        assert!(back == bytes);
+        assert!(matches!(frame::read(&mut &stream, REPLY_BYTES_MAX).unwrap(), Some(Reply::Done {})));
+    }
+    let honest = served.handler.0.load(Ordering::SeqCst);
+    // Cut off in the middle of a piece, of a length, and between pieces; and a piece that is too long.
+    let attacks: [&[u8]; 5] =
+        [&[9, 0, 0, 0, 1, 2], &[9, 0], &[2, 0, 0, 0, 1, 2], &[], &[255, 255, 255, 255, 0, 0, 0, 0]];
+    for attack in attacks {
+        let mut stream = asked();
+        stream.write_all(attack).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let reply = frame::read(&mut stream, REPLY_BYTES_MAX).unwrap();
+        assert!(matches!(reply, Some(Reply::Error { .. })), "{attack:?} got {reply:?}");
+    }
+    assert_eq!(served.handler.0.load(Ordering::SeqCst), honest);
     assert!(matches!(served.ask(), Reply::Done {}));
 }
 

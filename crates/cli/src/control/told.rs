@@ -122,6 +122,11 @@ pub enum Deed {
         /// By which name.
         tag: String,
     },
+    /// Gives up what was received in part.
+    AbortReceive {
+        /// The dataset that was to become of it.
+        path: String,
+    },
     /// Clears properties, so that what is inherited holds.
     Inherit {
         /// Dataset or snapshot.
@@ -129,6 +134,67 @@ pub enum Deed {
         /// Which property.
         name: String,
     },
+}
+
+/// What is to be sent. Paths are below the pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Sendable {
+    /// A snapshot.
+    Snapshot {
+        /// `dataset@name`.
+        path: String,
+        /// The snapshot before it that the receiver has: only what changed since is sent.
+        from: Option<String>,
+    },
+    /// What a receiver that was interrupted lacks.
+    Resume {
+        /// What it has.
+        token: String,
+    },
+}
+
+/// What went through a stream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transferred {
+    /// The snapshot, by its whole name.
+    pub name: String,
+    /// Bytes of the stream.
+    pub stream_bytes: u64,
+    /// Of these, stored pages.
+    pub record_bytes: u64,
+    /// How many pages.
+    pub pages: u64,
+    /// Other entries of the file system that were set or deleted.
+    pub values: u64,
+}
+
+/// What was received in part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartialFigures {
+    /// Whole name of the dataset that is to become of it.
+    pub name: String,
+    /// The same, below the pool.
+    pub path: String,
+    /// Stored bytes that it holds.
+    pub used_bytes: u64,
+    /// With what the sender goes on.
+    pub receive_resume_token: String,
+}
+
+/// How a file differs between two versions of a file system.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Difference {
+    /// `created`, `removed`, `renamed`, `modified`.
+    pub change: String,
+    /// From the root of the file system on; in the older version if it was removed.
+    pub path: String,
+    /// Its path before it was renamed.
+    pub from: Option<String>,
+    /// `file`, `directory`, `symlink`, ...
+    pub kind: String,
+    /// First byte, and the one behind the last, of each part of a modified file that may be another, if that was asked for.
+    pub ranges: Vec<(u64, u64)>,
 }
 
 /// What was done, or would be.

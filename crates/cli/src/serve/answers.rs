@@ -1,5 +1,6 @@
 //! The server's answers to control requests.
 
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -9,7 +10,7 @@ use super::mounted::{Mounted, Wanted};
 use super::server::{Attached, Server};
 use crate::control::{FileUsage, Handler, MountFigures, PoolFigures, Reply, Request, UnmountMode};
 use crate::failure::{Failure, Result};
-use crate::{datasets, mountopts, names, pools};
+use crate::{datasets, mountopts, names, pools, streams};
 
 /// Inodes accounted for in one request.
 const USAGE_INODES_MAX: usize = 16_384;
@@ -19,11 +20,16 @@ pub struct Answers(pub Arc<Server>);
 
 impl Handler for Answers {
     fn handle(&self, request: Request) -> Reply {
-        self.answer(request).unwrap_or_else(|failure| Reply::Error {
-            what: failure.what().to_owned(),
-            hint: failure.advice().map(str::to_owned),
-        })
+        self.answer(request).unwrap_or_else(|failure| refusal(&failure))
     }
+
+    fn stream(&self, request: Request, connection: &UnixStream) -> Reply {
+        self.0.stream(&request, connection).unwrap_or_else(|failure| refusal(&failure))
+    }
+}
+
+fn refusal(failure: &Failure) -> Reply {
+    Reply::Error { what: failure.what().to_owned(), hint: failure.advice().map(str::to_owned) }
 }
 
 impl Answers {
@@ -39,9 +45,10 @@ impl Answers {
                 server.set_property(&path, &name, &value)?;
                 Reply::Done {}
             }
-            Request::Datasets {} => {
-                Reply::Datasets { all: datasets::all(&server.pool, &|id| server.mounted_at(id))? }
-            }
+            Request::Datasets {} => Reply::Datasets {
+                all: datasets::all(&server.pool, &|id| server.mounted_at(id))?,
+                partials: streams::partials(&server.pool),
+            },
             Request::Deed { deed } => Reply::Deed { outcome: server.perform(&deed)? },
             Request::Sync {} => {
                 server.sync().map_err(Failure::new)?;
@@ -79,6 +86,12 @@ impl Answers {
             Request::Fold { device, inodes, from } => server.fold(&*server.mount_of(device)?, &inodes, from),
             Request::ScrubStart { rate } => server.scrub_start(rate)?,
             Request::ScrubStop {} => server.scrub_stop()?,
+            Request::SendSize { what } => {
+                Reply::Stream { expected_bytes: streams::expected(&server.pool, &what)? }
+            }
+            Request::Send { .. } | Request::Receive { .. } | Request::Diff { .. } => {
+                return Err(Failure::new("that is answered at length"));
+            }
         })
     }
 }
@@ -149,6 +162,7 @@ impl Server {
             Some(dir) => Reply::Busy { dir },
             None if mode == UnmountMode::Lazy => Reply::Done {},
             None if self.wait_until_gone(&mounts).map_err(Failure::new)? => Reply::Closed {},
+            None if self.only_streams() => Reply::Streaming {},
             None => Reply::Done {},
         })
     }

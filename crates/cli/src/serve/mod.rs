@@ -17,6 +17,7 @@ pub mod report;
 mod server;
 mod signals;
 mod snapdir;
+mod streams;
 
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ use server::Server;
 
 /// Serves a mount until it ends; as the holder of servers that do, or as one of them.
 pub fn run(args: &Mount) -> Result<()> {
-    ignore_sigpipe();
+    crate::ignore_sigpipe();
     let outcome = wants_holder(args).and_then(|wanted| if wanted { hold(args) } else { start(args) });
     let running = match outcome {
         Ok(running) => running,
@@ -137,13 +138,5 @@ impl Running {
             Ok(()) => Ok(()),
             Err(what) => Err(Failure::new(what).hint("mounting the pool again recovers it")),
         }
-    }
-}
-
-/// A client that goes away while it is answered must not end the server.
-fn ignore_sigpipe() {
-    // SAFETY: ignoring a signal runs no code of ours, and no other thread exists yet.
-    unsafe {
-        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
     }
 }

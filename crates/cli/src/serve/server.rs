@@ -1,5 +1,6 @@
 //! An open pool and its mounts, held together from the first mount to the end of the last.
 
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,6 +17,7 @@ use super::events::Ring;
 use super::keep::{Keep, Left};
 use super::mounted::{self, Mounted, Wanted};
 use super::plan::Plan;
+use super::streams::Streams;
 use crate::control::{Source, UnmountMode};
 use crate::deeds::{self, Deed, Mounts, Outcome};
 use crate::failure::{Context, Failure, Result};
@@ -53,8 +55,9 @@ struct State {
     phase: Phase,
     /// In the order in which they were mounted.
     mounts: Vec<Arc<Mounted>>,
-    /// Numbers of the datasets and snapshots that are being mounted.
+    /// Numbers of the datasets and snapshots that are being mounted or received.
     coming: Vec<u64>,
+    streams: Streams,
 }
 
 /// Outcome of asking a running server for a mount.
@@ -150,7 +153,12 @@ impl Server {
             watched: Watched::default(),
             deeds: Arc::default(),
             pool_work: Mutex::new(Some(pool_work)),
-            state: Mutex::new(State { phase: Phase::Serving, mounts: Vec::new(), coming: Vec::new() }),
+            state: Mutex::new(State {
+                phase: Phase::Serving,
+                mounts: Vec::new(),
+                coming: Vec::new(),
+                streams: Streams::default(),
+            }),
             changed: Condvar::new(),
         }))
     }
@@ -202,7 +210,7 @@ impl Server {
             }
         }
         if state.coming.contains(&id) {
-            return Err(Failure::new(format!("{name} is just being mounted")));
+            return Err(Failure::new(format!("{name} is just being mounted or received")));
         }
         state.coming.push(id);
         Ok(true)
@@ -322,6 +330,9 @@ impl Server {
             }
         }
         if mode == UnmountMode::Force {
+            if self.mounts().iter().all(|other| mounts.iter().any(|mounted| Arc::ptr_eq(other, mounted))) {
+                self.cut_streams(false);
+            }
             self.end_cut_off(mounts)?;
         }
         Ok(None)
@@ -455,10 +466,60 @@ impl Server {
     }
 
     fn end_if_empty(&self, state: &mut State) {
-        if state.phase == Phase::Serving && state.mounts.is_empty() && state.coming.is_empty() {
+        let unused = state.mounts.is_empty() && state.coming.is_empty() && state.streams.is_empty();
+        if state.phase == Phase::Serving && unused {
             state.phase = Phase::Unmounted;
             self.changed.notify_all();
         }
+    }
+}
+
+/// Streams.
+impl Server {
+    /// Takes a stream in, into a dataset that is not mounted if `target` is given; its number. `name` names datasets for people.
+    pub(super) fn begin_stream(
+        &self,
+        connection: &UnixStream,
+        target: Option<u64>,
+        name: &dyn Fn(u64) -> String,
+    ) -> Result<u64> {
+        let mut state = self.state.lock();
+        if state.phase != Phase::Serving {
+            return Err(Failure::new("the server is just closing the pool").hint("try again in a moment"));
+        }
+        if let Some(id) = target {
+            if let Some(mounted) = state.mounts.iter().find(|mounted| mounted.id == id) {
+                let (name, dir) = (name(id), mounted.session.dir().display());
+                return Err(Failure::new(format!("{name} is mounted at {dir}"))
+                    .hint(format!("unmount it first: pagefold unmount {name}")));
+            }
+            if state.coming.contains(&id) {
+                return Err(Failure::new(format!("{} is just being mounted or received", name(id))));
+            }
+        }
+        let number = state.streams.begin(connection)?;
+        state.coming.extend(target);
+        Ok(number)
+    }
+
+    /// A stream has ended.
+    pub(super) fn stream_ended(&self, number: u64, target: Option<u64>) {
+        let mut state = self.state.lock();
+        state.streams.end(number);
+        state.coming.retain(|coming| Some(*coming) != target);
+        self.end_if_empty(&mut state);
+        self.changed.notify_all();
+    }
+
+    /// Ends streams that are under way, each of which a receiver can go on with; lets no more begin if `for_good`.
+    pub(super) fn cut_streams(&self, for_good: bool) {
+        self.state.lock().streams.cut(for_good);
+    }
+
+    /// Whether nothing but streams keeps the pool open.
+    pub(super) fn only_streams(&self) -> bool {
+        let state = self.state.lock();
+        state.phase == Phase::Serving && state.mounts.is_empty() && !state.streams.is_empty()
     }
 }
 

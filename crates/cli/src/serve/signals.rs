@@ -58,8 +58,9 @@ impl Signals {
     }
 }
 
-/// Unmounts, detaching and at last cutting off whoever does not leave.
+/// Ends streams, and unmounts, detaching and at last cutting off whoever does not leave.
 fn end(server: &Server) {
+    server.cut_streams(true);
     let patience = Instant::now() + GRACE;
     loop {
         match server.detach(&server.mounts(), UnmountMode::Normal) {

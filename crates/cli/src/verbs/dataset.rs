@@ -167,7 +167,7 @@ pub fn holds(args: &Holds) -> Result<()> {
 }
 
 /// The name of a dataset.
-fn dataset(word: &str) -> Result<Name> {
+pub(super) fn dataset(word: &str) -> Result<Name> {
     let name = Name::parse(word)?;
     match name.is_snapshot() {
         true => Err(Failure::usage(format!("{name} is a snapshot's name, and a dataset is wanted"))),
@@ -176,7 +176,7 @@ fn dataset(word: &str) -> Result<Name> {
 }
 
 /// The name of a snapshot.
-fn snapshot_name(word: &str) -> Result<Name> {
+pub(super) fn snapshot_name(word: &str) -> Result<Name> {
     let name = Name::parse(word)?;
     match name.is_snapshot() {
         true => Ok(name),
@@ -196,12 +196,12 @@ fn range(word: &str) -> Result<Name> {
     }
 }
 
-fn same_pool(from: &Name, to: &Name) -> Result<()> {
+pub(super) fn same_pool(from: &Name, to: &Name) -> Result<()> {
     if from.pool == to.pool {
         return Ok(());
     }
     Err(Failure::usage(format!("{from} and {to} are in different pools"))
-        .hint("between pools, data is copied"))
+        .hint("between pools, snapshots travel: pagefold send SNAPSHOT | pagefold receive DATASET"))
 }
 
 /// The properties of `-o` for what is to be made.

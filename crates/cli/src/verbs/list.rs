@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::args::{List, ListDatasets, ListType};
+use crate::args::{List, ListDatasets, ListType, Output};
 use crate::datasets::{self, Figures};
 use crate::failure::Result;
 use crate::names::{Name, is_within};
@@ -29,6 +29,9 @@ pub fn run(args: &List) -> Result<()> {
     if kind == ListType::Pool {
         return super::show::list(&args.targets, args.output);
     }
+    if kind == ListType::Partial {
+        return partials(&args.targets, args.output);
+    }
     // Alone, a dataset's name means it and what is below it.
     let recursive = args.recursive || args.kind.is_some();
     show(&Wanted { targets: &args.targets, kind, recursive, output: args.output })
@@ -49,7 +52,7 @@ fn show(wanted: &Wanted<'_>) -> Result<()> {
         let of_kind = |figures: &Figures| match wanted.kind {
             ListType::Snapshot => figures.is_snapshot,
             ListType::Dataset => !figures.is_snapshot,
-            ListType::All | ListType::Pool => true,
+            ListType::All | ListType::Pool | ListType::Partial => true,
         };
         let chosen = |figures: &Figures| {
             figures.path == name.path
@@ -62,6 +65,27 @@ fn show(wanted: &Wanted<'_>) -> Result<()> {
         return super::print_json(&json!({ "datasets": all }));
     }
     print(&all, wanted);
+    Ok(())
+}
+
+/// What was received in part.
+fn partials(targets: &[String], output: Output) -> Result<()> {
+    let mut all = Vec::new();
+    for name in names(targets)? {
+        let found = datasets::partials_of(&name.pool)?;
+        all.extend(found.into_iter().filter(|partial| is_within(&partial.path, &name.path)));
+    }
+    if output.json {
+        return super::print_json(&json!({ "partials": all }));
+    }
+    let mut table =
+        Table::new(&[("NAME", Align::Left), ("USED", Align::Right), ("RECEIVE_RESUME_TOKEN", Align::Left)]);
+    for partial in all {
+        let used = partial.used_bytes;
+        let used = if output.exact { used.to_string() } else { units::size(used) };
+        table.row(vec![partial.name, used, partial.receive_resume_token]);
+    }
+    table.print(output.script);
     Ok(())
 }
 

@@ -5,6 +5,7 @@ mod check;
 mod create;
 mod dataset;
 mod destroy;
+mod diff;
 mod du;
 mod events;
 mod export;
@@ -18,6 +19,7 @@ mod mount_all;
 mod properties;
 mod restart;
 mod scrub;
+mod send;
 mod show;
 mod sync;
 mod unmount;
@@ -42,6 +44,9 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Hold(args) => dataset::hold(&args, false),
         Verb::Release(args) => dataset::hold(&args, true),
         Verb::Holds(args) => dataset::holds(&args),
+        Verb::Send(args) => send::send(&args),
+        Verb::Receive(args) => send::receive(&args),
+        Verb::Diff(args) => diff::run(&args),
         Verb::Import(args) => import::run(&args),
         Verb::Export(args) => export::run(&args),
         Verb::Mount(args) => mount::run(&args),

@@ -111,6 +111,13 @@ pub fn end(client: &mut Client, devices: &[u32], mode: UnmountMode) -> Result<()
         let at = match client.ask_and_wait(&request)? {
             Reply::Done {} => return Ok(()),
             Reply::Closed {} => return client.wait_for_end(),
+            Reply::Streaming {} => {
+                eprintln!(
+                    "pagefold: pool {} stays open until what is being sent or received has ended",
+                    client.pool()
+                );
+                return Ok(());
+            }
             Reply::Busy { dir } => dir,
             _ => return Err(client.misunderstood()),
         };

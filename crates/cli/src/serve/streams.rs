@@ -1,0 +1,124 @@
+//! Streams over the control socket: they are users of the pool, as mounts are, so that the server stays until they have ended.
+
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+
+use super::server::Server;
+use crate::control::{PieceReader, PieceWriter, REPLY_BYTES_MAX, Reply, Request, Sendable, write_frame};
+use crate::failure::{Context, Failure, Result};
+use crate::{names, streams};
+
+/// A stream that is under way.
+pub struct UnderWay<'a> {
+    server: &'a Server,
+    number: u64,
+    /// Nobody mounts the dataset with this number meanwhile.
+    target: Option<u64>,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.server.stream_ended(self.number, self.target);
+    }
+}
+
+/// Streams of a server.
+#[derive(Default)]
+pub struct Streams {
+    /// Their connections, by number.
+    connections: Vec<(u64, UnixStream)>,
+    last: u64,
+    /// No more begin.
+    closed: bool,
+}
+
+impl Streams {
+    /// Whether none is under way.
+    pub fn is_empty(&self) -> bool {
+        self.connections.is_empty()
+    }
+
+    /// Ends them as if their clients had gone, and lets no more begin if `for_good`.
+    pub fn cut(&mut self, for_good: bool) {
+        self.closed |= for_good;
+        for (_, connection) in &self.connections {
+            if let Err(error) = connection.shutdown(Shutdown::Both) {
+                tracing::warn!(%error, "cannot cut off a stream");
+            }
+        }
+    }
+
+    /// Takes one in; its number.
+    pub fn begin(&mut self, connection: &UnixStream) -> Result<u64> {
+        if self.closed {
+            return Err(Failure::new("the server is just ending").hint("try again in a moment"));
+        }
+        let connection = connection.try_clone().context(|| "cannot follow a stream".into())?;
+        self.last += 1;
+        self.connections.push((self.last, connection));
+        Ok(self.last)
+    }
+
+    /// It has ended.
+    pub fn end(&mut self, number: u64) {
+        self.connections.retain(|(other, _)| *other != number);
+    }
+}
+
+/// Says something before a stream.
+fn tell(mut connection: &UnixStream, reply: &Reply) -> Result<()> {
+    write_frame(&mut connection, reply, REPLY_BYTES_MAX).context(|| "cannot answer".into())
+}
+
+impl Server {
+    /// Does what [`Request::is_stream`] asks for; what is left to be said when it is done.
+    pub(super) fn stream(&self, request: &Request, connection: &UnixStream) -> Result<Reply> {
+        let done = match request {
+            Request::Send { what } => self.send(what, connection),
+            Request::Receive { path, force } => self.receive(path, *force, connection),
+            Request::Diff { old, new, ranges } => self.diff((old, new), *ranges, connection),
+            _ => Err(Failure::new("that is no stream")),
+        };
+        match &done {
+            Ok(_) => tracing::info!(?request, "done"),
+            Err(failure) => tracing::warn!(?request, failure = failure.what(), "failed"),
+        }
+        done
+    }
+
+    fn send(&self, what: &Sendable, connection: &UnixStream) -> Result<Reply> {
+        let _under_way = self.stream_begins(connection, None)?;
+        let expected_bytes = streams::expected(&self.pool, what)?;
+        tell(connection, &Reply::Stream { expected_bytes })?;
+        let mut out = PieceWriter::new(connection);
+        let sent = streams::send(&self.pool, what, &mut out, &mut |_| {});
+        out.end().context(|| "cannot end the stream".into())?;
+        Ok(Reply::Transferred { all: sent? })
+    }
+
+    fn receive(&self, path: &str, force: bool, connection: &UnixStream) -> Result<Reply> {
+        let target = self.pool.version(path).ok().map(|dataset| dataset.id);
+        let _under_way = self.stream_begins(connection, target)?;
+        tell(connection, &Reply::Ready {})?;
+        let mut input = PieceReader::new(connection);
+        let all = streams::receive(&self.pool, path, force, &mut input, &mut |_| {})?;
+        Ok(Reply::Transferred { all })
+    }
+
+    fn diff(&self, (old, new): (&str, &str), ranges: bool, connection: &UnixStream) -> Result<Reply> {
+        let _under_way = self.stream_begins(connection, None)?;
+        tell(connection, &Reply::Stream { expected_bytes: 0 })?;
+        let mut out = std::io::BufWriter::new(PieceWriter::new(connection));
+        let told = streams::diff(&self.pool, old, new, ranges, &mut out);
+        let out = out.into_inner().map_err(std::io::IntoInnerError::into_error);
+        out.and_then(PieceWriter::end).context(|| "cannot end the stream".into())?;
+        told.map(|()| Reply::Done {})
+    }
+
+    /// Lets a stream begin; into dataset `target`, if it is given, which must not be mounted.
+    fn stream_begins(&self, connection: &UnixStream, target: Option<u64>) -> Result<UnderWay<'_>> {
+        let name = |id| names::full(self.pool.name(), &self.pool.path_of(id).unwrap_or_default());
+        let number = self.begin_stream(connection, target, &name)?;
+        Ok(UnderWay { server: self, number, target })
+    }
+}

@@ -1,0 +1,188 @@
+//! Streams of snapshots and differences of versions: the same on a pool that is served and on one that is opened for a moment.
+
+use std::io::{Read, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use pagefold_engine::Error;
+use pagefold_engine::pool::{Partial, Pool, ReceiveOptions, Source, Token, Transfer};
+use pagefold_fs::FileKind;
+use pagefold_fs::diff::{Fate, FileDifference};
+
+pub use crate::control::{Difference, PartialFigures, Sendable, Transferred};
+use crate::failure::{Context, Failure, Result};
+use crate::names;
+use crate::pools;
+
+/// Sees after each frame how far a stream is.
+pub type Watch<'a> = &'a mut dyn FnMut(&Transfer);
+
+fn transferred(name: String, transfer: &Transfer) -> Transferred {
+    Transferred {
+        name,
+        stream_bytes: transfer.stream_bytes,
+        record_bytes: transfer.record_bytes,
+        pages: transfer.pages,
+        values: transfer.values,
+    }
+}
+
+/// Calls `work` with what is to be sent, as the engine names it, and its name for people.
+fn with_source<T>(
+    pool: &Pool,
+    what: &Sendable,
+    work: impl FnOnce(&Source<'_>) -> pagefold_engine::Result<T>,
+) -> Result<T> {
+    match what {
+        Sendable::Snapshot { path, from } => {
+            let name = names::full(pool.name(), path);
+            work(&Source::Snapshot { path, from: from.as_deref() }).map_err(|error| {
+                let missing = [Some(path), from.as_ref()].into_iter().flatten();
+                let missing = missing.map(String::as_str).find(|path| pool.version(path).is_err());
+                match (&error, missing) {
+                    (Error::NotFound(_), Some(path)) => {
+                        pools::no_such_dataset(&names::full(pool.name(), path), &error)
+                    }
+                    _ => told(format!("cannot send {name}"), &error),
+                }
+            })
+        }
+        Sendable::Resume { token } => {
+            let parsed: Token = parse_token(token)?;
+            work(&Source::Resume(&parsed))
+                .map_err(|error| told(format!("cannot go on with a stream of pool {}", pool.name()), &error))
+        }
+    }
+}
+
+/// The token that `receive_resume_token` shows.
+pub fn parse_token(text: &str) -> Result<Token> {
+    text.parse().map_err(|error: Error| {
+        Failure::usage(told(String::new(), &error).what().trim_start_matches(": ").to_owned())
+            .hint("see which there are: pagefold list -t partial")
+    })
+}
+
+/// What the engine says, without its own prefix where that says nothing more.
+fn told(doing: String, error: &Error) -> Failure {
+    match error {
+        Error::Busy(why) | Error::Exists(why) | Error::NotFound(why) | Error::Invalid(why) => {
+            Failure::new(format!("{doing}: {why}"))
+        }
+        error => pools::failed(doing, error),
+    }
+}
+
+/// Stored bytes of the pages that a stream would have, about.
+pub fn expected(pool: &Pool, what: &Sendable) -> Result<u64> {
+    with_source(pool, what, |source| pool.send_size(source))
+}
+
+/// Writes a stream.
+pub fn send(pool: &Pool, what: &Sendable, out: &mut dyn Write, watch: Watch<'_>) -> Result<Transferred> {
+    let name = match what {
+        Sendable::Snapshot { path, .. } => names::full(pool.name(), path),
+        Sendable::Resume { .. } => pool.name().to_owned(),
+    };
+    let sent = with_source(pool, what, |source| pool.send(source, out, watch))?;
+    Ok(transferred(name, &sent))
+}
+
+/// Receives a stream into a dataset that nobody uses. What comes of one that is interrupted is kept.
+pub fn receive(
+    pool: &Pool,
+    path: &str,
+    force: bool,
+    input: &mut dyn Read,
+    watch: Watch<'_>,
+) -> Result<Transferred> {
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let options = ReceiveOptions { created, keep: true, force };
+    match pool.receive(path, &options, input, watch) {
+        Ok(received) => {
+            let snapshots = pool.version(path).map(|dataset| pool.snapshots_of(dataset.id));
+            let newest = snapshots.ok().and_then(|mut all| all.pop());
+            let name = newest.map_or_else(|| path.to_owned(), |(_, name)| format!("{path}@{name}"));
+            Ok(transferred(names::full(pool.name(), &name), &received))
+        }
+        Err(error) => Err(not_received(pool, path, &error)),
+    }
+}
+
+fn not_received(pool: &Pool, path: &str, error: &Error) -> Failure {
+    let name = names::full(pool.name(), path);
+    let failure = told(format!("cannot receive into {name}"), error);
+    match pool.partial(path) {
+        Some(partial) => failure.hint(format!(
+            "what came is kept: go on with `pagefold send --resume {} | pagefold receive {name}`,\n  or give it up: \
+             pagefold receive --abort {name}",
+            partial.token
+        )),
+        None => failure,
+    }
+}
+
+/// What was received in part.
+pub fn partials(pool: &Pool) -> Vec<PartialFigures> {
+    let figures = |partial: Partial| PartialFigures {
+        name: names::full(pool.name(), &partial.path),
+        used_bytes: partial.stored_bytes,
+        receive_resume_token: partial.token.to_string(),
+        path: partial.path,
+    };
+    pool.partials().into_iter().map(figures).collect()
+}
+
+/// Writes how the file systems of two versions differ, a [`Difference`] per line, as JSON.
+pub fn diff(pool: &Pool, old: &str, new: &str, ranges: bool, out: &mut dyn Write) -> Result<()> {
+    let (old_name, new_name) = (names::full(pool.name(), old), names::full(pool.name(), new));
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let doing = || format!("cannot compare {old_name} with {new_name}");
+    let comparison = pool.compare_versions(old, new, created).map_err(|error| {
+        let missing = [old, new].into_iter().find(|path| pool.version(path).is_err());
+        match (&error, missing) {
+            (Error::NotFound(_), Some(path)) => {
+                pools::no_such_dataset(&names::full(pool.name(), path), &error)
+            }
+            _ => told(doing(), &error),
+        }
+    })?;
+    let found =
+        pagefold_fs::diff::diff(comparison.older(), comparison.newer(), comparison.differences(), ranges)
+            .context(doing)?;
+    drop(comparison);
+    for difference in &found {
+        let mut line = serde_json::to_vec(&as_told(difference)).context(doing)?;
+        line.push(b'\n');
+        out.write_all(&line).context(doing)?;
+    }
+    Ok(())
+}
+
+fn as_told(difference: &FileDifference) -> Difference {
+    let path = |path: &[u8]| format!("/{}", String::from_utf8_lossy(path));
+    let (change, from) = match &difference.fate {
+        Fate::Created => ("created", None),
+        Fate::Removed => ("removed", None),
+        Fate::Renamed { from } => ("renamed", Some(path(from))),
+        Fate::Modified => ("modified", None),
+    };
+    Difference {
+        change: change.into(),
+        path: path(&difference.path),
+        from,
+        kind: kind(difference.kind).into(),
+        ranges: difference.ranges.iter().map(|range| (range.start, range.end)).collect(),
+    }
+}
+
+fn kind(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::Regular => "file",
+        FileKind::Directory => "directory",
+        FileKind::Symlink => "symlink",
+        FileKind::Fifo => "fifo",
+        FileKind::Socket => "socket",
+        FileKind::CharDevice => "char device",
+        FileKind::BlockDevice => "block device",
+    }
+}

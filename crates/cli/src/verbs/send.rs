@@ -1,0 +1,302 @@
+//! `send` and `receive`: snapshots as streams, from standard input and to standard output.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use pagefold_engine::pool::Background;
+use serde_json::json;
+
+use super::dataset::{dataset, snapshot_name};
+use crate::args::{Receive, Send};
+use crate::control::{Client, Reply, Request, Sendable, Transferred};
+use crate::datasets;
+use crate::deeds::{self, Deed};
+use crate::failure::{Context, Failure, Result};
+use crate::names::Name;
+use crate::progress::Progress;
+use crate::registry::Registry;
+use crate::{pools, streams, target, units};
+
+/// How much is read and written at a time.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// Standard input or output as what it is, without a buffer.
+fn unbuffered(fd: BorrowedFd<'_>) -> Result<File> {
+    Ok(fd.try_clone_to_owned().context(|| "cannot use standard input or output".into())?.into())
+}
+
+/// Where a stream goes. Remembers what failed there, and shows how far it is.
+struct Output {
+    file: File,
+    failed: Option<io::Error>,
+    written: u64,
+    expected: u64,
+    progress: Progress,
+}
+
+impl Output {
+    fn new() -> Result<Self> {
+        let progress = Progress::bytes("sending");
+        Ok(Self {
+            file: unbuffered(rustix::stdio::stdout())?,
+            failed: None,
+            written: 0,
+            expected: 0,
+            progress,
+        })
+    }
+
+    /// What failed: this, or what is said of the stream.
+    fn blame(&self, other: Failure) -> Failure {
+        match &self.failed {
+            None => other,
+            Some(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                Failure::new("cannot write the stream: whoever read it has ended").hint(
+                    "what it said before tells why. A `pagefold receive` keeps what came: see `pagefold list -t partial` there",
+                )
+            }
+            Some(error) => Failure::new(format!("cannot write the stream: {error}")),
+        }
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.file.write(bytes) {
+            Ok(written) => {
+                self.written += written as u64;
+                self.progress.at(self.written, self.expected.max(self.written));
+                Ok(written)
+            }
+            Err(error) => {
+                if error.kind() != io::ErrorKind::Interrupted {
+                    self.failed = Some(io::Error::new(error.kind(), error.to_string()));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// Sends.
+pub fn send(args: &Send) -> Result<()> {
+    let (pool, what) = what_to_send(args)?;
+    let client = target::connect(&pool)?;
+    if args.dry_run {
+        return tell_size(args, &pool, client, what);
+    }
+    if io::stdout().is_terminal() {
+        return Err(Failure::usage("a stream is nothing for a terminal").hint(
+            "into a file: pagefold send ... > FILE, or to another pool: pagefold send ... | pagefold receive POOL/DATASET",
+        ));
+    }
+    crate::ignore_sigpipe();
+    let mut out = Output::new()?;
+    let done = match client {
+        Some(mut client) => fetch(&mut client, what, &mut out),
+        None => {
+            let known = Registry::open()?.find(&pool)?;
+            pools::look_offline(&known, |pool| {
+                out.expected = streams::expected(pool, &what)?;
+                streams::send(pool, &what, &mut out, &mut |_| {}).map(drop)
+            })
+        }
+    };
+    out.progress.finish();
+    done.map_err(|failure| out.blame(failure))
+}
+
+/// The pool that has it, and what is to be sent.
+fn what_to_send(args: &Send) -> Result<(String, Sendable)> {
+    if let Some(token) = &args.resume {
+        let made_in = streams::parse_token(token)?.to.pool.to_string();
+        let pool = match &args.snapshot {
+            Some(word) => target::pool_name(word)?,
+            None => match Registry::open()?.all()?.into_iter().find(|known| known.guid == made_in) {
+                Some(known) => known.name,
+                None => {
+                    return Err(Failure::usage(
+                        "the pool in which the snapshot was made is not on this machine",
+                    )
+                    .hint("name one that has received it: pagefold send --resume TOKEN POOL"));
+                }
+            },
+        };
+        return Ok((pool, Sendable::Resume { token: token.clone() }));
+    }
+    let name = snapshot_name(args.snapshot.as_deref().unwrap_or_default())?;
+    let from = args.from.as_deref().map(|word| since(word, &name)).transpose()?;
+    if let Some(from) = &from {
+        super::dataset::same_pool(from, &name)?;
+    }
+    Ok((name.pool, Sendable::Snapshot { path: name.path, from: from.map(|from| from.path) }))
+}
+
+/// The snapshot since which changes are sent: its name alone is one of the same dataset's.
+fn since(word: &str, of: &Name) -> Result<Name> {
+    match word.strip_prefix('@').unwrap_or(word) {
+        short if !short.contains(['/', '@']) => {
+            Name::parse(&format!("{}@{short}", Name::new(&of.pool, of.dataset())))
+        }
+        _ => snapshot_name(word),
+    }
+}
+
+fn tell_size(args: &Send, pool: &str, client: Option<Client>, what: Sendable) -> Result<()> {
+    let bytes = match client {
+        Some(mut client) => match client.ask_and_wait(&Request::SendSize { what })? {
+            Reply::Stream { expected_bytes } => expected_bytes,
+            _ => return Err(client.misunderstood()),
+        },
+        None => {
+            let known = Registry::open()?.find(pool)?;
+            pools::look_offline(&known, |pool| streams::expected(pool, &what))?
+        }
+    };
+    if args.output.json {
+        return super::print_json(&json!({ "pool": pool, "expected_bytes": bytes }));
+    }
+    let exact = args.output.exact || args.output.script;
+    let size = if exact { bytes.to_string() } else { units::size(bytes) };
+    println!("{}{size}", if args.output.script { "size\t" } else { "would send about " });
+    Ok(())
+}
+
+/// Has the pool's server make the stream, and passes it on.
+fn fetch(client: &mut Client, what: Sendable, out: &mut Output) -> Result<()> {
+    let Reply::Stream { expected_bytes } = client.ask_and_wait(&Request::Send { what })? else {
+        return Err(client.misunderstood());
+    };
+    out.expected = expected_bytes;
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut pieces = client.pieces();
+    loop {
+        let read = match pieces.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(interrupted(client.lost(&error))),
+        };
+        out.write_all(&buffer[..read]).context(|| "cannot write the stream".into())?;
+    }
+    match client.last_reply()? {
+        Reply::Transferred { .. } => Ok(()),
+        _ => Err(client.misunderstood()),
+    }
+}
+
+/// The server has gone in the middle of a stream.
+fn interrupted(lost: Failure) -> Failure {
+    let hint = lost.advice().unwrap_or_default().to_owned();
+    Failure::new(format!("the stream is not complete: {}", lost.what())).hint(format!(
+        "{hint}\n  a `pagefold receive` keeps what came, and tells how to go on: pagefold send --resume TOKEN"
+    ))
+}
+
+/// Receives, or gives up what was received in part.
+pub fn receive(args: &Receive) -> Result<()> {
+    let name = dataset(&args.dataset)?;
+    if name.path.is_empty() {
+        return Err(Failure::usage(format!("{name} is a pool, not a dataset"))
+            .hint(format!("streams are received into datasets: pagefold receive {name}/NAME")));
+    }
+    if args.abort {
+        return datasets::perform(&name.pool, Deed::AbortReceive { path: name.path }).map(drop);
+    }
+    if io::stdin().is_terminal() {
+        return Err(Failure::usage("a stream does not come from a terminal").hint(format!(
+            "from a file: pagefold receive {name} < FILE, or from another pool: pagefold send ... | pagefold receive {name}"
+        )));
+    }
+    crate::ignore_sigpipe();
+    let mut input = Input::new()?;
+    let received = match target::connect(&name.pool)? {
+        Some(mut client) => pass_on(&mut client, &name, args.force, &mut input),
+        None => receive_offline(&name, args.force, &mut input),
+    };
+    input.progress.finish();
+    let received = received?;
+    if args.json {
+        return super::print_json(&json!(received));
+    }
+    Ok(())
+}
+
+/// Where a stream comes from. Shows how far it is.
+struct Input {
+    file: File,
+    read: u64,
+    /// Of a file, its length.
+    len: Option<u64>,
+    progress: Progress,
+}
+
+impl Input {
+    fn new() -> Result<Self> {
+        let file = unbuffered(rustix::stdio::stdin())?;
+        let metadata = file.metadata().ok().filter(|metadata| metadata.is_file());
+        let len = metadata.map(|metadata| metadata.len());
+        let progress = if len.is_some() { Progress::bytes("receiving") } else { Progress::flow("received") };
+        Ok(Self { file, read: 0, len, progress })
+    }
+}
+
+impl Read for Input {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(out)?;
+        self.read += read as u64;
+        self.progress.at(self.read, self.len.unwrap_or(0).max(self.read));
+        Ok(read)
+    }
+}
+
+/// Gives the stream to the pool's server.
+fn pass_on(client: &mut Client, name: &Name, force: bool, input: &mut Input) -> Result<Transferred> {
+    let request = Request::Receive { path: name.path.clone(), force };
+    let Reply::Ready {} = client.ask_and_wait(&request)? else { return Err(client.misunderstood()) };
+    let mut buffer = vec![0; BUFFER_BYTES];
+    // Where the server is no more, or does not want more, its last word tells why.
+    while client.wait_for(input.file.as_fd())? {
+        match input.read(&mut buffer) {
+            Ok(0) => {
+                let _ = client.piece_writer().end();
+                break;
+            }
+            Ok(read) => {
+                if client.piece_writer().write_all(&buffer[..read]).is_err() {
+                    break;
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Failure::new(format!("cannot read the stream: {error}"))),
+        }
+    }
+    match client.last_reply() {
+        Ok(Reply::Transferred { all }) => Ok(all),
+        Ok(_) => Err(client.misunderstood()),
+        Err(failure) if client.is_lost() => {
+            let hint = failure.advice().unwrap_or_default().to_owned();
+            Err(Failure::new(failure.what()).hint(format!(
+                "{hint}\n  what came is kept; then see how to go on: pagefold get receive_resume_token {name}"
+            )))
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Receives into a pool that nobody has open, which does its own work meanwhile.
+fn receive_offline(name: &Name, force: bool, input: &mut Input) -> Result<Transferred> {
+    let known = Registry::open()?.find(&name.pool)?;
+    pools::with_offline(&known, |pool| {
+        let work = pool.run().map_err(|error| pools::failed("cannot start the pool's work", &error))?;
+        let received = streams::receive(pool, &name.path, force, input, &mut |_| {});
+        Background::stop(work);
+        // What the dataset had that was replaced.
+        received.and_then(|received| deeds::free_all(pool).map(|()| received))
+    })
+}

@@ -1,0 +1,432 @@
+//! `send`, `receive` and `diff` as users have them: with servers and without, interrupted at either end. Where something is to be
+//! mounted it needs root and /dev/fuse, as `make test` has them.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in a test a panic is the report")]
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use common::{Output, Sandbox, assert_failure};
+use serde_json::Value;
+
+fn can_mount() -> bool {
+    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    if !can {
+        eprintln!("skipped: needs root and /dev/fuse");
+    }
+    can
+}
+
+/// Pools `tank`, with a dataset `db`, and `vault`; directories `a`, `b`, `c`.
+fn with_pools() -> Sandbox {
+    let sandbox = Sandbox::new();
+    ["a", "b", "c"].iter().for_each(|dir| drop(sandbox.dir(dir)));
+    sandbox.ok(&["create", "tank", "tank.pf", "--size", "256M", "-o", "compression=zstd"]);
+    sandbox.ok(&["create", "vault", "vault.pf", "--size", "256M"]);
+    sandbox.ok(&["dataset", "create", "tank/db"]);
+    sandbox
+}
+
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed * 2 + 1;
+    let mut next = || {
+        state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        (state >> 56) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+fn outcome(child: Child) -> Output {
+    let output = child.wait_with_output().unwrap();
+    Output {
+        status: output.status,
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// The program with pipes for all that is not given.
+fn spawn(sandbox: &Sandbox, words: &[&str], input: Stdio, output: Stdio) -> Child {
+    sandbox.command(words).stdin(input).stdout(output).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// `send`, into a file of the sandbox.
+fn send(sandbox: &Sandbox, words: &[&str], file: &str) {
+    let words = [&["send"], words].concat();
+    let sent =
+        outcome(spawn(sandbox, &words, Stdio::null(), File::create(sandbox.path(file)).unwrap().into()));
+    assert!(sent.status.success(), "{words:?}: {}", sent.stderr);
+}
+
+/// `receive`, from a file of the sandbox.
+fn receive(sandbox: &Sandbox, words: &[&str], file: &str) -> Output {
+    let words = [&["receive"], words].concat();
+    outcome(spawn(sandbox, &words, File::open(sandbox.path(file)).unwrap().into(), Stdio::piped()))
+}
+
+fn received(sandbox: &Sandbox, words: &[&str], file: &str) -> String {
+    let received = receive(sandbox, words, file);
+    assert!(received.status.success(), "{words:?}: {}", received.stderr);
+    received.stdout
+}
+
+fn token(sandbox: &Sandbox, name: &str) -> Option<String> {
+    let row = sandbox.json(&["get", "receive_resume_token", name])["properties"][0].clone();
+    row["value"].as_str().map(str::to_owned)
+}
+
+fn names(sandbox: &Sandbox, pool: &str) -> Vec<String> {
+    let all = sandbox.json(&["list", "-t", "all", pool]);
+    let all = all["datasets"].as_array().unwrap();
+    all.iter().map(|figures| figures["name"].as_str().unwrap().to_owned()).collect()
+}
+
+fn wait_until(mut condition: impl FnMut() -> bool) {
+    for _ in 0..500 {
+        if condition() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("it did not happen within 10 s");
+}
+
+fn kill_server(sandbox: &Sandbox, pool: &str) {
+    let pid = sandbox.json(&["status", pool])["pools"][0]["pid"].as_i64().unwrap();
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+fn assert_sound(sandbox: &Sandbox, pool: &str) {
+    assert!(sandbox.ok(&["check", pool]).contains(": 0 errors"));
+}
+
+#[test]
+fn between_pools_that_nobody_serves() {
+    let sandbox = with_pools();
+    sandbox.ok(&["snapshot", "tank/db@one"]);
+    sandbox.ok(&["snapshot", "tank/db@two"]);
+    send(&sandbox, &["tank/db@one"], "one");
+    send(&sandbox, &["-i", "one", "tank/db@two"], "two");
+    let told: Value = serde_json::from_str(&received(&sandbox, &["vault/copy", "--json"], "one")).unwrap();
+    assert_eq!(told["name"], "vault/copy@one");
+    assert_eq!(told["stream_bytes"], fs::metadata(sandbox.path("one")).unwrap().len());
+    received(&sandbox, &["vault/copy"], "two");
+    assert_eq!(names(&sandbox, "vault"), ["vault", "vault/copy", "vault/copy@one", "vault/copy@two"]);
+    assert!(sandbox.ok(&["send", "-n", "tank/db@two"]).starts_with("would send about "));
+    assert_eq!(token(&sandbox, "vault/copy"), None);
+    // What the engine notes is nobody's property.
+    assert!(!sandbox.ok(&["get", "all", "vault/copy@one"]).contains("receive:"));
+    assert_failure(&sandbox.run(&["set", "receive:origin=x", "vault/copy@one"]), 2, &["user property"]);
+    ["tank", "vault"].iter().for_each(|pool| assert_sound(&sandbox, pool));
+}
+
+#[test]
+fn what_came_in_part_is_kept_and_gone_on_with() {
+    let sandbox = with_pools();
+    sandbox.ok(&["snapshot", "tank/db@one"]);
+    send(&sandbox, &["tank/db@one"], "one");
+    let stream = fs::read(sandbox.path("one")).unwrap();
+    fs::write(sandbox.path("part"), &stream[..stream.len() - 9]).unwrap();
+    let cut = receive(&sandbox, &["vault/copy"], "part");
+    assert_failure(
+        &cut,
+        1,
+        &[
+            "cannot receive into vault/copy",
+            "it ends too early",
+            "what came is kept",
+            "pagefold send --resume 1-",
+            "pagefold receive --abort vault/copy",
+        ],
+    );
+    assert_eq!(names(&sandbox, "vault"), ["vault"]);
+    let partial = sandbox.json(&["list", "-t", "partial"])["partials"][0].clone();
+    let token = token(&sandbox, "vault/copy").unwrap();
+    assert_eq!(
+        (&partial["name"], &partial["receive_resume_token"]),
+        (&"vault/copy".into(), &token.clone().into())
+    );
+    assert_failure(
+        &receive(&sandbox, &["vault/copy"], "one"),
+        1,
+        &["part of another stream", "send --resume"],
+    );
+    for hidden in ["vault/%copy", "vault/%copy@x"] {
+        assert_failure(&sandbox.run(&["snapshot", hidden]), 2, &["is no name"]);
+    }
+    send(&sandbox, &["--resume", &token], "rest");
+    assert_failure(&receive(&sandbox, &["vault/other"], "rest"), 1, &["no part of that was received"]);
+    received(&sandbox, &["vault/copy"], "rest");
+    assert_eq!(names(&sandbox, "vault"), ["vault", "vault/copy", "vault/copy@one"]);
+
+    // Given up: by itself, and with what it came on top of.
+    sandbox.ok(&["snapshot", "tank/db@two"]);
+    send(&sandbox, &["-i", "@one", "tank/db@two"], "two");
+    let stream = fs::read(sandbox.path("two")).unwrap();
+    fs::write(sandbox.path("part"), &stream[..stream.len() - 9]).unwrap();
+    // There may be nothing in it but its end.
+    if receive(&sandbox, &["vault/copy"], "part").stderr.contains("what came is kept") {
+        assert_failure(
+            &sandbox.run(&["destroy", "vault/copy@one"]),
+            1,
+            &["received on top of", "--abort vault/copy"],
+        );
+        sandbox.ok(&["receive", "--abort", "vault/copy"]);
+    }
+    assert_failure(&sandbox.run(&["receive", "--abort", "vault/copy"]), 1, &["nothing was received in part"]);
+    sandbox.ok(&["destroy", "-r", "vault/copy"]);
+    receive(&sandbox, &["vault/copy"], "part");
+    let first = fs::read(sandbox.path("one")).unwrap();
+    sandbox.ok(&["dataset", "create", "vault/up"]);
+    fs::write(sandbox.path("part"), &first[..first.len() - 9]).unwrap();
+    receive(&sandbox, &["vault/up/copy"], "part");
+    assert_failure(&sandbox.run(&["destroy", "vault/up"]), 1, &["--abort vault/up/copy"]);
+    sandbox.ok(&["destroy", "-r", "vault/up"]);
+    assert_eq!(sandbox.json(&["list", "-t", "partial"])["partials"], Value::Array(vec![]));
+    ["tank", "vault"].iter().for_each(|pool| assert_sound(&sandbox, pool));
+}
+
+#[test]
+fn mistakes_tell_what_to_do() {
+    let sandbox = with_pools();
+    sandbox.ok(&["snapshot", "tank/db@one"]);
+    sandbox.ok(&["snapshot", "tank/db@two"]);
+    fs::write(sandbox.path("noise"), noise(1, 5000)).unwrap();
+    fs::write(sandbox.path("nothing"), "").unwrap();
+    for (words, status, texts) in [
+        (&["send", "tank/db"][..], 2, &["a snapshot is wanted"][..]),
+        (&["send", "tank/db@none"], 1, &["there is no snapshot tank/db@none"]),
+        (&["send", "-i", "none", "tank/db@one"], 1, &["there is no snapshot tank/db@none"]),
+        (&["send", "-i", "two", "tank/db@one"], 1, &["is no snapshot that 'db@one' comes after"]),
+        (&["send", "-i", "vault@x", "tank/db@one"], 2, &["different pools"]),
+        (&["send", "--resume", "1-00"], 2, &["no token", "list -t partial"]),
+        (&["send"], 2, &["required"]),
+        (&["receive", "vault"], 2, &["vault is a pool", "vault/NAME"]),
+        (&["receive", "vault/a@b"], 2, &["a dataset is wanted"]),
+        (&["receive", "--abort", "vault/a"], 1, &["nothing was received in part into vault/a"]),
+        (&["receive", "nopool/a"], 1, &["there is no pool \"nopool\""]),
+        (&["diff", "tank/db", "tank/db@one"], 2, &["a snapshot is wanted"]),
+        (&["diff", "tank/db@two", "tank/db@one"], 1, &["comes after"]),
+        (&["diff", "tank/db@none", "tank/db"], 1, &["there is no snapshot tank/db@none"]),
+    ] {
+        assert_failure(&sandbox.run(words), status, texts);
+    }
+    assert_failure(&receive(&sandbox, &["vault/a"], "noise"), 1, &["it is not one that 'send' makes"]);
+    assert_failure(&receive(&sandbox, &["vault/a"], "nothing"), 1, &["it ends too early"]);
+    send(&sandbox, &["tank/db@one"], "one");
+    assert_failure(&receive(&sandbox, &["tank/db"], "one"), 1, &["there is a dataset 'db' already"]);
+    assert_failure(&receive(&sandbox, &["vault/no/a"], "one"), 1, &["there is no dataset 'no'"]);
+    assert_eq!(names(&sandbox, "vault"), ["vault"]);
+}
+
+/// `tank/db` with files, and two snapshots; mounted at `a`.
+fn with_files() -> Sandbox {
+    let sandbox = with_pools();
+    sandbox.ok(&["mount", "tank/db", "a"]);
+    for n in 0..10 {
+        fs::write(sandbox.path(&format!("a/file{n}")), noise(n, 800_000)).unwrap();
+    }
+    sandbox.ok(&["snapshot", "tank/db@one"]);
+    for n in 3..9 {
+        fs::write(sandbox.path(&format!("a/file{n}")), noise(n + 50, 600_000)).unwrap();
+    }
+    fs::remove_file(sandbox.path("a/file1")).unwrap();
+    sandbox.ok(&["snapshot", "tank/db@two"]);
+    sandbox
+}
+
+fn same_files(sandbox: &Sandbox, one: &str, other: &str) -> bool {
+    let of = |dir: &str| {
+        let mut all: Vec<_> = fs::read_dir(sandbox.path(dir))
+            .unwrap()
+            .flatten()
+            .map(|entry| (entry.file_name(), fs::read(entry.path()).unwrap_or_default()))
+            .collect();
+        all.sort();
+        all
+    };
+    of(one) == of(other)
+}
+
+#[test]
+fn between_servers_under_the_eyes_of_users() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_files();
+    sandbox.ok(&["mount", "vault", "b"]);
+    send(&sandbox, &["tank/db@one"], "one");
+    send(&sandbox, &["-i", "one", "tank/db@two"], "two");
+    received(&sandbox, &["vault/copy"], "one");
+    sandbox.ok(&["mount", "vault/copy", "c"]);
+    assert!(same_files(&sandbox, "a/.pagefold/snapshot/one", "c"));
+    assert_failure(
+        &receive(&sandbox, &["vault/copy"], "two"),
+        1,
+        &["vault/copy is mounted at", "pagefold unmount vault/copy"],
+    );
+    fs::write(sandbox.path("c/mine"), "mine").unwrap();
+    sandbox.ok(&["unmount", "vault/copy"]);
+    assert_failure(&receive(&sandbox, &["vault/copy"], "two"), 1, &["was changed since 'copy@one'", "force"]);
+    received(&sandbox, &["--force", "vault/copy"], "two");
+    sandbox.ok(&["mount", "vault/copy", "c"]);
+    assert!(same_files(&sandbox, "a", "c"));
+    assert!(same_files(&sandbox, "a/.pagefold/snapshot/one", "c/.pagefold/snapshot/one"));
+    sandbox.ok(&["unmount", "-a"]);
+    ["tank", "vault"].iter().for_each(|pool| assert_sound(&sandbox, pool));
+}
+
+/// A `receive` that was given the first half of a stream.
+fn half_received(sandbox: &Sandbox, file: &str) -> Child {
+    let stream = fs::read(sandbox.path(file)).unwrap();
+    let mut child = spawn(sandbox, &["receive", "vault/copy"], Stdio::piped(), Stdio::piped());
+    child.stdin.as_mut().unwrap().write_all(&stream[..stream.len() / 2]).unwrap();
+    child
+}
+
+#[test]
+fn killed_receivers_and_their_servers_leave_what_can_be_gone_on_with() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_files();
+    send(&sandbox, &["tank/db@one"], "one");
+    sandbox.ok(&["mount", "-o", "takeover=off", "vault", "b"]);
+    let partial = || sandbox.json(&["list", "-t", "partial", "vault"])["partials"][0]["used_bytes"].as_u64();
+    // The client is killed.
+    let mut child = half_received(&sandbox, "one");
+    wait_until(|| partial().is_some_and(|bytes| bytes > 2_000_000));
+    child.kill().unwrap();
+    outcome(child);
+    let first = token(&sandbox, "vault/copy").unwrap();
+    send(&sandbox, &["--resume", &first], "rest");
+    assert!(
+        fs::metadata(sandbox.path("rest")).unwrap().len() < fs::metadata(sandbox.path("one")).unwrap().len()
+    );
+    // The server is killed.
+    let mut child = half_received(&sandbox, "rest");
+    wait_until(|| partial().is_some_and(|bytes| bytes > 5_000_000));
+    sandbox.ok(&["sync", "vault"]);
+    kill_server(&sandbox, "vault");
+    let stdin = child.stdin.take();
+    assert_failure(
+        &outcome(child),
+        1,
+        &["lost the server of pool vault", "get receive_resume_token vault/copy"],
+    );
+    drop(stdin);
+    sandbox.ok(&["unmount", "vault"]);
+    sandbox.ok(&["mount", "vault", "b"]);
+    let second = token(&sandbox, "vault/copy").unwrap();
+    assert_ne!(first, second);
+    send(&sandbox, &["--resume", &second], "rest");
+    // The sender is gone, and its reader knows.
+    let stream = fs::read(sandbox.path("rest")).unwrap();
+    fs::write(sandbox.path("part"), &stream[..stream.len() - 100]).unwrap();
+    assert_failure(&receive(&sandbox, &["vault/copy"], "part"), 1, &["it ends too early", "send --resume"]);
+    send(&sandbox, &["--resume", &token(&sandbox, "vault/copy").unwrap(), "tank"], "rest");
+    received(&sandbox, &["vault/copy"], "rest");
+    sandbox.ok(&["mount", "vault/copy", "c"]);
+    assert!(same_files(&sandbox, "a/.pagefold/snapshot/one", "c"));
+    sandbox.ok(&["unmount", "-a"]);
+    ["tank", "vault"].iter().for_each(|pool| assert_sound(&sandbox, pool));
+}
+
+#[test]
+fn senders_tell_who_has_gone() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_files();
+    // Who reads it.
+    let mut child = spawn(&sandbox, &["send", "tank/db@one"], Stdio::null(), Stdio::piped());
+    let mut head = [0; 1000];
+    child.stdout.as_mut().unwrap().read_exact(&mut head).unwrap();
+    drop(child.stdout.take());
+    assert_failure(&outcome(child), 1, &["whoever read it has ended"]);
+    // The last mount: the server stays for the stream.
+    let mut child = spawn(&sandbox, &["send", "tank/db@two"], Stdio::null(), Stdio::piped());
+    child.stdout.as_mut().unwrap().read_exact(&mut head).unwrap();
+    let unmounted = sandbox.run(&["unmount", "tank"]);
+    assert!(unmounted.status.success() && unmounted.stderr.contains("stays open"), "{}", unmounted.stderr);
+    let mut rest = Vec::new();
+    child.stdout.as_mut().unwrap().read_to_end(&mut rest).unwrap();
+    assert!(outcome(child).status.success());
+    let state = || sandbox.json(&["status", "tank"])["pools"][0]["state"].as_str().unwrap().to_owned();
+    wait_until(|| state() == "EXPORTED");
+    fs::write(sandbox.path("two"), [&head[..], &rest].concat()).unwrap();
+    received(&sandbox, &["vault/copy"], "two");
+    // Told to go, it does not.
+    sandbox.ok(&["mount", "tank/db", "a"]);
+    let mut child = spawn(&sandbox, &["send", "tank/db@two"], Stdio::null(), Stdio::piped());
+    child.stdout.as_mut().unwrap().read_exact(&mut head).unwrap();
+    sandbox.ok(&["unmount", "--force", "tank"]);
+    child.stdout.as_mut().unwrap().read_to_end(&mut rest).unwrap();
+    assert_failure(&outcome(child), 1, &["the stream is not complete", "send --resume"]);
+    // The server dies.
+    sandbox.ok(&["mount", "-o", "takeover=off", "tank/db", "a"]);
+    let mut child = spawn(&sandbox, &["send", "tank/db@two"], Stdio::null(), Stdio::piped());
+    child.stdout.as_mut().unwrap().read_exact(&mut head).unwrap();
+    kill_server(&sandbox, "tank");
+    child.stdout.as_mut().unwrap().read_to_end(&mut rest).unwrap();
+    assert_failure(&outcome(child), 1, &["the stream is not complete", "lost the server of pool tank"]);
+    sandbox.ok(&["unmount", "tank"]);
+    ["tank", "vault"].iter().for_each(|pool| assert_sound(&sandbox, pool));
+}
+
+#[test]
+fn differences_are_told_as_files() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pools();
+    sandbox.ok(&["mount", "tank/db", "a"]);
+    let path = |name: &str| sandbox.path(&format!("a/{name}"));
+    fs::create_dir(path("dir")).unwrap();
+    for name in ["dir/table", "old", "gone", "same"] {
+        fs::write(path(name), noise(3, 100_000)).unwrap();
+    }
+    sandbox.ok(&["snapshot", "tank/db@one"]);
+    let mut table = File::options().write(true).open(path("dir/table")).unwrap();
+    table.write_all(&noise(9, 100)).unwrap();
+    table.sync_all().unwrap();
+    drop(table);
+    fs::rename(path("old"), path("dir/new")).unwrap();
+    fs::remove_file(path("gone")).unwrap();
+    fs::write(path("fresh"), "x").unwrap();
+    let expected = "M\t/dir/table\nR\t/old -> /dir/new\n+\t/fresh\n-\t/gone\n";
+    let sorted = |text: &str| {
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    // Of the dataset as it is, with a server; nobody sees how.
+    assert_eq!(sorted(&sandbox.ok(&["diff", "tank/db@one", "tank/db"])), sorted(expected));
+    assert_eq!(names(&sandbox, "tank"), ["tank", "tank/db", "tank/db@one"]);
+    sandbox.ok(&["snapshot", "tank/db@two"]);
+    assert_eq!(sorted(&sandbox.ok(&["diff", "tank/db@one", "tank/db@two"])), sorted(expected));
+    let told = sandbox.json(&["diff", "-r", "tank/db@one", "tank/db@two"]);
+    let modified: Vec<Value> = told["differences"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|difference| difference["change"] == "modified")
+        .cloned()
+        .collect();
+    let size = sandbox.json(&["du", "a/dir/table"])["recordsizes"][0]["record_size"].as_u64().unwrap();
+    assert_eq!(modified.len(), 1);
+    assert_eq!(modified[0]["ranges"], serde_json::json!([[0, size]]));
+    assert!(
+        sandbox.ok(&["diff", "-r", "tank/db@one", "tank/db"]).contains(&format!("\t/dir/table\t0-{size}\n"))
+    );
+    assert_eq!(sandbox.ok(&["diff", "tank/db@two", "tank/db"]), "");
+    sandbox.ok(&["unmount", "tank"]);
+    assert_eq!(sorted(&sandbox.ok(&["diff", "tank/db@one", "tank/db"])), sorted(expected));
+    assert_sound(&sandbox, "tank");
+}
