@@ -25,7 +25,7 @@ BENCH ?=
 
 PAGEFOLD := target/release/pagefold
 
-.PHONY: help setup build demo test lint sim mutants flips streams posix fuzz soak takeover snapshots crash-states fill ratios bench man install uninstall clean
+.PHONY: help setup build demo test lint sim mutants flips streams streams-db posix fuzz soak takeover snapshots crash-states fill ratios bench man install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -95,6 +95,11 @@ snapshots: ## Snapshots of databases under load, each cloned, recovered, verifie
 	@scripts/setup build test
 	@scripts/build --quiet
 	@$(LAB) snapshots $(if $(filter command line,$(origin ROUNDS)),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED))
+
+streams-db: ## A database sent from pool to pool, killed and gone on with; CPU beside pg_basebackup: SCALE=100 ROUNDS=20
+	@scripts/setup build test
+	@scripts/build --quiet
+	@$(LAB) streams $(if $(filter command line,$(origin ROUNDS)),--rounds $(ROUNDS)) $(if $(filter command line,$(origin SCALE)),--scale $(SCALE)) $(if $(SEED),--seed $(SEED))
 
 crash-states: ## N=300 states that a crash may have left on a recorded device, recovered by PostgreSQL and MariaDB
 	@scripts/setup build test

@@ -35,6 +35,12 @@ def main() -> int:
     snapshots.add_argument("--rounds", type=int, default=500, help="of PostgreSQL; of MariaDB two fifths as many")
     snapshots.add_argument("--seed", type=int, help="of the moments (random)")
     snapshots.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
+    streams = verbs.add_parser("streams", help="a database sent from pool to pool, killed and gone on with; beside pg_basebackup")
+    streams.add_argument("--scale", type=int, default=100, help="of pgbench: 100 makes 1.5 GB")
+    streams.add_argument("--rounds", type=int, default=20, help="how often somebody is killed")
+    streams.add_argument("--compression", default="zstd", help="of both pools")
+    streams.add_argument("--seed", type=int, help="of the moments of death (random)")
+    streams.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     takeover = verbs.add_parser("takeover", help="the server killed under load, and another goes on: no client notices")
     takeover.add_argument("--rounds", type=int, default=200)
     takeover.add_argument("--seed", type=int, help="of the moments of death (random)")
@@ -101,6 +107,16 @@ def run(options: argparse.Namespace) -> int:
             from .snapshots import snapshots
 
             return snapshots(options.rounds, seed=options.seed, keep_logs=logs / "snapshots-logs")
+        case "streams":
+            from .streams import streams
+
+            return streams(
+                options.scale,
+                options.rounds,
+                seed=options.seed,
+                compression=options.compression,
+                keep_logs=logs / "streams-logs",
+            )
         case "takeover":
             from .takeover import takeover
 

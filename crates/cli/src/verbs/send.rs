@@ -180,7 +180,7 @@ fn fetch(client: &mut Client, what: Sendable, out: &mut Output) -> Result<()> {
             Ok(0) => break,
             Ok(read) => read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(interrupted(client.lost(&error))),
+            Err(error) => return Err(interrupted(&client.lost(&error))),
         };
         out.write_all(&buffer[..read]).context(|| "cannot write the stream".into())?;
     }
@@ -191,7 +191,7 @@ fn fetch(client: &mut Client, what: Sendable, out: &mut Output) -> Result<()> {
 }
 
 /// The server has gone in the middle of a stream.
-fn interrupted(lost: Failure) -> Failure {
+fn interrupted(lost: &Failure) -> Failure {
     let hint = lost.advice().unwrap_or_default().to_owned();
     Failure::new(format!("the stream is not complete: {}", lost.what())).hint(format!(
         "{hint}\n  a `pagefold receive` keeps what came, and tells how to go on: pagefold send --resume TOKEN"
@@ -239,7 +239,7 @@ struct Input {
 impl Input {
     fn new() -> Result<Self> {
         let file = unbuffered(rustix::stdio::stdin())?;
-        let metadata = file.metadata().ok().filter(|metadata| metadata.is_file());
+        let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file);
         let len = metadata.map(|metadata| metadata.len());
         let progress = if len.is_some() { Progress::bytes("receiving") } else { Progress::flow("received") };
         Ok(Self { file, read: 0, len, progress })
