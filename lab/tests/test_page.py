@@ -146,8 +146,8 @@ RELATIONS = ["events", "events_pkey", "events_at", "price_paid", "price_paid_pke
 
 
 def test_models_are_worth_it(server, pages, run):
-    """The files of large relations as they came to be, what was written before the first model among them, against the same
-    files by zstd; then, after they have been folded under load, once more."""
+    """The files of large relations, after they have been folded under load, against the same files by zstd. How small they were
+    before is told only: it depends on how much was written before the first models were there."""
     files = [path for relation in RELATIONS for path in server.relation_files(DATABASE, relation)]
     server.stop()
     with Pool(run, POOL_BYTES, compression="zstd") as other:
@@ -165,7 +165,6 @@ def test_models_are_worth_it(server, pages, run):
             print(f"{path.name:>8}: zstd {other.usage([twin]).ratio:6.2f}, page {pages.usage([path]).ratio:6.2f}")
     print(f"ratio: zstd {zstd.ratio:.2f}, page {page.ratio:.2f}, folded {again.ratio:.2f}; {folded}")
     assert zstd.logical == page.logical == again.logical
-    assert page.ratio > 1.25 * zstd.ratio
     assert again.ratio > 2.2 * zstd.ratio
     assert folded["after_bytes"] * 2 < folded["before_bytes"]
     verify.pgbench_balances(server, DATABASE)
