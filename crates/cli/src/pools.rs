@@ -233,12 +233,6 @@ pub fn destroy(known: &Known) -> Result<()> {
         .map_err(|error| failed(format!("cannot destroy pool {}", known.name), &error))
 }
 
-/// Whether somebody has a device of the pool open right now.
-pub fn is_busy(known: &Known) -> bool {
-    let busy = |path: &PathBuf| matches!(FileDevice::open(path, OpenMode::ReadWrite), Err(Error::Busy(_)));
-    known.devices.iter().any(busy)
-}
-
 /// Opens a pool that is known, and makes sure that it is the one.
 pub fn open_known(known: &Known, options: &OpenOptions) -> Result<Arc<Pool>> {
     let doing = || format!("cannot open pool {}", known.name);

@@ -9,17 +9,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Sandbox, assert_failure};
+use common::{Sandbox, assert_failure, can_mount, wait_until};
 use pagefold_engine::pool::{OpenOptions, Pool};
 use serde_json::Value;
-
-fn can_mount() -> bool {
-    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
-    if !can {
-        eprintln!("skipped: needs root and /dev/fuse");
-    }
-    can
-}
 
 /// A pool `tank` and directories `a`, `b`, `c`.
 fn with_pool() -> Sandbox {
@@ -33,16 +25,6 @@ fn rows(from: usize, count: usize) -> Vec<u8> {
     (from..from + count)
         .flat_map(|n| format!("row {n} of a table, {}\n", n * 7919 % 10_007).into_bytes())
         .collect()
-}
-
-fn wait_until(mut condition: impl FnMut() -> bool) {
-    for _ in 0..500 {
-        if condition() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    panic!("it did not happen within 10 s");
 }
 
 fn pool(sandbox: &Sandbox) -> Value {

@@ -11,18 +11,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Sandbox, assert_failure};
+use common::{Sandbox, assert_failure, can_mount, signal, wait_until};
 
 const POOL_SIZE: &str = "256M";
-
-/// Whether mounts can be made here; says so if not.
-fn can_mount() -> bool {
-    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
-    if !can {
-        eprintln!("skipped: needs root and /dev/fuse");
-    }
-    can
-}
 
 /// A sandbox with a pool `tank` in the file `tank.pf`, and a directory `mnt`.
 fn with_pool() -> Sandbox {
@@ -48,25 +39,11 @@ fn state(sandbox: &Sandbox) -> String {
     sandbox.json(&["list", "tank"])["pools"][0]["state"].as_str().unwrap().to_owned()
 }
 
-fn signal(pid: i32, signal: rustix::process::Signal) {
-    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
-}
-
 /// Kills the server and waits until the kernel has seen it go.
 fn crash(sandbox: &Sandbox) {
     let pid = server_pid(sandbox);
     signal(pid, rustix::process::Signal::KILL);
     wait_until(|| fs::read_dir(sandbox.path("mnt")).is_err());
-}
-
-fn wait_until(mut condition: impl FnMut() -> bool) {
-    for _ in 0..500 {
-        if condition() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    panic!("it did not happen within 10 s");
 }
 
 /// Rows of text: they compress.

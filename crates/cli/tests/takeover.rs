@@ -9,19 +9,11 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Sandbox, assert_failure};
-
-fn can_mount() -> bool {
-    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
-    if !can {
-        eprintln!("skipped: needs root and /dev/fuse");
-    }
-    can
-}
+use common::{Sandbox, assert_failure, can_mount, signal, wait_until};
 
 fn mounted(options: &str) -> Sandbox {
     let sandbox = Sandbox::new();
@@ -39,8 +31,7 @@ fn status(sandbox: &Sandbox) -> serde_json::Value {
 fn kill(sandbox: &Sandbox) -> u64 {
     let before = status(sandbox);
     let pid = i32::try_from(before["pid"].as_i64().unwrap()).unwrap();
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    signal(pid, rustix::process::Signal::KILL);
     let deadline = Instant::now() + Duration::from_secs(60);
     while Instant::now() < deadline {
         let output = sandbox.run(&["status", "tank", "--json"]);
@@ -75,17 +66,15 @@ struct Client {
     files: BTreeMap<String, Vec<u8>>,
     /// A file without a name, and what it holds.
     held: Option<(File, Vec<u8>)>,
-    calls: u64,
 }
 
 impl Client {
     fn new(dir: PathBuf, seed: u64) -> Self {
         fs::create_dir(&dir).unwrap();
-        Self { dir, random: Random(seed * 77 + 1), files: BTreeMap::new(), held: None, calls: 0 }
+        Self { dir, random: Random(seed * 77 + 1), files: BTreeMap::new(), held: None }
     }
 
     fn one(&mut self) {
-        self.calls += 1;
         let name = format!("f{}", self.random.below(30));
         let path = self.dir.join(&name);
         let there = self.files.contains_key(&name);
@@ -181,23 +170,25 @@ fn what_was_carried_out_and_not_answered_is_not_done_twice() {
 fn die_under_load(options: &str) {
     let sandbox = mounted(options);
     assert_eq!(status(&sandbox)["takeover"]["on"], true);
-    let done = AtomicBool::new(false);
+    let (done, calls) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         let clients: Vec<_> = (1..=4)
             .map(|seed| {
-                let (dir, done) = (sandbox.path(&format!("mnt/{seed}")), &done);
+                let (dir, done, calls) = (sandbox.path(&format!("mnt/{seed}")), &done, &calls);
                 scope.spawn(move || {
                     let mut client = Client::new(dir, seed);
                     while !done.load(Ordering::Relaxed) {
                         client.one();
+                        calls.fetch_add(1, Ordering::Relaxed);
                     }
                     client.verify();
-                    client.calls
                 })
             })
             .collect();
         for round in 0..3 {
             thread::sleep(Duration::from_millis(1200 + 137 * round));
+            let before = calls.load(Ordering::Relaxed);
+            wait_until(|| calls.load(Ordering::Relaxed) > before + 20);
             let stall = kill(&sandbox);
             eprintln!("nobody answered for {stall} ms");
         }
@@ -205,9 +196,7 @@ fn die_under_load(options: &str) {
         assert!(told.contains("another server goes on"), "{told}");
         thread::sleep(Duration::from_millis(200));
         done.store(true, Ordering::Relaxed);
-        for client in clients {
-            assert!(client.join().unwrap() > 100, "there was no load");
-        }
+        clients.into_iter().for_each(|client| client.join().unwrap());
     });
     let told = status(&sandbox);
     let log = || fs::read_to_string(sandbox.path("log/tank.log")).unwrap();

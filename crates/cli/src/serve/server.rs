@@ -37,8 +37,6 @@ const RESTART_DELAY: Duration = Duration::from_millis(20);
 
 /// How long a server that goes on for another waits for devices that somebody looks at.
 const DEVICES_GRACE: Duration = Duration::from_secs(30);
-/// Between two attempts.
-const DEVICES_PAUSE: Duration = Duration::from_millis(5);
 
 /// How far the server's life has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,16 +127,13 @@ impl Server {
             accept_loss: wanted.rescue,
             journal: keep.journal().cloned(),
             record: wanted.record.clone(),
+            // Between two servers nobody has the devices: whoever asked about the pool in that moment has opened them, and lets go
+            // soon.
+            patience: if keep.is_successor() { DEVICES_GRACE } else { Duration::ZERO },
             ..OpenOptions::default()
         };
         if let Some(bytes) = wanted.cache_bytes {
             options.cache_bytes = bytes;
-        }
-        // Between two servers nobody has the devices: whoever asked about the pool in that moment has opened them, and lets go
-        // soon.
-        let deadline = Instant::now() + if keep.is_successor() { DEVICES_GRACE } else { Duration::ZERO };
-        while Instant::now() < deadline && pools::is_busy(known) {
-            thread::sleep(DEVICES_PAUSE);
         }
         let pool = pools::open_known(known, &options)?;
         tell_replay(&pool);

@@ -1,10 +1,11 @@
 //! What the tests of the program share: a place of its own for each, and the program run in it.
 
 #![allow(dead_code, reason = "each test file uses its part")]
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in a test a panic is the report")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
+use std::time::Duration;
 
 /// What a run of the program gave.
 pub(crate) struct Output {
@@ -111,4 +112,30 @@ pub(crate) fn assert_failure(output: &Output, status: i32, texts: &[&str]) {
     for text in texts {
         assert!(output.stderr.contains(text), "\"{text}\" is not in: {}", output.stderr);
     }
+}
+
+/// Whether mounts can be made here; says so if not.
+pub(crate) fn can_mount() -> bool {
+    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    if !can {
+        eprintln!("skipped: needs root and /dev/fuse");
+    }
+    can
+}
+
+/// Waits for what has to happen within 10 s.
+#[track_caller]
+pub(crate) fn wait_until(mut condition: impl FnMut() -> bool) {
+    for _ in 0..500 {
+        if condition() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("it did not happen within 10 s");
+}
+
+/// Sends a signal to a process.
+pub(crate) fn signal(pid: i32, signal: rustix::process::Signal) {
+    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
 }

@@ -5,6 +5,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
@@ -29,14 +30,23 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens `path`, a regular file or block device, and locks it until the device is dropped.
+    /// Opens `path`, a regular file or block device, and locks it until the device is dropped. A process that had it and has just
+    /// ended is waited for.
     ///
     /// # Errors
     /// [`Error::Busy`] where another opener (of this process too) holds it; [`Error::Open`] where the operating
     /// system refuses; [`Error::Invalid`] where it is no file or block device, or too small;
     /// [`Error::Unsupported`] where its blocks are too large.
     pub fn open(path: &Path, mode: OpenMode) -> Result<Self> {
-        let open::Opened { file, size_bytes, kind } = open::open(path, mode)?;
+        Self::open_within(path, mode, Duration::ZERO)
+    }
+
+    /// As [`FileDevice::open`], waiting so long for another opener to let go of it.
+    ///
+    /// # Errors
+    /// As [`FileDevice::open`].
+    pub fn open_within(path: &Path, mode: OpenMode, patience: Duration) -> Result<Self> {
+        let open::Opened { file, size_bytes, kind } = open::open(path, mode, patience)?;
         let (failed, stats) = (AtomicBool::new(false), DeviceStats::default());
         Ok(Self { path: path.to_path_buf(), file, size_bytes, mode, kind, failed, stats })
     }

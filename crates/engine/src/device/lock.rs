@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -11,33 +10,31 @@ use rustix::io::Errno;
 use super::OpenMode;
 use crate::{Error, Result};
 
-/// Tries for a block device: udev takes a shared lock on it for moments, whenever somebody closes it.
-const BLOCK_DEVICE_TRIES: u32 = 20;
-/// Pause between the tries.
-const PAUSE: Duration = Duration::from_millis(25);
-
 /// Takes the lock that `mode` asks for. It goes with the last copy of the descriptor.
-pub(super) fn lock(file: &File, path: &Path, mode: OpenMode, is_block: bool) -> Result<()> {
+pub(super) fn lock(file: &File, path: &Path, mode: OpenMode) -> Result<()> {
     let operation = match mode {
         OpenMode::ReadOnly => FlockOperation::NonBlockingLockShared,
         OpenMode::ReadWrite => FlockOperation::NonBlockingLockExclusive,
         OpenMode::Unlocked => return Ok(()),
     };
-    let mut tries = if is_block { BLOCK_DEVICE_TRIES } else { 1 };
-    loop {
-        match rustix::io::retry_on_intr(|| rustix::fs::flock(file, operation)) {
-            Ok(()) => return Ok(()),
-            Err(Errno::WOULDBLOCK) if tries > 1 => {
-                tries -= 1;
-                std::thread::sleep(PAUSE);
-            }
-            Err(Errno::WOULDBLOCK) => return Err(busy(path)),
-            Err(e) => {
-                let device = path.to_path_buf();
-                return Err(Error::Io { op: "lock", device, offset: 0, len_bytes: 0, source: e.into() });
-            }
+    match rustix::io::retry_on_intr(|| rustix::fs::flock(file, operation)) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(busy(path)),
+        Err(e) => {
+            let device = path.to_path_buf();
+            Err(Error::Io { op: "lock", device, offset: 0, len_bytes: 0, source: e.into() })
         }
     }
+}
+
+/// Whether a process that has ended holds the lock: the kernel lets go of it once the last request of its io_uring is done.
+pub(super) fn is_left_behind(path: &Path) -> bool {
+    let ended = |pid: i32| match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        // The state follows the name, which may hold anything.
+        Ok(stat) => stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    };
+    holder(path).is_some_and(ended)
 }
 
 /// The error for a device that somebody else has, with who it is as far as the kernel tells.

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -43,11 +44,35 @@ pub(super) enum Kind {
     FullFile,
 }
 
-/// Opens `path` for direct I/O and locks it.
-pub(super) fn open(path: &Path, mode: OpenMode) -> Result<Opened> {
+/// How long udev may hold a block device: it takes a shared lock for moments whenever somebody closes one.
+const UDEV_PATIENCE: Duration = Duration::from_millis(500);
+/// How long the kernel may take to let go of what a process had open that has ended.
+const ENDED_PATIENCE: Duration = Duration::from_secs(10);
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Opens `path` for direct I/O and locks it; waits up to `patience` while somebody else has it.
+pub(super) fn open(path: &Path, mode: OpenMode, patience: Duration) -> Result<Opened> {
     let is_block = classify(path)?;
+    let patience = if is_block { patience.max(UDEV_PATIENCE) } else { patience };
+    let begun = Instant::now();
+    loop {
+        match attempt(path, mode, is_block) {
+            Err(Error::Busy(why)) => {
+                let waited = begun.elapsed();
+                if waited >= patience && (waited >= ENDED_PATIENCE || !lock::is_left_behind(path)) {
+                    return Err(Error::Busy(why));
+                }
+                std::thread::sleep(PAUSE);
+            }
+            done => return done,
+        }
+    }
+}
+
+fn attempt(path: &Path, mode: OpenMode, is_block: bool) -> Result<Opened> {
     let file = open_direct(path, mode, is_block)?;
-    lock::lock(&file, path, mode, is_block)?;
+    lock::lock(&file, path, mode)?;
     let (size_bytes, kind) = measure(&file, path, is_block)?;
     if mode == OpenMode::ReadWrite && kind == Kind::Block {
         check_writable(&file, path)?;

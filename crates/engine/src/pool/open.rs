@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -48,6 +49,8 @@ pub struct OpenOptions {
     pub journal: Option<Arc<Journal>>,
     /// A file, not there yet, into which every write and flush of the devices is written down ([`Recording`]).
     pub record: Option<PathBuf>,
+    /// How long to wait for a device that somebody else has open.
+    pub patience: Duration,
 }
 
 /// Default of [`OpenOptions::cache_bytes`].
@@ -64,6 +67,7 @@ impl Default for OpenOptions {
             salt,
             journal: None,
             record: None,
+            patience: Duration::ZERO,
         }
     }
 }
@@ -129,7 +133,7 @@ impl Pool {
         let mode = if options.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
         let mut devices: Vec<Arc<dyn Device>> = Vec::with_capacity(paths.len());
         for path in paths {
-            devices.push(Arc::new(FileDevice::open(path, mode)?));
+            devices.push(Arc::new(FileDevice::open_within(path, mode, options.patience)?));
         }
         if let Some(path) = &options.record {
             devices = recorded(devices, path)?;

@@ -2,6 +2,8 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
 
 use super::super::file::transfer;
 use super::super::lock::parse_holder;
@@ -75,6 +77,40 @@ fn a_writer_shuts_everybody_out_and_is_named() {
     let _one = FileDevice::open(&path, OpenMode::ReadOnly).unwrap();
     let _two = FileDevice::open(&path, OpenMode::ReadOnly).unwrap();
     assert!(matches!(FileDevice::open(&path, OpenMode::ReadWrite), Err(Error::Busy(_))));
+}
+
+/// As a server leaves it that was killed while its io_uring had requests under way.
+#[test]
+fn a_lock_of_a_process_that_ended_is_waited_for() {
+    let (_dir, path) = create();
+    let left = fs::File::open(&path).unwrap();
+    let stdin = left.try_clone().unwrap();
+    let locked = Command::new("flock").args(["--exclusive", "0"]).stdin(stdin).status().unwrap();
+    assert!(locked.success());
+    if !super::super::lock::is_left_behind(&path) {
+        eprintln!("skipped: /proc/locks does not list locks of this file system by its device number");
+        return;
+    }
+    let letting_go = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        drop(left);
+    });
+    FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
+    letting_go.join().unwrap();
+}
+
+#[test]
+fn who_has_patience_waits_for_another_opener() {
+    let (_dir, path) = create();
+    let other = FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
+    let soon = Duration::from_millis(50);
+    assert!(matches!(FileDevice::open_within(&path, OpenMode::ReadWrite, soon), Err(Error::Busy(_))));
+    let letting_go = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        drop(other);
+    });
+    FileDevice::open_within(&path, OpenMode::ReadWrite, Duration::from_secs(60)).unwrap();
+    letting_go.join().unwrap();
 }
 
 #[test]
