@@ -101,6 +101,38 @@ fn a_small_overwrite_is_stored_as_a_delta_of_some_bytes() {
     }
 }
 
+/// Overwrites a little of page 0 and says whether that was stored as a delta.
+fn is_delta_after(pool: &Pool, content: &mut [u8], time: u8) -> bool {
+    content[300..332].fill(time);
+    write(pool, OBJECT, 300, &content[300..332]);
+    is_delta(&top(pool, OBJECT, 0))
+}
+
+#[test]
+fn an_object_whose_bases_are_read_from_the_device_is_stored_in_full() {
+    let (device, pool) = new_pool();
+    let mut contents: Vec<Vec<u8>> = (0..4).map(|n| noise(20 + n, PAGE)).collect();
+    for (page, content) in contents.iter_mut().enumerate() {
+        write(&pool, OBJECT, page * PAGE, content);
+        content[7..39].fill(9);
+        write(&pool, OBJECT, page * PAGE + 7, &content[7..39]);
+        assert!(is_delta(&top(&pool, OBJECT, page as u64)));
+    }
+    drop(pool);
+    // Nothing is in memory: each page takes two reads, and what comes next is stored in full for a while.
+    let pool = open(&device);
+    for (page, content) in contents.iter().enumerate() {
+        assert!(read(&pool, OBJECT, page) == *content);
+    }
+    let full = (1..=200).take_while(|time| !is_delta_after(&pool, &mut contents[0], *time)).count();
+    // Each of four reads is paid for by 20 pages.
+    assert_eq!(full, 80);
+    // What is in memory costs readers nothing.
+    assert!(read(&pool, OBJECT, 0) == contents[0]);
+    assert!(is_delta_after(&pool, &mut contents[0], 201));
+    assert_sound(&pool);
+}
+
 #[test]
 fn chains_are_bounded_and_space_comes_back() {
     let (_device, pool) = new_pool();

@@ -2,6 +2,7 @@
 
 mod accept;
 mod dead;
+mod debts;
 pub mod journal;
 mod ledger;
 mod live;
@@ -16,6 +17,7 @@ pub(crate) mod shared;
 mod usage;
 
 pub use dead::{Blocks, Bucket, DeadList, SPACE_BYTES_MAX, encode_ptrs, space_of};
+pub use debts::ReadDebts;
 pub use journal::Journal;
 pub use ledger::{Holder, Ledger, Part};
 pub use live::LiveDataset;

@@ -49,7 +49,7 @@ impl LiveDataset {
         let mut last = None;
         for _ in 0..ATTEMPTS {
             let parts = self.plan(object, record_size, offset, buf, true)?;
-            match self.fill(record_size, parts) {
+            match self.fill((object, record_size), parts) {
                 // A record that was freed meanwhile is damaged or unknown where it was; the next plan finds its successor.
                 Err(error @ Error::Corrupt { .. }) => last = Some(error),
                 done => return done,
@@ -155,46 +155,52 @@ impl LiveDataset {
     }
 
     /// Fills the parts, on several cores where that pays.
-    fn fill(&self, record_size: u32, mut parts: Vec<Part<'_>>) -> Result<()> {
+    fn fill(&self, of: (u64, u32), mut parts: Vec<Part<'_>>) -> Result<()> {
         let total: usize = parts.iter().map(|part| part.out.len()).sum();
         let scan = parts.len() > 1 && total >= SCAN_BYTES;
         if !scan || total < PARALLEL_BYTES {
-            return self.fetch(record_size, &mut parts, scan);
+            return self.fetch(of, &mut parts, scan);
         }
         let others = FILLING.fetch_add(1, Relaxed);
         let filled = if others == 0 {
             let half = parts.len() / 2;
             let (left, right) = parts.split_at_mut(half);
-            let (left, right) =
-                rayon::join(|| self.fetch(record_size, left, scan), || self.fetch(record_size, right, scan));
+            let (left, right) = rayon::join(|| self.fetch(of, left, scan), || self.fetch(of, right, scan));
             left.and(right)
         } else {
-            self.fetch(record_size, &mut parts, scan)
+            self.fetch(of, &mut parts, scan)
         };
         FILLING.fetch_sub(1, Relaxed);
         filled
     }
 
     /// Fills the parts; records are decoded where they were read to, and only those that are kept are copied.
-    fn fetch(&self, record_size: u32, parts: &mut [Part<'_>], scan: bool) -> Result<()> {
+    fn fetch(&self, (object, record_size): (u64, u32), parts: &mut [Part<'_>], scan: bool) -> Result<()> {
         let mut addrs: Vec<Addr> = Vec::new();
         let mut wanted: Vec<usize> = Vec::new();
-        for (position, part) in parts.iter_mut().enumerate() {
-            if let Source::Fetch(ptr) = part.source {
-                addrs.push(ptr.addr);
-                wanted.push(position);
-            } else {
-                fill_part(record_size, &*self.shared, part)?;
-            }
-        }
-        if addrs.is_empty() {
-            return Ok(());
-        }
-        let cache = &self.shared.cache;
-        let keep = self.shared.primary_cache() == PrimaryCache::All;
         // Deltas whose bases have to be read too, which is done for all of them at once.
         let mut waiting: Vec<(usize, Addr, Arc<[u8]>)> = Vec::new();
         let mut missing: Vec<Addr> = Vec::new();
+        let cache = &self.shared.cache;
+        for (position, part) in parts.iter_mut().enumerate() {
+            match &part.source {
+                Source::Fetch(ptr) => {
+                    addrs.push(ptr.addr);
+                    wanted.push(position);
+                }
+                Source::Record(addr, record) => {
+                    let before = missing.len();
+                    missing.extend(bases_of(record)?.into_iter().filter(|base| !cache.has(*base)));
+                    if missing.len() > before {
+                        waiting.push((position, *addr, Arc::clone(record)));
+                    } else {
+                        fill_part(record_size, &*self.shared, part)?;
+                    }
+                }
+                Source::Zeros | Source::Page(_) => fill_part(record_size, &*self.shared, part)?,
+            }
+        }
+        let keep = self.shared.primary_cache() == PrimaryCache::All;
         self.shared.segments.read(&self.shared.devices, &addrs, &mut |at, record| {
             let position = wanted.get(at).copied();
             let part = position.and_then(|position| parts.get_mut(position));
@@ -214,7 +220,13 @@ impl LiveDataset {
             }
             decode_part(record_size as usize, &*self.shared, (*addr, record), part.within, part.out, |_| {})
         })?;
-        self.fill_deltas(record_size, parts, waiting, missing)
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        missing.sort_unstable();
+        missing.dedup();
+        self.shared.debts.charge((self.id, object), missing.len());
+        self.fill_deltas(record_size, parts, waiting, &missing)
     }
 
     /// Fills the parts that are `waiting` for `missing` records.
@@ -223,16 +235,11 @@ impl LiveDataset {
         record_size: u32,
         parts: &mut [Part<'_>],
         waiting: Vec<(usize, Addr, Arc<[u8]>)>,
-        mut missing: Vec<Addr>,
+        missing: &[Addr],
     ) -> Result<()> {
-        if waiting.is_empty() {
-            return Ok(());
-        }
-        missing.sort_unstable();
-        missing.dedup();
         let mut models = Fetched { shared: &self.shared, bases: HashMap::with_capacity(missing.len()) };
         let keep = self.shared.primary_cache() == PrimaryCache::All;
-        self.shared.segments.read(&self.shared.devices, &missing, &mut |at, record| {
+        self.shared.segments.read(&self.shared.devices, missing, &mut |at, record| {
             let Some(addr) = missing.get(at) else { return Ok(()) };
             let record: Arc<[u8]> = record.into();
             if keep {

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
+use super::debts::ReadDebts;
 use super::journal::Journal;
 use super::models::ModelTable;
 use super::{Space, Synced};
@@ -125,6 +126,8 @@ pub struct Shared {
     pub landed: Condvar,
     /// What the counters count.
     pub counters: Counters,
+    /// What deltas cost those who read.
+    pub debts: ReadDebts,
     /// How new pages are compressed.
     pub compression: RwLock<Compression>,
     /// A [`PrimaryCache`].
@@ -160,6 +163,7 @@ impl Shared {
             in_flight: Mutex::default(),
             landed: Condvar::default(),
             counters: Counters::default(),
+            debts: ReadDebts::default(),
             compression: RwLock::new(Compression::default()),
             primary_cache: AtomicU8::default(),
             read_only: AtomicBool::default(),

@@ -182,9 +182,9 @@ impl Pool {
             let Some(((object, first), _)) = run.first() else { continue };
             let wanted: Vec<bool> = {
                 let mut attempts = self.attempts.lock();
-                run.iter()
-                    .map(|(key, _)| !plain.contains(key) && attempts.wants((dataset.id, *object)))
-                    .collect()
+                let of = (dataset.id, *object);
+                let mut may = |page: &PageBuf| attempts.wants(of) && !self.shared.debts.pay(of, page.len());
+                run.iter().map(|(key, page)| !plain.contains(key) && may(page)).collect()
             };
             let end = first.saturating_add(run.len() as u64);
             // Page numbers that no file has have no place for bases.

@@ -1,0 +1,71 @@
+//! What deltas cost those who read: a page that is stored as a delta takes reads of its bases as well where no memory has them.
+//! Where requests are what a device is short of, an object that is overwritten all over and read from the device is better stored
+//! in full; one that stays in memory is better stored as deltas. Why so: docs/decisions/0020-deltas.md.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+
+/// What a device writes in the time of one read, in bytes: 125 MB/s and 3000 requests a second are a usual volume's.
+const READ_BYTES: u32 = 40 << 10;
+/// No object owes more, so that one that is in memory again has deltas soon.
+const DEBT_MAX: u32 = 256 << 10;
+/// A page in full takes one part in so many of its size more than a delta of it.
+const SAVED_PART: u32 = 4;
+/// Objects that owe at most: an entry takes about 40 bytes.
+const OBJECTS_MAX: usize = 16 << 10;
+
+/// What reads of bases cost and no page in full has paid for yet, in bytes, by dataset and object.
+#[derive(Debug, Default)]
+pub struct ReadDebts(Mutex<HashMap<(u64, u64), u32>>);
+
+impl ReadDebts {
+    /// So many bases of pages of `object` had to be read from a device.
+    pub fn charge(&self, object: (u64, u64), reads: usize) {
+        let mut debts = self.0.lock();
+        if debts.len() >= OBJECTS_MAX && !debts.contains_key(&object) {
+            debts.clear();
+        }
+        let debt = debts.entry(object).or_default();
+        let reads = u32::try_from(reads).unwrap_or(u32::MAX);
+        *debt = debt.saturating_add(reads.saturating_mul(READ_BYTES)).min(DEBT_MAX);
+    }
+
+    /// Whether the next page of `object`, `page_bytes` long, is to be stored in full, which pays for its part of what the object owes.
+    pub fn pay(&self, object: (u64, u64), page_bytes: usize) -> bool {
+        let mut debts = self.0.lock();
+        let Some(debt) = debts.get_mut(&object) else { return false };
+        *debt = debt.saturating_sub((page_bytes as u32 / SAVED_PART).max(1));
+        if *debt == 0 {
+            debts.remove(&object);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_is_paid_for_by_some_pages_in_full() {
+        let debts = ReadDebts::default();
+        let object = (1, 2);
+        assert!(!debts.pay(object, 8192));
+        debts.charge(object, 1);
+        let pages = (0..100).take_while(|_| debts.pay(object, 8192)).count();
+        assert_eq!(pages as u32, READ_BYTES / (8192 / SAVED_PART));
+        assert!(!debts.pay((1, 3), 8192));
+    }
+
+    #[test]
+    fn what_an_object_owes_is_bounded_and_so_is_how_many_owe() {
+        let debts = ReadDebts::default();
+        debts.charge((1, 2), usize::MAX);
+        debts.charge((1, 2), 1 << 20);
+        let pages = (0..10_000).take_while(|_| debts.pay((1, 2), 8192)).count();
+        assert_eq!(pages as u32, DEBT_MAX / (8192 / SAVED_PART));
+        (0..3 * OBJECTS_MAX as u64).for_each(|object| debts.charge((1, object), 1));
+        assert!(debts.0.lock().len() <= OBJECTS_MAX);
+    }
+}
