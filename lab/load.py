@@ -55,6 +55,28 @@ def sysbench_load(server: MariaDB, database: str, **options) -> Load:
     return Load(server.run, sysbench(server, database, "run", **options), server.run.logs / "sysbench.log")
 
 
+CREATE_ACKNOWLEDGED = "CREATE TABLE acknowledged (id bigint PRIMARY KEY, payload text NOT NULL)"
+
+
+def prepare_pgbench(server: Postgres, database: str, scale: int, *initdb: str) -> None:
+    """A new cluster, made with the options `initdb`, and started; its `database` has pgbench's tables and the acknowledgement
+    table."""
+    server.initdb(*initdb)
+    server.start()
+    server.createdb(database)
+    proc.run(server.client("pgbench", "-i", "-q", "-s", str(scale), database=database))
+    server.sql(CREATE_ACKNOWLEDGED, database=database)
+
+
+def prepare_sysbench(server: MariaDB, database: str, rows: int) -> None:
+    """A new server, started, whose `database` has sysbench's tables and the acknowledgement table."""
+    server.install()
+    server.start()
+    server.sql(f"CREATE DATABASE {database}")
+    proc.run(sysbench(server, database, "prepare", rows=rows))
+    server.sql(CREATE_ACKNOWLEDGED, database=database)
+
+
 def payload(number: int) -> str:
     """What the row `number` of the acknowledgement table holds: 64 to 704 characters that follow from the number."""
     digest = hashlib.sha256(str(number).encode()).hexdigest()
@@ -112,9 +134,6 @@ class Acknowledged:
         if self._thread.is_alive():
             raise RuntimeError("the acknowledging client does not end")
         self.run.done(self._entry)
-
-
-CREATE_ACKNOWLEDGED = "CREATE TABLE acknowledged (id bigint PRIMARY KEY, payload text NOT NULL)"
 
 
 def acknowledged(server: Server, database: str, record: Path, first: int) -> Acknowledged:

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from pathlib import Path
 
-from . import load, proc, verify
+from . import load, verify
 from .ledger import Run
 from .mariadb import USER as MYSQL
 from .mariadb import MariaDB
@@ -77,12 +77,8 @@ class PostgresSide(Side):
         self.server = Postgres(run, pool.folder("pg", POSTGRES), settings=settings, name="replay-pg")
 
     def prepare(self) -> None:
-        self.server.initdb("--wal-segsize=1")
-        self.server.start()
-        self.server.createdb("lab")
-        proc.run(self.server.client("pgbench", "-i", "-q", "-s", "1", database="lab"))
+        load.prepare_pgbench(self.server, "lab", 1, "--wal-segsize=1")
         self.server.sql("CREATE EXTENSION amcheck", database="lab")
-        self.server.sql(load.CREATE_ACKNOWLEDGED, database="lab")
 
     def generate(self) -> load.Load:
         return load.pgbench_load(self.server, "lab", clients=2)
@@ -116,11 +112,7 @@ class MariaSide(Side):
         self.server = MariaDB(run, pool.folder("maria", MYSQL), settings=settings, name="replay-maria")
 
     def prepare(self) -> None:
-        self.server.install()
-        self.server.start()
-        self.server.sql("CREATE DATABASE lab")
-        proc.run(load.sysbench(self.server, "lab", "prepare", rows=self.ROWS))
-        self.server.sql(load.CREATE_ACKNOWLEDGED, database="lab")
+        load.prepare_sysbench(self.server, "lab", self.ROWS)
 
     def generate(self) -> load.Load:
         return load.sysbench_load(self.server, "lab", rows=self.ROWS, threads=2)

@@ -146,12 +146,8 @@ class PostgresSource(Source):
         return Postgres(self.run, data, settings={**settings, "shared_buffers": "32MB"}, name=name)
 
     def prepare(self) -> None:
-        self.server.initdb()
-        self.server.start()
-        self.server.createdb("lab")
+        load.prepare_pgbench(self.server, "lab", PGBENCH_SCALE)
         self.server.sql("CREATE EXTENSION amcheck", database="lab")
-        proc.run(self.server.client("pgbench", "-i", "-q", "-s", str(PGBENCH_SCALE), database="lab"))
-        self.server.sql(load.CREATE_ACKNOWLEDGED, database="lab")
 
     def generate(self) -> load.Load:
         return load.pgbench_load(self.server, "lab")
@@ -174,11 +170,7 @@ class MariaSource(Source):
         return MariaDB(self.run, data, settings={"innodb_buffer_pool_size": "32M"}, name=name)
 
     def prepare(self) -> None:
-        self.server.install()
-        self.server.start()
-        self.server.sql("CREATE DATABASE lab")
-        proc.run(load.sysbench(self.server, "lab", "prepare", rows=SYSBENCH_ROWS))
-        self.server.sql(load.CREATE_ACKNOWLEDGED, database="lab")
+        load.prepare_sysbench(self.server, "lab", SYSBENCH_ROWS)
 
     def generate(self) -> load.Load:
         return load.sysbench_load(self.server, "lab", rows=SYSBENCH_ROWS)

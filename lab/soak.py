@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from . import load, proc, verify
+from . import load, verify
 from .crash import crash_under_load
 from .ledger import Run
 from .mariadb import USER as MYSQL
@@ -77,11 +77,7 @@ class PostgresSide(Side):
 
     def prepare(self) -> None:
         """Cluster, pgbench's tables, the acknowledgement table."""
-        self.server.initdb()
-        self.server.start()
-        self.server.createdb("lab")
-        proc.run(self.server.client("pgbench", "-i", "-q", "-s", str(PGBENCH_SCALE), database="lab"))
-        self.server.sql(load.CREATE_ACKNOWLEDGED, database="lab")
+        load.prepare_pgbench(self.server, "lab", PGBENCH_SCALE)
 
     def generate(self) -> load.Load:
         """pgbench."""
@@ -106,11 +102,7 @@ class MariaSide(Side):
 
     def prepare(self) -> None:
         """System tables, sysbench's tables, the acknowledgement table."""
-        self.server.install()
-        self.server.start()
-        self.server.sql("CREATE DATABASE lab")
-        proc.run(load.sysbench(self.server, "lab", "prepare", rows=SYSBENCH_ROWS))
-        self.server.sql(load.CREATE_ACKNOWLEDGED, database="lab")
+        load.prepare_sysbench(self.server, "lab", SYSBENCH_ROWS)
 
     def generate(self) -> load.Load:
         """sysbench."""

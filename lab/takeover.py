@@ -97,11 +97,7 @@ def campaign(run: Run, rounds: int, moments: random.Random) -> str:
     with Pool(run, POOL_BYTES, options=OPTIONS) as pool:
         settings = {"checkpoint_timeout": "30s", "max_wal_size": "256MB"}
         server = Postgres(run, pool.folder("pg", POSTGRES), settings=settings)
-        server.initdb()
-        server.start()
-        server.createdb("lab")
-        proc.run(server.client("pgbench", "-i", "-q", "-s", str(PGBENCH_SCALE), database="lab"))
-        server.sql(load.CREATE_ACKNOWLEDGED, database="lab")
+        load.prepare_pgbench(server, "lab", PGBENCH_SCALE)
         record = run.dir / "acknowledged"
         client = load.acknowledged(server, "lab", record, 1)
         loads = [load.pgbench_load(server, "lab"), fio_load(run, pool.folder("fio", "root"))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lab import load, proc, verify
+from lab import load, verify
 from lab.crash import crash_loses_nothing
 from lab.mariadb import USER, MariaDB
 
@@ -17,11 +17,7 @@ ROWS = 50_000
 def server(run, where):
     """A server on the pool with sysbench's tables and an acknowledgement table."""
     server = MariaDB(run, where.folder("maria", USER))
-    server.install()
-    server.start()
-    server.sql("CREATE DATABASE lab")
-    proc.run(load.sysbench(server, "lab", "prepare", rows=ROWS))
-    server.sql(load.CREATE_ACKNOWLEDGED, database="lab")
+    load.prepare_sysbench(server, "lab", ROWS)
     yield server
     server.kill()
 

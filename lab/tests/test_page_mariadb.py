@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from lab import load, proc, verify
+from lab import load, verify
 from lab.crash import crash_loses_nothing
 from lab.mariadb import USER, MariaDB
 from lab.pool import Pool
@@ -33,12 +33,8 @@ UPDATE sbtest2 SET pad = REVERSE(pad) WHERE id % 5 = 0;
 def server(run, pages):
     """A server with sysbench's tables and one with nulls."""
     server = MariaDB(run, pages.folder("maria", USER), name="maria-page")
-    server.install()
-    server.start()
-    server.sql("CREATE DATABASE lab")
-    proc.run(load.sysbench(server, "lab", "prepare", rows=ROWS))
+    load.prepare_sysbench(server, "lab", ROWS)
     server.sql(TABLES, database="lab")
-    server.sql(load.CREATE_ACKNOWLEDGED, database="lab")
     yield server
     server.kill()
 

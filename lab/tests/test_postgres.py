@@ -18,11 +18,7 @@ SCALE = 10
 def server(run, where):
     """A cluster on the pool with pgbench's tables and an acknowledgement table."""
     server = Postgres(run, where.folder("pg", USER), settings={"full_page_writes": "off", "checkpoint_timeout": "30s"})
-    server.initdb()
-    server.start()
-    server.createdb("lab")
-    proc.run(server.client("pgbench", "-i", "-q", "-s", str(SCALE), database="lab"))
-    server.sql(load.CREATE_ACKNOWLEDGED, database="lab")
+    load.prepare_pgbench(server, "lab", SCALE)
     yield server
     server.kill()
 

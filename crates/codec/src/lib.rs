@@ -15,10 +15,11 @@
 //!    model and record hold.
 //!
 //! Layers, each of which uses only those below: `model`, `scratch`, `postgres`, `innodb` and `sqlite`, `columns`, `patterns`, `stale`, `text`,
-//! `entropy`, `wire`.
+//! `frame`, `entropy`, `wire`.
 
 mod columns;
 mod entropy;
+pub mod frame;
 mod innodb;
 pub mod limits;
 mod model;

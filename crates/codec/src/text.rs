@@ -7,18 +7,13 @@ use std::fmt;
 use zstd::zstd_safe::{self, CCtx, CDict, DCtx, DDict};
 
 use crate::Corrupt;
+use crate::frame::header;
 use crate::limits::DICTIONARY;
 
 /// Bytes of text that it takes to train a dictionary.
 const MIN_TRAINING: usize = 16 << 10;
 /// Shorter texts are kept as they are.
 const MIN_TEXT: usize = 24;
-/// Magic number, and a descriptor that says: one segment, its size in one or two bytes, no checksum, no dictionary id.
-const MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
-const ONE_SEGMENT: u8 = 0x20;
-const SIZE_IN_TWO: u8 = 0x40;
-/// From this size on the size has two bytes, and is stored less this.
-const TWO_BYTES_FROM: usize = 256;
 /// Texts are at most this long, so that their size has two bytes.
 pub(crate) const MAX_TEXT: usize = 65_536;
 
@@ -99,16 +94,6 @@ impl Default for Contexts {
     }
 }
 
-/// A frame's header for `len` bytes.
-fn header(len: usize) -> ([u8; 7], usize) {
-    let [a, b, c, d] = MAGIC;
-    if len < TWO_BYTES_FROM {
-        return ([a, b, c, d, ONE_SEGMENT, len as u8, 0], 6);
-    }
-    let [low, high] = ((len - TWO_BYTES_FROM) as u16).to_le_bytes();
-    ([a, b, c, d, ONE_SEGMENT | SIZE_IN_TWO, low, high], 7)
-}
-
 impl Contexts {
     /// Appends the frame of `text`, or `text` itself where that is not longer; says whether it is a frame.
     pub(crate) fn compress(&mut self, text: &[u8], dictionary: &Dictionary, out: &mut Vec<u8>) -> bool {
@@ -137,9 +122,8 @@ impl Contexts {
     ) -> bool {
         if text.len() >= MIN_TEXT && text.len() < MAX_TEXT {
             self.frame.resize(zstd_safe::compress_bound(MAX_TEXT), 0);
-            let (header, header_len) = header(text.len());
             if let Ok(len) = compress(&mut self.encode, &mut self.frame)
-                && let Some(body) = self.frame[..len].strip_prefix(&header[..header_len])
+                && let Some(body) = self.frame[..len].strip_prefix(header(text.len()).as_ref())
                 && body.len() < text.len()
             {
                 out.extend_from_slice(body);
@@ -181,9 +165,8 @@ impl Contexts {
         if len >= MAX_TEXT || body.len() >= len {
             return Err(Corrupt("a frame is longer than what it holds"));
         }
-        let (header, header_len) = header(len);
         self.frame.clear();
-        self.frame.extend_from_slice(&header[..header_len]);
+        self.frame.extend_from_slice(header(len).as_ref());
         self.frame.extend_from_slice(body);
         Ok(())
     }

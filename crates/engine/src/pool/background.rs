@@ -125,12 +125,23 @@ impl Pool {
         attested.inspect_err(|error| self.shared.fail(error))
     }
 
-    fn maintenance_loop(&self) {
+    /// Sleeps for `rest`, in short steps, so that threads end soon after they are told to; false then.
+    fn rested(&self, mut rest: Duration) -> bool {
         loop {
-            std::thread::sleep(MAINTENANCE_INTERVAL);
+            let step = rest.min(MAINTENANCE_INTERVAL);
+            std::thread::sleep(step);
+            rest -= step;
             if self.signal.lock().stop {
-                return;
+                return false;
             }
+            if rest.is_zero() {
+                return true;
+            }
+        }
+    }
+
+    fn maintenance_loop(&self) {
+        while self.rested(MAINTENANCE_INTERVAL) {
             if let Err(error) = self.maintain() {
                 tracing::error!(%error, "maintenance in the background failed");
                 std::thread::sleep(COMMIT_INTERVAL);
@@ -142,15 +153,7 @@ impl Pool {
     fn scrub_loop(&self) {
         let mut traffic = Traffic::default();
         let mut rest = MAINTENANCE_INTERVAL;
-        loop {
-            std::thread::sleep(rest.min(MAINTENANCE_INTERVAL));
-            rest = rest.saturating_sub(MAINTENANCE_INTERVAL);
-            if self.signal.lock().stop {
-                break;
-            }
-            if !rest.is_zero() {
-                continue;
-            }
+        while self.rested(rest) {
             rest = MAINTENANCE_INTERVAL;
             let begun = Instant::now();
             traffic.observe(self, begun);
@@ -174,16 +177,7 @@ impl Pool {
     fn learning_loop(&self) {
         let mut rest = MAINTENANCE_INTERVAL;
         let mut late = Late::default();
-        loop {
-            // In short steps, so that it ends soon after it is told to.
-            std::thread::sleep(rest.min(MAINTENANCE_INTERVAL));
-            rest = rest.saturating_sub(MAINTENANCE_INTERVAL);
-            if self.signal.lock().stop {
-                return;
-            }
-            if !rest.is_zero() {
-                continue;
-            }
+        while self.rested(rest) {
             let begun = Instant::now();
             late.traffic.observe(self, begun);
             let learning =

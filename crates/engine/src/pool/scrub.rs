@@ -70,32 +70,26 @@ pub(super) struct Scrub {
 }
 
 impl Scrub {
-    fn encode(&self) -> String {
-        let ScrubStatus {
-            state,
-            started,
-            finished,
-            total_bytes,
-            done_bytes,
-            sound,
-            damaged,
-            unreadable,
-            rate,
-        } = self.status;
-        let mut text = format!("{}", state as u8);
-        let rest = [
-            started,
-            finished,
-            total_bytes,
-            done_bytes,
-            sound,
-            damaged,
-            unreadable,
-            rate,
-            self.next,
-            self.until,
-        ];
-        for number in rest {
+    /// What is stored beside the state, in this order.
+    fn numbers(&mut self) -> [&mut u64; 10] {
+        let status = &mut self.status;
+        [
+            &mut status.started,
+            &mut status.finished,
+            &mut status.total_bytes,
+            &mut status.done_bytes,
+            &mut status.sound,
+            &mut status.damaged,
+            &mut status.unreadable,
+            &mut status.rate,
+            &mut self.next,
+            &mut self.until,
+        ]
+    }
+
+    fn encode(mut self) -> String {
+        let mut text = (self.status.state as u8).to_string();
+        for number in self.numbers() {
             // Writing to a String cannot fail.
             let _ = write!(text, " {number}");
         }
@@ -104,39 +98,19 @@ impl Scrub {
 
     /// What was stored; `None` for what is not well formed.
     pub(super) fn decode(text: &str) -> Option<Self> {
-        let numbers: Vec<u64> = text.split(' ').map(|word| word.parse().ok()).collect::<Option<_>>()?;
-        let [
-            state,
-            started,
-            finished,
-            total_bytes,
-            done_bytes,
-            sound,
-            damaged,
-            unreadable,
-            rate,
-            next,
-            until,
-        ] = numbers.try_into().ok()?;
-        let state = match state {
+        let mut words = text.split(' ').map(|word| word.parse::<u64>().ok());
+        let mut scrub = Self::default();
+        scrub.status.state = match words.next()?? {
             0 => ScrubState::Never,
             1 => ScrubState::Running,
             2 => ScrubState::Stopped,
             3 => ScrubState::Finished,
             _ => return None,
         };
-        let status = ScrubStatus {
-            state,
-            started,
-            finished,
-            total_bytes,
-            done_bytes,
-            sound,
-            damaged,
-            unreadable,
-            rate,
-        };
-        Some(Self { status, next, until })
+        for number in scrub.numbers() {
+            *number = words.next()??;
+        }
+        words.next().is_none().then_some(scrub)
     }
 }
 

@@ -16,6 +16,7 @@
 
 use std::cell::RefCell;
 
+use pagefold_codec::frame;
 use zstd::zstd_safe::{CCtx, DCtx};
 
 use super::encode::{append_header, decode_full, parse, without_trailing_zeros};
@@ -285,31 +286,13 @@ fn alike(before: &[u8], after: &[u8]) -> bool {
     found * 2 > probed
 }
 
-/// Magic number, and a descriptor that says: one segment, its size in one or two bytes, no checksum, no dictionary id.
-const MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
-const ONE_SEGMENT: u8 = 0x20;
-const SIZE_IN_TWO: u8 = 0x40;
-/// From this size on the size has two bytes, and is stored less this.
-const TWO_BYTES_FROM: usize = 256;
-
-/// A frame's header for `len` bytes, at most [`ZSTD_PAGE_MAX`], and how long it is.
-fn frame_header(len: usize) -> ([u8; 7], usize) {
-    let [a, b, c, d] = MAGIC;
-    if len < TWO_BYTES_FROM {
-        return ([a, b, c, d, ONE_SEGMENT, len as u8, 0], 6);
-    }
-    let [low, high] = ((len - TWO_BYTES_FROM) as u16).to_le_bytes();
-    ([a, b, c, d, ONE_SEGMENT | SIZE_IN_TWO, low, high], 7)
-}
-
 impl Scratch {
     /// The frame of `logical` without its header.
     fn compress(&mut self, before: &[u8], logical: &[u8]) -> Option<&[u8]> {
         self.frame.resize(zstd::zstd_safe::compress_bound(ZSTD_PAGE_MAX), 0);
         let prefix = without_trailing_zeros(before);
         let len = self.encode.compress_using_dict(self.frame.as_mut_slice(), logical, prefix, LEVEL).ok()?;
-        let (header, header_bytes) = frame_header(logical.len());
-        self.frame.get(..len)?.strip_prefix(header.get(..header_bytes)?)
+        self.frame.get(..len)?.strip_prefix(frame::header(logical.len()).as_ref())
     }
 
     /// Fills the first `logical_bytes` of `page`, which holds the page before.
@@ -320,9 +303,8 @@ impl Scratch {
         }
         self.page.clear();
         self.page.extend_from_slice(prefix);
-        let (header, header_bytes) = frame_header(logical_bytes);
         self.frame.clear();
-        self.frame.extend_from_slice(header.get(..header_bytes).unwrap_or_default());
+        self.frame.extend_from_slice(frame::header(logical_bytes).as_ref());
         self.frame.extend_from_slice(change);
         let out = page.get_mut(..logical_bytes).ok_or(())?;
         match self.decode.decompress_using_dict(out, &self.frame, &self.page) {

@@ -236,8 +236,13 @@ fn answer<T, R: IntoBytes + Immutable>(
     }
 }
 
-fn read(fs: &Fs, mut request: Request, offset: u64, size: u32) {
+fn read(fs: &Fs, request: Request, offset: u64, size: u32) {
     let ino = Ino(request.ino());
+    read_of(fs, ino, request, offset, size);
+}
+
+/// Answers with what the file `ino` has there: the kernel may know it by another number.
+fn read_of(fs: &Fs, ino: Ino, mut request: Request, offset: u64, size: u32) {
     match fs.read(ino, offset, request.payload(size as usize)) {
         Ok(len) => request.payload_filled(len),
         Err(error) => failed(request, &error),
@@ -397,6 +402,30 @@ fn list(fs: &Fs, mut request: Request, offset: u64, size: u32, plus: bool) {
     }
 }
 
+/// Calls that look at extended attributes, and at where the file `ino` has data: the kernel may know it by another number.
+fn looks(fs: &Fs, ino: Ino, request: Request) {
+    let Ok(operation) = request.operation() else { return request.error(Errno::INVAL) };
+    match operation {
+        Operation::GetXattr { name, size } => {
+            let value = fs.getxattr(ino, name);
+            sized(request, value, size);
+        }
+        Operation::ListXattr { size } => {
+            let names = fs.listxattr(ino).map(|names| listed_to(request.uid(), names));
+            sized(request, names, size);
+        }
+        Operation::Seek { offset, whence } => {
+            let found = match whence.cast_signed() {
+                libc::SEEK_DATA => fs.seek(ino, offset, Seek::Data),
+                libc::SEEK_HOLE => fs.seek(ino, offset, Seek::Hole),
+                _ => Err(FsError::Invalid("whence of lseek(2)")),
+            };
+            answer(request, found, |&offset| p::LseekOut { offset });
+        }
+        _ => request.error(Errno::INVAL),
+    }
+}
+
 /// Calls on extended attributes and ranges of data.
 fn contents(fs: &Fs, request: Request) {
     let ino = Ino(request.ino());
@@ -410,13 +439,8 @@ fn contents(fs: &Fs, request: Request) {
                 .and_then(|mode| fs.setxattr(ino, name, value, mode, kill_sgid));
             done(request, result);
         }
-        Operation::GetXattr { name, size } => {
-            let value = fs.getxattr(ino, name);
-            sized(request, value, size);
-        }
-        Operation::ListXattr { size } => {
-            let names = fs.listxattr(ino).map(|names| listed_to(request.uid(), names));
-            sized(request, names, size);
+        Operation::GetXattr { .. } | Operation::ListXattr { .. } | Operation::Seek { .. } => {
+            looks(fs, ino, request);
         }
         Operation::RemoveXattr { name } => {
             let result = fs.removexattr(ino, name);
@@ -427,14 +451,6 @@ fn contents(fs: &Fs, request: Request) {
                 .ok_or(FsError::Unsupported("this mode of fallocate(2)"))
                 .and_then(|mode| fs.fallocate(ino, offset, len, mode, kills));
             done(request, result);
-        }
-        Operation::Seek { offset, whence } => {
-            let found = match whence.cast_signed() {
-                libc::SEEK_DATA => fs.seek(ino, offset, Seek::Data),
-                libc::SEEK_HOLE => fs.seek(ino, offset, Seek::Hole),
-                _ => Err(FsError::Invalid("whence of lseek(2)")),
-            };
-            answer(request, found, |&offset| p::LseekOut { offset });
         }
         Operation::CopyFileRange { flags, .. } if flags != 0 => request.error(Errno::INVAL),
         Operation::CopyFileRange { offset_in, ino_out, offset_out, len, wide: false, .. } => {

@@ -7,13 +7,11 @@
 
 use super::convert::{attr_out, entry_out, no_entry, opened, statfs_out, statx_out};
 use super::directory::Listing;
-use super::{Dispatch, answer, failed, listed_to, refuse_for_good, sized};
+use super::{Dispatch, answer, failed, looks, read_of, refuse_for_good, sized};
 use crate::operation::Operation;
 use crate::protocol as p;
 use crate::{Agreement, Blocking, Errno, Fetching, Handler, Request, Wait};
-use pagefold_fs::{
-    Attr, Clock, DirEntry, Entry, FileKind, Fs, FsError, Ino, OpenFlags, Seek, SystemClock, Time,
-};
+use pagefold_fs::{Attr, Clock, DirEntry, Entry, FileKind, Fs, FsError, Ino, OpenFlags, SystemClock, Time};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -417,7 +415,7 @@ fn translated_ino(place: u16, ino: Ino) -> Result<Ino, FsError> {
 }
 
 /// Calls on what is in a snapshot.
-fn within(fs: &Fs, place: u16, mut request: Request) {
+fn within(fs: &Fs, place: u16, request: Request) {
     let ino = Ino(request.ino() & INO_MASK);
     let attributes =
         || fs.getattr(ino).and_then(|attr| Ok(Attr { ino: translated_ino(place, ino)?, ..attr }));
@@ -447,27 +445,11 @@ fn within(fs: &Fs, place: u16, mut request: Request) {
             fs.release(ino);
             request.ok();
         }
-        Operation::Read { offset, size } => match fs.read(ino, offset, request.payload(size as usize)) {
-            Ok(len) => request.payload_filled(len),
-            Err(error) => failed(request, &error),
-        },
+        Operation::Read { offset, size } => read_of(fs, ino, request, offset, size),
         Operation::ReadDir { offset, size, plus } => list(fs, place, request, (offset, size), plus),
         Operation::StatFs => answer(request, fs.statfs(), statfs_out),
-        Operation::GetXattr { name, size } => {
-            let value = fs.getxattr(ino, name);
-            sized(request, value, size);
-        }
-        Operation::ListXattr { size } => {
-            let names = fs.listxattr(ino).map(|names| listed_to(request.uid(), names));
-            sized(request, names, size);
-        }
-        Operation::Seek { offset, whence } => {
-            let found = match whence.cast_signed() {
-                libc::SEEK_DATA => fs.seek(ino, offset, Seek::Data),
-                libc::SEEK_HOLE => fs.seek(ino, offset, Seek::Hole),
-                _ => Err(FsError::Invalid("whence of lseek(2)")),
-            };
-            answer(request, found, |&offset| p::LseekOut { offset });
+        Operation::GetXattr { .. } | Operation::ListXattr { .. } | Operation::Seek { .. } => {
+            looks(fs, ino, request);
         }
         _ => request.error(Errno::ROFS),
     }
