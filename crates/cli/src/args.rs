@@ -269,6 +269,10 @@ were), models (which code pages), trees and checkpoints (metadata), log_framing 
 log), fold (what is cleaned or coded again). Their sum is device_write; divided by application_write it is the
 property waf. pages_by_model are among pages_full.
 
+rewritten_database and rewritten_other are those of pages_full and pages_delta whose page had been stored before: pages that
+begin as those of PostgreSQL's relations and InnoDB's indexes do, and all others, logs above all. P50 and P90: half and nine
+tenths of their records have at most so many bytes (told exactly to an eighth); --json has the whole histogram.
+
 Examples:
   pagefold iostat
   pagefold iostat tank 1                     every second until interrupted

@@ -13,13 +13,15 @@ use pagefold_engine::device::{FileDevice, OpenMode};
 use pagefold_engine::limits::ATOMIC_WRITE_MAX;
 use pagefold_engine::pool::label::Label;
 use pagefold_engine::pool::{
-    self, CreateOptions, FoundState, Guid, Listed, OpenOptions, Pool, ScrubState, ScrubStatus, Status,
+    self, CreateOptions, FoundState, Guid, Listed, OpenOptions, Pool, Rewrites, ScrubState, ScrubStatus,
+    Status,
 };
 use pagefold_fs::{FormatOptions, Fs, SystemClock};
 use serde::Serialize;
 
 use crate::control::{
-    Activity, CacheFigures, Counter, DeviceFigures, PoolFigures, PropertyValue, ScrubFigures, Source,
+    Activity, CacheFigures, Counter, DeviceFigures, LengthFigures, PoolFigures, PropertyValue,
+    RewriteFigures, ScrubFigures, Source,
 };
 use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
@@ -416,7 +418,19 @@ pub fn activity(pool: &Pool, age_ms: u64) -> Activity {
             counter("device_flush", sum(|c| c.flushes), 0),
             counter("device_discard", sum(|c| c.discards), sum(|c| c.discarded_bytes)),
         ],
+        rewrites: {
+            let (database, other) = pool.rewrites();
+            vec![rewritten("rewritten_database", &database), rewritten("rewritten_other", &other)]
+        },
     }
+}
+
+fn rewritten(name: &str, of: &Rewrites) -> RewriteFigures {
+    let lengths = of
+        .lengths
+        .iter()
+        .map(|length| LengthFigures { at_most_bytes: length.at_most_bytes, operations: length.records });
+    RewriteFigures { name: name.into(), operations: of.records, bytes: of.bytes, lengths: lengths.collect() }
 }
 
 /// All properties of a dataset or snapshot of a pool that is not mounted.

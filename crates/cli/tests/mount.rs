@@ -79,6 +79,27 @@ fn a_pool_lives_from_creation_to_destruction() {
     let counters = iostat["pools"][0]["counters"].as_array().unwrap();
     let written = counters.iter().find(|counter| counter["name"] == "application_write").unwrap();
     assert!(written["bytes"].as_u64().unwrap() >= data.len() as u64);
+    let rewritten = |sandbox: &Sandbox| {
+        let rewrites = sandbox.json(&["iostat", "tank"])["pools"][0]["rewrites"].clone();
+        let of =
+            rewrites.as_array().unwrap().iter().find(|of| of["name"] == "rewritten_other").unwrap().clone();
+        let counted =
+            of["lengths"].as_array().unwrap().iter().map(|length| length["operations"].as_u64().unwrap());
+        assert_eq!(counted.sum::<u64>(), of["operations"].as_u64().unwrap());
+        of["operations"].as_u64().unwrap()
+    };
+    let before = rewritten(&sandbox);
+    fs::write(sandbox.path("mnt/table"), &data).unwrap();
+    sandbox.ok(&["sync", "tank"]);
+    fs::OpenOptions::new()
+        .write(true)
+        .open(sandbox.path("mnt/table"))
+        .unwrap()
+        .write_all_at(b"changed", 100)
+        .unwrap();
+    sandbox.ok(&["sync", "tank"]);
+    assert!(rewritten(&sandbox) > before);
+    fs::write(sandbox.path("mnt/table"), &data).unwrap();
     assert!(sandbox.ok(&["events", "tank"]).contains("mounted dataset=tank"));
 
     sandbox.ok(&["unmount", "mnt"]);

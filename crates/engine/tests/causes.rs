@@ -49,6 +49,10 @@ fn causes_sum_up_to_what_devices_write() {
         pool.attest().unwrap();
         assert_counted("rest");
     }
+    let (database, other) = pool.rewrites();
+    assert_eq!((database.records, other.records), (0, 2 * 900), "all pages were written three times");
+    assert_eq!(other.lengths.iter().map(|length| length.records).sum::<u64>(), other.records);
+    assert!(other.bytes > 0 && other.bytes < pool.totals().data_bytes);
     let totals = pool.totals();
     for (what, bytes) in [
         ("pages", totals.data_bytes),

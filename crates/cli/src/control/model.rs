@@ -532,4 +532,43 @@ pub struct Activity {
     pub age_ms: u64,
     /// All counters.
     pub counters: Vec<Counter>,
+    /// Records that took the place of others.
+    #[serde(default)]
+    pub rewrites: Vec<RewriteFigures>,
+}
+
+/// Records that took the place of others: of one kind of pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RewriteFigures {
+    /// Of which pages: `rewritten_database` or `rewritten_other`.
+    pub name: String,
+    /// How many.
+    pub operations: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// By length, ascending.
+    pub lengths: Vec<LengthFigures>,
+}
+
+/// Records of some length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LengthFigures {
+    /// The longest that is counted here, in bytes; the shortest is longer than the longest of the entry before, and at least eight ninths of it.
+    pub at_most_bytes: u32,
+    /// How many.
+    pub operations: u64,
+}
+
+impl RewriteFigures {
+    /// A length in bytes that so many per cent of the records do not exceed; `None` where there are none.
+    pub fn percentile(&self, percent: u64) -> Option<u32> {
+        let total: u64 = self.lengths.iter().map(|length| length.operations).sum();
+        let rank = (u128::from(total) * u128::from(percent)).div_ceil(100).max(1);
+        let mut seen = 0;
+        let reached = self.lengths.iter().find(|length| {
+            seen += u128::from(length.operations);
+            seen >= rank
+        });
+        reached.map(|length| length.at_most_bytes)
+    }
 }

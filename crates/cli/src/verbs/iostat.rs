@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::args::Iostat;
-use crate::control::{Activity, Client, Counter, Reply, Request};
+use crate::control::{Activity, Client, Counter, LengthFigures, Reply, Request, RewriteFigures};
 use crate::failure::{Context, Failure, Result};
 use crate::table::{Align, Table};
 use crate::{target, units};
@@ -95,15 +95,37 @@ fn difference(before: &Activity, now: &Activity) -> Activity {
             bytes: counter.bytes.saturating_sub(old.map_or(0, |old| old.bytes)),
         }
     });
+    let rewrites = now.rewrites.iter().map(|rewrites| {
+        let old = before.rewrites.iter().find(|old| old.name == rewrites.name && !restarted);
+        rewrites_since(old, rewrites)
+    });
     let age_ms = if restarted { now.age_ms } else { now.age_ms - before.age_ms };
-    Activity { age_ms, counters: counters.collect() }
+    Activity { age_ms, counters: counters.collect(), rewrites: rewrites.collect() }
+}
+
+fn rewrites_since(old: Option<&RewriteFigures>, now: &RewriteFigures) -> RewriteFigures {
+    let Some(old) = old else { return now.clone() };
+    let lengths = now.lengths.iter().map(|length| {
+        let was = old.lengths.iter().find(|was| was.at_most_bytes == length.at_most_bytes);
+        let operations = length.operations.saturating_sub(was.map_or(0, |was| was.operations));
+        LengthFigures { operations, ..*length }
+    });
+    RewriteFigures {
+        name: now.name.clone(),
+        operations: now.operations.saturating_sub(old.operations),
+        bytes: now.bytes.saturating_sub(old.bytes),
+        lengths: lengths.filter(|length| length.operations > 0).collect(),
+    }
 }
 
 fn print(rates: &[(&str, Activity)], args: &Iostat, round: u64) -> Result<()> {
     if args.output.json {
         let pools: Vec<_> = rates
             .iter()
-            .map(|(pool, activity)| json!({ "name": pool, "interval_ms": activity.age_ms, "counters": activity.counters }))
+            .map(|(pool, activity)| {
+                json!({ "name": pool, "interval_ms": activity.age_ms, "counters": activity.counters,
+                "rewrites": activity.rewrites })
+            })
             .collect();
         let line = serde_json::to_string(&json!({ "pools": pools })).context(|| "cannot print".into())?;
         return writeln!(std::io::stdout(), "{line}").context(|| "cannot print".into());
@@ -115,19 +137,30 @@ fn print(rates: &[(&str, Activity)], args: &Iostat, round: u64) -> Result<()> {
         ("BYTES", Align::Right),
         ("OPS/s", Align::Right),
         ("BYTES/s", Align::Right),
+        ("P50", Align::Right),
+        ("P90", Align::Right),
     ]);
     for (pool, activity) in rates {
         let seconds = (activity.age_ms as f64 / 1000.0).max(0.001);
-        for counter in &activity.counters {
-            let (operations, bytes) = (counter.operations as f64 / seconds, counter.bytes as f64 / seconds);
+        let plain =
+            activity.counters.iter().map(|counter| (&counter.name, counter.operations, counter.bytes, None));
+        let rewrites = activity.rewrites.iter();
+        let rewrites =
+            rewrites.map(|of| (&of.name, of.operations, of.bytes, of.percentile(50).zip(of.percentile(90))));
+        for (name, operations, bytes, percentiles) in plain.chain(rewrites) {
             let exact = args.output.exact;
+            let count = |count: f64| if exact { format!("{count:.1}") } else { units::count(count) };
+            let size = |bytes: u64| if exact { bytes.to_string() } else { units::size(bytes) };
+            let percentile = |of: Option<u32>| of.map_or_else(|| "-".to_owned(), |bytes| size(bytes.into()));
             table.row(vec![
                 (*pool).to_owned(),
-                counter.name.clone(),
-                if exact { counter.operations.to_string() } else { units::count(counter.operations as f64) },
-                if exact { counter.bytes.to_string() } else { units::size(counter.bytes) },
-                if exact { format!("{operations:.1}") } else { units::count(operations) },
-                if exact { format!("{bytes:.0}") } else { units::size(bytes as u64) },
+                name.clone(),
+                if exact { operations.to_string() } else { units::count(operations as f64) },
+                size(bytes),
+                count(operations as f64 / seconds),
+                size((bytes as f64 / seconds) as u64),
+                percentile(percentiles.map(|of| of.0)),
+                percentile(percentiles.map(|of| of.1)),
             ]);
         }
     }
@@ -161,10 +194,32 @@ mod tests {
         let at = |age_ms, operations| Activity {
             age_ms,
             counters: vec![Counter { name: "a".into(), operations, bytes: operations * 10 }],
+            rewrites: vec![RewriteFigures {
+                name: "a".into(),
+                operations: 10 + operations,
+                bytes: 0,
+                lengths: vec![
+                    LengthFigures { at_most_bytes: 99, operations: 10 },
+                    LengthFigures { at_most_bytes: 200, operations },
+                ],
+            }],
         };
         let delta = difference(&at(1000, 5), &at(3000, 8));
         assert_eq!((delta.age_ms, delta.counters[0].operations, delta.counters[0].bytes), (2000, 3, 30));
+        assert_eq!(delta.rewrites[0].operations, 3);
+        assert_eq!(delta.rewrites[0].lengths, [LengthFigures { at_most_bytes: 200, operations: 3 }]);
         let delta = difference(&at(9000, 50), &at(100, 2));
         assert_eq!((delta.age_ms, delta.counters[0].operations), (100, 2));
+        assert_eq!(delta.rewrites[0].operations, 12);
+    }
+
+    #[test]
+    fn percentiles_are_of_the_records() {
+        let lengths = [(10, 50), (20, 39), (30, 1), (40, 10)];
+        let lengths = lengths.map(|(at_most_bytes, operations)| LengthFigures { at_most_bytes, operations });
+        let rewrites = RewriteFigures { lengths: lengths.to_vec(), ..RewriteFigures::default() };
+        let of = |percent| rewrites.percentile(percent).unwrap();
+        assert_eq!([0, 50, 51, 90, 91, 100].map(of), [10, 10, 20, 30, 40, 40]);
+        assert_eq!(RewriteFigures::default().percentile(50), None);
     }
 }

@@ -60,11 +60,12 @@ impl LiveDataset {
     pub fn remove_pages(&self, object: u64, from: u64, to: u64) -> Result<()> {
         let pages = Edit::DeleteRange(Key::page(object, from), page_end(object, to));
         let bases = Edit::DeleteRange(Key::base(object, from, 0), Key::base(object, to, 0));
-        self.replace_pages(object, None, vec![pages, bases], &[])
+        self.replace_pages(object, None, vec![pages, bases], &[]).map(drop)
     }
 
     /// Points consecutive pages to records and frees what they held before, but for what the new records are based on (runtime and replay).
-    pub fn put_pages(&self, run: &PageRun) -> Result<()> {
+    /// Returns the numbers of those that had a record before.
+    pub fn put_pages(&self, run: &PageRun) -> Result<Vec<u64>> {
         let before =
             self.bases_between(run.object, run.first, run.first.saturating_add(run.ptrs.len() as u64))?;
         let Chains { edits: bases, added, moved } = self.chains(run, &before)?;
@@ -146,22 +147,27 @@ impl LiveDataset {
         Ok(chains)
     }
 
-    /// Applies edits of pages and their bases, frees what they replace, and accounts for it.
+    /// Applies edits of pages and their bases, frees what they replace, and accounts for it. Returns the numbers of pages whose
+    /// record was replaced or removed.
     fn replace_pages(
         &self,
         object: u64,
         record_size: Option<u32>,
         edits: Vec<Edit>,
         put: &[Put<'_>],
-    ) -> Result<()> {
+    ) -> Result<Vec<u64>> {
         let mut freed = Vec::new();
         let mut replaced = Vec::new();
+        let mut pages = Vec::new();
         let mut change = UsageDelta { record_size, ..UsageDelta::default() };
         let applied = self.tree.apply(
             &mut edits.into_iter(),
             &mut |key, value| {
                 if let Value::Page(ptr) = value {
-                    change.pages -= i64::from(key.kind == Key::PAGE);
+                    if key.kind == Key::PAGE {
+                        change.pages -= 1;
+                        pages.push(key.offset);
+                    }
                     replaced.push(ptr);
                 }
             },
@@ -190,7 +196,7 @@ impl LiveDataset {
         if change.pages != 0 || change.records != 0 || change.stored_bytes != 0 || record_size.is_some() {
             self.usage.lock().apply(&self.tree, object, change)?;
         }
-        Ok(())
+        Ok(pages)
     }
 
     /// Drops one reference to each record; the tree lets go of a record without references.

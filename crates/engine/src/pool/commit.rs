@@ -182,11 +182,27 @@ impl Pool {
                 self.shared.cache.insert(ptr.addr, record.bytes.as_slice().into());
             }
         }
-        for ((dataset, _), runs) in cut.iter().zip(&runs) {
-            runs.iter().try_for_each(|run| dataset.put_pages(run))?;
+        for (((dataset, _), runs), part) in cut.iter().zip(&runs).zip(&parts) {
+            let mut pages = part.pages.as_slice();
+            for run in runs {
+                let (of, rest) = pages.split_at_checked(run.ptrs.len()).unwrap_or_default();
+                let had = dataset.put_pages(run)?;
+                self.count_rewrites(run, of, &had);
+                pages = rest;
+            }
             dataset.bound_usage()?;
         }
         Ok(appended.durable)
+    }
+
+    /// Counts those `pages` of a run that `had` a record before.
+    fn count_rewrites(&self, run: &PageRun, pages: &[((u64, u64), &PageBuf)], had: &[u64]) {
+        for page in had {
+            let at = page.saturating_sub(run.first) as usize;
+            if let (Some(Some(ptr)), Some((_, content))) = (run.ptrs.get(at), pages.get(at)) {
+                self.rewrites.count(content, ptr.len_bytes);
+            }
+        }
     }
 
     /// Appends records of a checkpoint.

@@ -25,6 +25,7 @@ mod models;
 mod open;
 mod reap;
 mod recode;
+mod rewrites;
 mod root;
 mod scan;
 mod scrub;
@@ -53,6 +54,7 @@ pub use label::{Guid, Label};
 pub use models::{LearnOptions, Learned};
 pub use open::{CACHE_BYTES_DEFAULT, OpenOptions, ReplayReport};
 pub use recode::{CALL_PAGES, PageRange, RecodeReport};
+pub use rewrites::{Rewrites, Rewritten};
 pub use scan::{Found, FoundState, scan};
 pub use scrub::{ScrubState, ScrubStatus};
 pub use send::{Origin, Partial, ReceiveOptions, Source, Token, Transfer};
@@ -70,6 +72,7 @@ use catalogue::Catalogue;
 use deltas::Attempts;
 use group::Turn;
 use models::Watch;
+use rewrites::RewriteCounters;
 use sizing::Sizing;
 
 /// What the allocator takes beside nodes and directories whose sizes change all the time, as a part of theirs: with ten million
@@ -123,6 +126,7 @@ pub struct Pool {
     watch: Mutex<Watch>,
     /// How deltas came off.
     attempts: Mutex<Attempts>,
+    rewrites: RewriteCounters,
     /// Signalled when somebody has written to the log.
     passed: Condvar,
     /// Signalled when somebody waits for a committing thread.

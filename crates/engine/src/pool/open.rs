@@ -433,6 +433,7 @@ impl Opening {
             turn: Mutex::default(),
             watch: Mutex::default(),
             attempts: Mutex::default(),
+            rewrites: super::rewrites::RewriteCounters::default(),
             passed: Condvar::new(),
             work: Condvar::new(),
             tree_growth: 0.into(),
@@ -554,7 +555,7 @@ fn redo_all(
                 } else {
                     run.ptrs.iter().flatten().try_for_each(|ptr| shared.segments.mark_live(*ptr))?;
                 }
-                catalogue.changing(run.dataset)?.put_pages(&run)
+                catalogue.changing(run.dataset)?.put_pages(&run).map(drop)
             }
             Redo::Deed(deed) => catalogue.perform(&deed),
         })?;

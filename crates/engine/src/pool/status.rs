@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Guid, Pool, ReplayReport};
+use super::{Guid, Pool, ReplayReport, Rewrites};
 use crate::dataset::Dataset;
 use crate::limits::CHUNK_BYTES;
 use crate::record::CacheStats;
@@ -155,6 +155,11 @@ impl Pool {
             pages_delta: get(&counters.pages_delta),
             delta_bytes: get(&counters.delta_bytes),
         }
+    }
+
+    /// Records that commits have written for pages that had one, since the pool was opened: of pages of databases, and of all others.
+    pub fn rewrites(&self) -> (Rewrites, Rewrites) {
+        self.rewrites.snapshot()
     }
 
     /// State of the pool. Waits for a commit or checkpoint that is under way.

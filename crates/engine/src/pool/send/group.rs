@@ -266,7 +266,7 @@ fn apply(data: &LiveDataset, placed: Vec<Placed>) -> Result<()> {
     for one in placed {
         match one {
             Placed::Values(values) => data.put_values(values)?,
-            Placed::Run(run) => data.put_pages(&run)?,
+            Placed::Run(run) => data.put_pages(&run).map(drop)?,
             Placed::Gone { object, from, to } => data.remove_pages(object, from, to)?,
         }
     }
