@@ -14,6 +14,8 @@ use crate::tools::postgres::{self, Running, Settings};
 const TPCB_BYTES_PER_SCALE: u64 = 15_700_000;
 /// A row of sysbench with its two index entries takes about this much.
 const OLTP_BYTES_PER_ROW: u64 = 245;
+/// TPC-C's tables and indexes take about this much per warehouse.
+const TPCC_BYTES_PER_WAREHOUSE: u64 = 135_000_000;
 /// Tables of sysbench.
 pub(crate) const OLTP_TABLES: u32 = 4;
 
@@ -34,6 +36,11 @@ pub(crate) fn tpcb_scale(bytes: u64) -> u64 {
 /// sysbench's rows per table for a database of `bytes`.
 pub(crate) fn oltp_rows(bytes: u64) -> u64 {
     bytes / OLTP_BYTES_PER_ROW / u64::from(OLTP_TABLES)
+}
+
+/// TPC-C's warehouses for a database of `bytes`.
+pub(crate) fn tpcc_warehouses(bytes: u64) -> u64 {
+    (bytes / TPCC_BYTES_PER_WAREHOUSE).max(1)
 }
 
 impl Prepared {
@@ -148,6 +155,18 @@ impl Prepared {
         })
     }
 
+    /// A cluster with TPC-C's tables, about `bytes` large, with strings as the specification wants them or as sysbench-tpcc makes them.
+    ///
+    /// # Errors
+    /// When PostgreSQL fails.
+    pub(crate) fn tpcc(&self, bench: &Bench, bytes: u64, random_strings: bool) -> Result<PathBuf> {
+        let warehouses = tpcc_warehouses(bytes);
+        let strings = if random_strings { "-random" } else { "" };
+        self.cluster(bench, &format!("tpcc{strings}-{warehouses}"), |server| {
+            server.tpcc_init(warehouses, random_strings)
+        })
+    }
+
     /// A file that COPY reads, about `bytes` large: rows of price_paid.
     ///
     /// # Errors
@@ -194,5 +213,6 @@ mod tests {
     fn databases_are_as_large_as_asked() {
         assert_eq!(tpcb_scale(1 << 30), 69);
         assert!(oltp_rows(1 << 30) > 1_000_000);
+        assert_eq!((tpcc_warehouses(1 << 30), tpcc_warehouses(1)), (7, 1));
     }
 }

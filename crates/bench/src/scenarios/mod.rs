@@ -88,7 +88,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "write-bytes",
-        about: "bytes to the device per transaction of pgbench and sysbench, checkpoints included",
+        about: "bytes to the device per transaction and per rewritten page of pgbench, sysbench and TPC-C, checkpoints included",
         profiles: FREE,
         run: write_bytes::run,
     },

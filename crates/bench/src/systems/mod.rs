@@ -5,6 +5,7 @@ mod null;
 mod pagefold;
 mod zfs;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -63,6 +64,15 @@ pub(crate) struct Options<'a> {
     pub(crate) limit: Option<&'a Limit>,
 }
 
+/// What a server has written since it was started, by cause.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Activity {
+    /// Operations and bytes, by the name of what they were for.
+    pub(crate) counters: BTreeMap<String, (u64, u64)>,
+    /// Records that took the place of others, by kind of page and by length in bytes: how many.
+    pub(crate) lengths: BTreeMap<String, BTreeMap<u64, u64>>,
+}
+
 /// What differs between the systems.
 trait Driver {
     /// Makes the file system.
@@ -83,6 +93,10 @@ trait Driver {
     }
     /// Reads answered from the server's own cache, and reads that went to the device.
     fn hits_and_misses(&self) -> Result<Option<(u64, u64)>> {
+        Ok(None)
+    }
+    /// What was written by which cause, where the system says so.
+    fn activity(&self) -> Result<Option<Activity>> {
         Ok(None)
     }
     /// Bytes of log that a mount after a crash would read, where there is such a log.
@@ -188,6 +202,14 @@ impl Volume {
     /// When its tool fails.
     pub(crate) fn hits_and_misses(&self) -> Result<Option<(u64, u64)>> {
         self.driver.hits_and_misses()
+    }
+
+    /// What was written by which cause since it was mounted, where the system says so.
+    ///
+    /// # Errors
+    /// When its tool fails.
+    pub(crate) fn activity(&self) -> Result<Option<Activity>> {
+        self.driver.activity()
     }
 
     /// Bytes of log that a mount after a crash would read, where there is such a log.

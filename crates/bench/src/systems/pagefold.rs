@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::{Driver, Options, umount};
+use super::{Activity, Driver, Options, umount};
 use crate::bench::Bench;
 use crate::host::cleanup::{Noted, note_server};
 use crate::host::disk::Disk;
@@ -101,6 +101,23 @@ fn find<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
     }
 }
 
+/// What `pagefold iostat --json` tells of its first pool.
+fn activity(told: &Value) -> Option<Activity> {
+    let text = |value: &Value, key| value.get(key).and_then(Value::as_str).map(str::to_owned);
+    let number = |value: &Value, key| value.get(key).and_then(Value::as_u64);
+    let mut found = Activity::default();
+    for one in find(told, "counters")?.as_array()? {
+        let figures = (number(one, "operations")?, number(one, "bytes")?);
+        found.counters.insert(text(one, "name")?, figures);
+    }
+    for kind in find(told, "rewrites")?.as_array()? {
+        let lengths = kind.get("lengths")?.as_array()?.iter();
+        let lengths = lengths.map(|one| Some((number(one, "at_most_bytes")?, number(one, "operations")?)));
+        found.lengths.insert(text(kind, "name")?, lengths.collect::<Option<_>>()?);
+    }
+    Some(found)
+}
+
 fn alive(pid: u32) -> bool {
     // A zombie has ended as well; its parent may be slow to notice.
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
@@ -164,6 +181,15 @@ impl Driver for Pagefold {
         Ok(number("hits").zip(number("misses")))
     }
 
+    fn activity(&self) -> Result<Option<Activity>> {
+        let out = run(self.command("iostat").arg("--json").arg(&self.pool))?.stdout;
+        let told: Value =
+            serde_json::from_str(&out).context("read the output of `pagefold iostat --json`")?;
+        activity(&told)
+            .map(Some)
+            .ok_or_else(|| anyhow!("`pagefold iostat --json` says something unknown: {told}"))
+    }
+
     fn log_bytes(&self) -> Result<Option<u64>> {
         Ok(find(&self.status()?, "log_bytes").and_then(Value::as_u64))
     }
@@ -206,5 +232,15 @@ mod tests {
         let value: Value = serde_json::from_str(r#"{"pools":[{"name":"a","server":{"pid":42}}]}"#).unwrap();
         assert_eq!(find(&value, "pid").and_then(Value::as_u64), Some(42));
         assert!(find(&value, "nothing").is_none());
+    }
+
+    #[test]
+    fn activity_is_what_iostat_tells() {
+        let told = r#"{"pools":[{"counters":[{"name":"trees","operations":1,"bytes":20}],"rewrites":[{"name":"rewritten_other",
+            "operations":4,"bytes":50,"lengths":[{"at_most_bytes":12,"operations":3},{"at_most_bytes":15,"operations":1}]}]}]}"#;
+        let found = activity(&serde_json::from_str(told).unwrap()).unwrap();
+        assert_eq!(found.counters["trees"], (1, 20));
+        assert_eq!(found.lengths["rewritten_other"], [(12, 3), (15, 1)].into());
+        assert!(activity(&Value::Null).is_none());
     }
 }

@@ -5,3 +5,4 @@ pub(crate) mod fio;
 pub(crate) mod overwrite;
 pub(crate) mod postgres;
 pub(crate) mod rrd;
+mod tpcc;

@@ -28,7 +28,7 @@ pub(crate) struct Postgres {
     bin: PathBuf,
     sockets: PathBuf,
     /// Below it servers are noted for `clean`.
-    dir: PathBuf,
+    pub(super) dir: PathBuf,
 }
 
 /// How a server is run.
@@ -148,7 +148,8 @@ impl Postgres {
         Ok(Running { server, _noted: noted, postgres: self.clone() })
     }
 
-    fn client(&self, name: &str) -> Command {
+    /// A client program, connected to a server of ours.
+    pub(super) fn client(&self, name: &str) -> Command {
         let mut client = Command::new(self.program(name));
         client.arg("-h").arg(&self.sockets).args(["-p", PORT, "-U", USER]);
         client.env("PGOPTIONS", "-c client_min_messages=warning").env("LC_ALL", "C");
@@ -176,7 +177,7 @@ fn own(path: &Path) -> Result<()> {
 pub(crate) struct Running {
     server: Server,
     _noted: Noted,
-    postgres: Postgres,
+    pub(super) postgres: Postgres,
 }
 
 impl Running {
@@ -328,7 +329,8 @@ impl Running {
     }
 }
 
-fn number_after(text: &str, mark: &str) -> Result<f64> {
+/// The number that stands behind `mark` in a program's output.
+pub(super) fn number_after(text: &str, mark: &str) -> Result<f64> {
     let rest = text.split_once(mark).ok_or_else(|| anyhow!("no {mark:?} in {text:?}"))?.1;
     let digits: String = rest.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
     digits.parse().with_context(|| format!("no number behind {mark:?} in {text:?}"))
