@@ -15,6 +15,8 @@ SEED ?=
 SEEDS ?= 1000
 OPS ?= 1000000
 N ?= 100000
+# Of round-trips.
+TRIPS = $(if $(filter command line,$(origin N)),$(N),1000000)
 # Of crash-states, for each database.
 STATES = $(if $(filter command line,$(origin N)),$(N),300)
 ONLY ?=
@@ -25,7 +27,7 @@ BENCH ?=
 
 PAGEFOLD := target/release/pagefold
 
-.PHONY: help setup build demo test lint sim mutants flips streams streams-db posix fuzz soak takeover snapshots crash-states fill ratios bench man install uninstall clean
+.PHONY: help setup build demo test lint sim mutants flips streams streams-db posix fuzz soak takeover snapshots crash-states fill predictions round-trips ratios bench man install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -113,6 +115,17 @@ fill: ## A pool of 2 GiB overwritten with 20 GiB of changing pages
 	@scripts/setup build test
 	@scripts/build --quiet
 	@$(LAB) fill
+
+predictions: ## What `pagefold analyze` says of files, beside what they then take: [SCALE=0.3]
+	@scripts/setup build test demo
+	@scripts/build --quiet
+	@$(LAB) predictions $(if $(filter command line,$(origin SCALE)),--scale $(SCALE))
+
+round-trips: ## N=1000000 pages of real, aged databases coded by their models, decoded and compared: [SCALE=0.3]
+	@scripts/setup build test demo
+	@scripts/build --quiet
+	cargo build --release --locked --quiet -p pagefold-codec --example round_trips
+	@$(LAB) round-trips --pages $(TRIPS) $(if $(filter command line,$(origin SCALE)),--scale $(SCALE)) $(if $(SEED),--seed $(SEED))
 
 ratios: ## What database files take, file by file, here and on btrfs and zfs-fuse: [SCALE=1]
 	@scripts/setup build test demo

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from . import paths
 
+SETS = ["postgres", "tpcc", "tpcc-random", "innodb", "sqlite", "rrd"]
+"""Those of `lab ratios`, which is not imported for every verb."""
+
 
 def main() -> int:
     """Parses the command line and runs a verb; returns the exit status."""
@@ -27,10 +30,23 @@ def main() -> int:
     fill.add_argument("--seed", type=int, default=1)
     ratios = verbs.add_parser("ratios", help="what files of databases take here and on other file systems, file by file")
     ratios.add_argument("--scale", type=float, default=1.0, help="1 makes about 1 GB of relations of PostgreSQL")
-    ratios.add_argument("--set", action="append", dest="sets", choices=["postgres", "innodb", "sqlite", "rrd"])
+    ratios.add_argument("--set", action="append", dest="sets", choices=SETS)
     ratios.add_argument("--from", dest="source", type=Path, help="folder with SET/files, instead of making them")
     ratios.add_argument("--out", type=Path, help="a file for all figures, as JSON")
     ratios.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
+    foretold = verbs.add_parser("predictions", help="what `pagefold analyze` says of files, beside what they then take")
+    foretold.add_argument("--scale", type=float, default=0.3, help="1 makes about 3 GB of files")
+    foretold.add_argument("--set", action="append", dest="sets", choices=[*SETS, "documents"])
+    foretold.add_argument("--compression", action="append", dest="compressions", help="page and zstd unless named")
+    foretold.add_argument("--from", dest="source", type=Path, help="folder with SET/files, instead of making them")
+    foretold.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
+    trips = verbs.add_parser("round-trips", help="pages of aged databases coded, decoded and compared, by the million")
+    trips.add_argument("--pages", type=int, default=1_000_000)
+    trips.add_argument("--scale", type=float, default=0.3, help="1 makes about 3 GB of files")
+    trips.add_argument("--set", action="append", dest="sets", choices=["postgres", "tpcc", "tpcc-random", "innodb", "sqlite"])
+    trips.add_argument("--seed", type=int, default=1)
+    trips.add_argument("--seconds", type=int, help="ends then, however many were made")
+    trips.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     snapshots = verbs.add_parser("snapshots", help="snapshots of databases under load, each cloned, recovered, verified")
     snapshots.add_argument("--rounds", type=int, default=500, help="of PostgreSQL; of MariaDB two fifths as many")
     snapshots.add_argument("--seed", type=int, help="of the moments (random)")
@@ -102,6 +118,27 @@ def run(options: argparse.Namespace) -> int:
                 source=options.source,
                 keep_logs=logs / "ratios-logs",
                 out=options.out,
+            )
+        case "predictions":
+            from .predictions import predictions
+
+            return predictions(
+                scale=options.scale,
+                sets=options.sets or [*SETS, "documents"],
+                compressions=options.compressions or ["page", "zstd"],
+                source=options.source,
+                keep_logs=logs / "predictions-logs",
+            )
+        case "round-trips":
+            from .round_trips import SETS, round_trips
+
+            return round_trips(
+                options.pages,
+                sets=options.sets or SETS,
+                scale=options.scale,
+                seed=options.seed,
+                seconds=options.seconds,
+                keep_logs=logs / "round-trips-logs",
             )
         case "snapshots":
             from .snapshots import snapshots

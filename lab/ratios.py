@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from . import proc, ui
+from . import proc, tpcc, ui
 from .demo import compare
 from .ledger import Run
 from .paths import ROOT, require_room, tool
 from .pool import Pool
+from .postgres import USER, Postgres
 from .storage import Usage
 
 OVERALL = 6.5
@@ -183,8 +185,39 @@ def make_sqlite(_run: Run, root: Path, scale: float) -> None:
     connection.close()
 
 
+def make_tpcc(run: Run, root: Path, scale: float, *, random_strings: bool) -> None:
+    """TPC-C's tables and indexes, two thirds of their ageing before a vacuum and one third after it."""
+    folder = root / "files"
+    folder.mkdir(parents=True)
+    data = run.fresh("cluster")
+    data.mkdir(mode=0o700)
+    shutil.chown(data, USER, USER)
+    server = Postgres(run, data / "data", settings={"fsync": "off", "autovacuum": "off", "full_page_writes": "off"}, name="tpcc")
+    server.initdb()
+    server.start()
+    server.createdb("tpcc")
+    warehouses, transactions = max(1, round(3 * scale)), int(60_000 * scale)
+    tpcc.prepare(server, "tpcc", warehouses, random_strings=random_strings)
+    tpcc.age(server, "tpcc", warehouses, transactions * 2 // 3)
+    server.sql("VACUUM", database="tpcc")
+    tpcc.age(server, "tpcc", warehouses, transactions // 3)
+    server.sql("CHECKPOINT")
+    named = server.sql(
+        "SELECT relname FROM pg_class WHERE relkind IN ('r', 'i') AND relpages > 100 AND relnamespace = 'public'::regnamespace",
+        database="tpcc",
+    ).split()
+    files = {name: server.relation_files("tpcc", name) for name in named}
+    server.stop()
+    for name, paths in files.items():
+        for number, path in enumerate(paths):
+            shutil.copyfile(path, folder / f"{name}@{number}")
+    shutil.rmtree(data)
+
+
 MAKERS: dict[str, Callable[[Run, Path, float], None]] = {
     "postgres": lambda run, root, scale: script(run, "page-corpus", root, scale),
+    "tpcc": lambda run, root, scale: make_tpcc(run, root, scale, random_strings=False),
+    "tpcc-random": lambda run, root, scale: make_tpcc(run, root, scale, random_strings=True),
     "innodb": lambda run, root, scale: script(run, "innodb-corpus", root, scale),
     "sqlite": make_sqlite,
     "rrd": make_rrd,
