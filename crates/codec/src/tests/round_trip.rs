@@ -143,6 +143,48 @@ fn next_pointers_of_innodb_are_taken_as_they_are() {
     assert_eq!(known(&page), None);
 }
 
+/// The farthest that two siblings can be from each other: found by `round_trips`.
+#[test]
+fn siblings_of_btree_pages_may_be_any_blocks() {
+    let mut random = Random::new(8);
+    let mut pages: Vec<Vec<u8>> =
+        (0..12).map(|block| btree_page(&mut random, Keys::Pairs, false, block)).collect();
+    let model = model_of(&pages);
+    for page in &mut pages {
+        let special = page.len() - 16;
+        // A page without a next sibling has no high key.
+        if page[special + 4..special + 8] == [0; 4] {
+            continue;
+        }
+        page[special..special + 4].copy_from_slice(&9_u32.to_le_bytes());
+        page[special + 4..special + 8].copy_from_slice(&(11_u32 | 1 << 31).to_le_bytes());
+    }
+    assert_eq!(round_trip(&model, &mut Scratch::new(), &pages), pages.len());
+}
+
+/// Bits of a posting list's header that mean nothing are not left out: found by `round_trips`.
+#[test]
+fn flags_of_posting_lists_come_back() {
+    let mut random = Random::new(9);
+    let mut pages: Vec<Vec<u8>> =
+        (0..24).map(|block| btree_page(&mut random, Keys::Words, true, block)).collect();
+    let model = model_of(&pages);
+    let word = |page: &[u8], at: usize| u16::from_le_bytes([page[at], page[at + 1]]);
+    let mut changed = 0;
+    for page in &mut pages {
+        for line in (24..usize::from(word(page, 12))).step_by(4) {
+            let at = usize::from(word(page, line) & 0x7FFF);
+            let is_posting = at > 0 && word(page, at + 6) & 0x2000 != 0 && word(page, at + 4) & 0x2000 != 0;
+            if is_posting && random.once_in(3) {
+                page[at + 5] |= [0x10, 0x40, 0x80][random.below(3)];
+                changed += 1;
+            }
+        }
+    }
+    assert!(changed > 0, "there are posting lists");
+    round_trip(&model, &mut Scratch::new(), &pages);
+}
+
 #[test]
 fn one_scratch_serves_all_models() {
     let mut random = Random::new(5);

@@ -10,6 +10,8 @@ use crate::entropy::number::{self, unzigzag};
 use crate::entropy::{Decoder, Stream};
 use crate::postgres::page::{HEADER, Header, LINE, LSN_LOW_BITS, Line};
 
+/// One more than any difference of two blocks, whose signs are their lowest bits.
+const NEXT_MAX: u64 = 1 << 32;
 const BAD: Corrupt = Corrupt("a B-tree page that cannot be");
 
 /// Reads what [`super::write::put`] wrote into `page`, which is all zeros: everything but stale bytes. Text is in
@@ -24,7 +26,7 @@ pub(crate) fn get(
 ) -> Result<(), Corrupt> {
     let d = &mut decoder;
     let shape = Shape::from_symbol(d.get(streams[streams::SHAPE].view(0)));
-    get_head(model, streams, d, parts, shape, page.len())?;
+    let next = get_head(model, streams, d, parts, shape, page.len())?;
     get_patterns(model, streams, d, parts)?;
     get_heads(streams, d, parts, page.len())?;
     buffers.begin_reading();
@@ -44,10 +46,9 @@ pub(crate) fn get(
     let [lsn, previous] = decoder.finish()?;
     parts.header.lsn |= u64::from(lsn) << 3;
     parts.special.previous |= u32::from(previous);
-    if parts.special.next != 0 {
+    if next != 0 {
         let usual = parts.special.previous.wrapping_add(2);
-        parts.special.next = unzigzag(u64::from(parts.special.next) - 1) as u32;
-        parts.special.next = parts.special.next.wrapping_add(usual);
+        parts.special.next = usual.wrapping_add(unzigzag(next - 1) as u32);
         if parts.special.next == 0 {
             return Err(BAD);
         }
@@ -60,6 +61,8 @@ pub(crate) fn get(
     Ok(())
 }
 
+/// Reads what comes before the items. Returns how the next sibling follows from the previous one, 0 if there is none: until that is
+/// known the next sibling is 1.
 fn get_head(
     model: &BtreeModel,
     streams: &[Stream],
@@ -67,7 +70,7 @@ fn get_head(
     parts: &mut Parts,
     shape: Shape,
     page_bytes: usize,
-) -> Result<(), Corrupt> {
+) -> Result<u64, Corrupt> {
     let mut flags = u16::from(d.get(streams[streams::FLAGS].view(0)));
     let lines = usize::from(get_len(d, &streams[streams::COUNT..], 0)?.0);
     if lines == 0 || HEADER + LINE * lines > page_bytes - SPECIAL {
@@ -91,14 +94,17 @@ fn get_head(
     let mut number = |ctx| number::get(d, &streams[streams::SPECIAL], ctx).1;
     let previous = (number(0) as u32) << 16;
     // The next sibling is relative to the previous one, which is complete at the end.
-    let next = u32::try_from(number(1)).map_err(|_| BAD)?;
-    parts.special = Special::plain_leaf(previous, next);
+    let next = number(1);
+    if next > NEXT_MAX {
+        return Err(BAD);
+    }
+    parts.special = Special::plain_leaf(previous, u32::from(next != 0));
     if !shape.leaf {
         parts.special.level = number(2) as u32;
         parts.special.flags = number(3) as u16;
         parts.special.cycle = number(4) as u16;
     }
-    Ok(())
+    Ok(next)
 }
 
 fn get_patterns(
