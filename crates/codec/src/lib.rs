@@ -15,9 +15,10 @@
 //!    model and record hold.
 //!
 //! Layers, each of which uses only those below: `model`, `scratch`, `postgres`, `innodb` and `sqlite`, `columns`, `patterns`, `stale`, `text`,
-//! `frame`, `entropy`, `wire`.
+//! `frame`, `entropy`, `wire`. Beside them is [`doubles`], which needs no model.
 
 mod columns;
+pub mod doubles;
 mod entropy;
 pub mod frame;
 mod innodb;

@@ -355,6 +355,10 @@ pub(super) fn record_seeds() -> Vec<Vec<u8>> {
             seeds.push(record);
         }
     }
+    let numbers: Vec<u8> = (0..512).flat_map(|n| (f64::from(n * n % 97) / 3.0 + 1.0).to_le_bytes()).collect();
+    let mut record = Vec::new();
+    Encoder::new().encode(&numbers, Compression::Page(1), &mut record);
+    seeds.push(record);
     seeds
 }
 

@@ -4,6 +4,7 @@ mod codec;
 /// Messages of the control socket: the program's own modules.
 #[allow(missing_docs, reason = "documented where they live")]
 pub mod control;
+mod doubles;
 mod engine;
 mod fs;
 mod fuse;
@@ -40,4 +41,6 @@ pub const TARGETS: &[Target] = &[
     Target { name: "sqlite-model", run: sqlite::model, seeds: sqlite::model_seeds },
     Target { name: "sqlite-record", run: sqlite::record, seeds: sqlite::record_seeds },
     Target { name: "sqlite-page", run: sqlite::page, seeds: sqlite::page_seeds },
+    Target { name: "doubles", run: doubles::record, seeds: doubles::record_seeds },
+    Target { name: "doubles-page", run: doubles::page, seeds: doubles::page_seeds },
 ];

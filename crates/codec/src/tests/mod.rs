@@ -1,5 +1,6 @@
 //! Properties of the whole: pages of every kind and age come back byte by byte; damage is never more than an error.
 
+mod doubles;
 mod entropy;
 mod golden;
 mod hostile;

@@ -19,6 +19,8 @@ pub enum Codec {
     Zstd = 3,
     /// Raw DEFLATE stream.
     Deflate = 4,
+    /// Floating-point numbers, as differences.
+    Doubles = 5,
     /// Heap page of PostgreSQL, by a model.
     PostgresHeap = 16,
     /// B-tree page of PostgreSQL, by a model.
@@ -54,6 +56,7 @@ impl Codec {
             2 => Some(Self::Lz4),
             3 => Some(Self::Zstd),
             4 => Some(Self::Deflate),
+            5 => Some(Self::Doubles),
             16 => Some(Self::PostgresHeap),
             17 => Some(Self::PostgresBtree),
             18 => Some(Self::Innodb),
@@ -84,6 +87,7 @@ impl Codec {
     pub(super) fn bound(self, len_bytes: usize) -> usize {
         match self {
             Self::Raw
+            | Self::Doubles
             | Self::PostgresHeap
             | Self::PostgresBtree
             | Self::Innodb
@@ -115,6 +119,14 @@ impl Codec {
                 };
                 encoder.compress(level, src, dst)
             }),
+            Self::Doubles => {
+                let mut coded = Vec::new();
+                if !pagefold_codec::doubles::encode(src, &mut coded) {
+                    return Err("numbers did not come back");
+                }
+                dst.get_mut(..coded.len()).ok_or("no room")?.copy_from_slice(&coded);
+                Ok(coded.len())
+            }
             Self::PostgresHeap
             | Self::PostgresBtree
             | Self::Innodb
@@ -155,6 +167,10 @@ impl Codec {
                 };
                 decoder.decompress(out, payload).map_err(zstd_safe::get_error_name)
             }),
+            Self::Doubles => {
+                let decoded = pagefold_codec::doubles::decode(payload, out);
+                decoded.map(|()| out.len()).map_err(|_| "not numbers of its length")
+            }
             Self::PostgresHeap
             | Self::PostgresBtree
             | Self::Innodb

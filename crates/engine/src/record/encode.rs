@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use pagefold_codec::Model;
+use pagefold_codec::{Model, doubles};
 
 use super::codec::Refusal;
 use super::{Codec, Compression, ModelId, Models, delta, models};
@@ -54,7 +54,8 @@ impl Encoder {
     }
 
     /// Appends the record of `page` to `out`; nothing for a page of zeros. What saves less than about 3 % is stored
-    /// raw, so that a record is never longer than its page and four bytes of header.
+    /// raw, so that a record is never longer than its page and four bytes of header. Where `compression` is by pages, arrays of
+    /// floating-point numbers are coded as such.
     ///
     /// `page` is at most [`RECORDSIZE_MAX`] bytes long; a longer one makes a record that [`decode`] refuses.
     pub fn encode(&self, page: &[u8], compression: Compression, out: &mut Vec<u8>) -> Encoded {
@@ -63,6 +64,7 @@ impl Encoder {
         if logical.is_empty() {
             return Encoded::Zero;
         }
+        let begin = out.len();
         let (codec, level) = compression.codec();
         let used = SCRATCH.with_borrow_mut(|scratch| match self.compress(codec, level, logical, scratch) {
             Some(payload) => {
@@ -74,7 +76,8 @@ impl Encoder {
                 Codec::Raw
             }
         });
-        Encoded::Stored { codec: used }
+        let numbers = compression.model_level().is_some() && prefer_doubles(logical, begin, out);
+        Encoded::Stored { codec: if numbers { Codec::Doubles } else { used } }
     }
 
     /// As [`Encoder::encode`], by a model where that pays. A page that the model does not describe, or describes badly, gets the
@@ -141,6 +144,24 @@ impl Encoder {
         }
         Some(payload)
     }
+}
+
+/// Puts a record of numbers into the place of the one from `begin` on, if `logical` looks like an array of them and that saves as much
+/// as any compression has to. It was decoded and compared.
+fn prefer_doubles(logical: &[u8], begin: usize, out: &mut Vec<u8>) -> bool {
+    if !doubles::plausible(logical) {
+        return false;
+    }
+    let end = out.len();
+    append_header(Codec::Doubles, logical.len(), out);
+    let coded = doubles::encode(logical, out);
+    let (generic, numbers) = (end - begin, out.len() - end);
+    if coded && numbers <= generic - generic.div_ceil(MIN_SAVING) {
+        out.drain(begin..end);
+        return true;
+    }
+    out.truncate(end);
+    false
 }
 
 fn append(codec: Codec, logical_bytes: usize, payload: &[u8], out: &mut Vec<u8>) {

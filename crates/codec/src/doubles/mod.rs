@@ -1,0 +1,286 @@
+//! Arrays of floating-point numbers, as RRD files are: each page alone, without a model.
+//!
+//! A sample is rarely a random number. It was written with few digits, or is the mean of some that were: an integer divided by the
+//! same small number as its neighbours. Then it is coded as that integer's difference to the one before, and what the
+//! database's arithmetic has rounded otherwise, some units in the last place. Where several sources take turns, each has its own
+//! **lane**. What is no such number is coded as the difference of its bits.
+
+mod coder;
+
+use coder::{Bit, Coder, Decoder, Encoder, Numbers};
+
+use crate::Corrupt;
+use crate::entropy::number::{unzigzag, zigzag};
+use crate::wire::{Reader, put_varint};
+
+const WORD: usize = 8;
+/// Most sources that take turns.
+const LANES: usize = 8;
+/// Largest divisor: the largest of means of some hundred samples with three decimals.
+const DIVISOR_MAX: u64 = 1 << 24;
+/// Numbers that the divisor is sought with.
+const SAMPLES: usize = 32;
+/// Bits that numerator and denominator have together: more may be coincidence.
+const EVIDENCE: u32 = 38;
+/// Units in the last place by which a sample may be off.
+const ROUNDING: i64 = 8;
+/// Integers above are not told apart by floating-point numbers.
+const EXACT: f64 = (1u64 << 52) as f64;
+/// What stands for no sample: what x86 makes of 0 / 0, as RRDtool has it.
+const NAN: u64 = 0xFFF8 << 48;
+
+/// What a word is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    /// As the one before it in its lane.
+    Same,
+    /// An integer divided by the page's divisor.
+    Number,
+    Nan,
+    Raw,
+}
+
+/// Whether `bytes` may be such an array, by a glance: of words spread over it nearly all are numbers of a magnitude that things
+/// have, or none; and not only zeros.
+#[must_use]
+pub fn plausible(bytes: &[u8]) -> bool {
+    let words = bytes.len() / WORD;
+    let (mut numbers, mut zeros, mut looked_at) = (0, 0, 0);
+    for at in (0..words).step_by(words.div_ceil(64).max(1)) {
+        let word = word_at(bytes, at);
+        looked_at += 1;
+        zeros += usize::from(word == 0);
+        numbers += usize::from(is_usual(word));
+    }
+    (numbers + zeros) * 8 >= looked_at * 7 && numbers * 4 > looked_at
+}
+
+/// NaN, or between 2^-64 and 2^64.
+fn is_usual(word: u64) -> bool {
+    let exponent = word >> 52 & 0x7FF;
+    word << 1 == NAN << 1 || (1023 - 64..1023 + 64).contains(&exponent)
+}
+
+fn word_at(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; WORD];
+    let from = &bytes[at * WORD..bytes.len().min((at + 1) * WORD)];
+    word[..from.len()].copy_from_slice(from);
+    u64::from_le_bytes(word)
+}
+
+/// Appends what `bytes` are coded as to `out`, and says `true` if decoding it gave `bytes` back; else `out` is as it was.
+pub fn encode(bytes: &[u8], out: &mut Vec<u8>) -> bool {
+    let begin = out.len();
+    let words: Vec<u64> = (0..bytes.len().div_ceil(WORD)).map(|at| word_at(bytes, at)).collect();
+    let lanes = find_lanes(&words);
+    let divisor = find_divisor(&words);
+    out.push(lanes as u8 - 1);
+    put_varint(out, divisor);
+    let mut coder = Encoder::new(out);
+    let mut state = State::new(lanes, divisor);
+    for &word in &words {
+        state.code(&mut coder, word);
+    }
+    coder.finish();
+    let mut again = vec![0; bytes.len()];
+    let same = decode(&out[begin..], &mut again).is_ok() && again == bytes;
+    if !same {
+        out.truncate(begin);
+    }
+    same
+}
+
+/// Fills `bytes` from what [`encode`] made of as many.
+///
+/// # Errors
+/// [`Corrupt`] when `record` cannot be that; what `bytes` holds is arbitrary then.
+pub fn decode(record: &[u8], bytes: &mut [u8]) -> Result<(), Corrupt> {
+    let mut reader = Reader::new(record);
+    let lanes = usize::from(reader.byte()?) + 1;
+    let divisor = reader.varint()?;
+    let rest = reader.rest();
+    if lanes > LANES || divisor > DIVISOR_MAX || rest.last() == Some(&0) {
+        return Err(Corrupt("a head of numbers"));
+    }
+    let mut coder = Decoder::new(rest);
+    let mut state = State::new(lanes, divisor);
+    for to in bytes.chunks_mut(WORD) {
+        let (here, beyond) = (to.len(), state.code(&mut coder, 0).to_le_bytes());
+        to.copy_from_slice(&beyond[..here]);
+        if beyond[here..].iter().any(|&byte| byte != 0) {
+            return Err(Corrupt("a number beyond the end"));
+        }
+    }
+    if coder.is_done() { Ok(()) } else { Err(Corrupt("more bytes than numbers")) }
+}
+
+/// What was coded so far, the same in both directions.
+struct State {
+    divisor: u64,
+    lanes: usize,
+    lane: usize,
+    /// By lane: the word before, the last one that was a sample, and the integer of the last [`Class::Number`].
+    before: [u64; LANES],
+    samples: [u64; LANES],
+    integers: [i64; LANES],
+    last: Class,
+    /// Decisions by the class of the word before, whatever its lane.
+    classes: [[Bit; 3]; 4],
+    differences: Numbers,
+    /// By whether the one before was none.
+    roundings: [[Bit; 32]; 2],
+    rounded: bool,
+    raw: Numbers,
+}
+
+impl State {
+    fn new(lanes: usize, divisor: u64) -> Self {
+        Self {
+            divisor,
+            lanes,
+            lane: 0,
+            before: [0; LANES],
+            samples: [0; LANES],
+            integers: [0; LANES],
+            last: Class::Raw,
+            classes: [[Bit::NEW; 3]; 4],
+            differences: Numbers::NEW,
+            roundings: [[Bit::NEW; 32]; 2],
+            rounded: false,
+            raw: Numbers::NEW,
+        }
+    }
+
+    /// Codes the next word: `word`, where it is known. Returns it.
+    fn code(&mut self, coder: &mut impl Coder, word: u64) -> u64 {
+        let lane = self.lane;
+        self.lane = if lane + 1 == self.lanes { 0 } else { lane + 1 };
+        let number = as_integer(word, self.divisor);
+        let class = match word {
+            _ if word == self.before[lane] => Class::Same,
+            NAN => Class::Nan,
+            _ if number.is_some() => Class::Number,
+            _ => Class::Raw,
+        };
+        let class = self.code_class(coder, class);
+        let word = match class {
+            Class::Same => self.before[lane],
+            Class::Nan => NAN,
+            Class::Number => self.code_number(coder, lane, number.unwrap_or_default()),
+            Class::Raw => {
+                let difference = zigzag(word.wrapping_sub(self.samples[lane]) as i64);
+                let difference = self.raw.code(coder, difference);
+                self.samples[lane].wrapping_add(unzigzag(difference) as u64)
+            }
+        };
+        self.before[lane] = word;
+        if word != NAN {
+            self.samples[lane] = word;
+        }
+        word
+    }
+
+    fn code_class(&mut self, coder: &mut impl Coder, class: Class) -> Class {
+        let models = &mut self.classes[self.last as usize];
+        // What is asked in this order until one is it.
+        let [same, number, nan] = models;
+        let found = if coder.bit(same, class == Class::Same) {
+            Class::Same
+        } else if coder.bit(number, class == Class::Number) {
+            Class::Number
+        } else if coder.bit(nan, class == Class::Nan) {
+            Class::Nan
+        } else {
+            Class::Raw
+        };
+        self.last = found;
+        found
+    }
+
+    fn code_number(&mut self, coder: &mut impl Coder, lane: usize, (integer, rounding): (i64, i64)) -> u64 {
+        let difference = zigzag(integer.wrapping_sub(self.integers[lane]));
+        let difference = unzigzag(self.differences.code(coder, difference));
+        let models = &mut self.roundings[usize::from(self.rounded)];
+        let rounding = coder.tree(models, 5, zigzag(rounding) as usize & 31);
+        self.rounded = rounding != 0;
+        self.integers[lane] = self.integers[lane].wrapping_add(difference);
+        from_integer(self.integers[lane], self.divisor, unzigzag(rounding as u64))
+    }
+}
+
+/// The integer that `word` is when it is multiplied by `divisor`, and by how many units in the last place it is off.
+fn as_integer(word: u64, divisor: u64) -> Option<(i64, i64)> {
+    let scaled = (f64::from_bits(word) * divisor as f64).round();
+    // Not so for NaN.
+    let exact = scaled.abs() < EXACT && divisor > 0;
+    let integer = scaled as i64;
+    let rounding = word.wrapping_sub(from_integer(integer, divisor, 0)) as i64;
+    (exact && rounding.unsigned_abs() <= ROUNDING as u64).then_some((integer, rounding))
+}
+
+/// The inverse: division is rounded in the same way everywhere.
+fn from_integer(integer: i64, divisor: u64, rounding: i64) -> u64 {
+    (integer as f64 / divisor.max(1) as f64).to_bits().wrapping_add(rounding as u64)
+}
+
+/// How many sources take turns: where differences are shortest.
+fn find_lanes(words: &[u64]) -> usize {
+    let cost = |lanes: usize| -> u64 {
+        let pairs = words.iter().zip(words.get(lanes..).unwrap_or_default());
+        pairs
+            .map(|(before, word)| u64::from(64 - zigzag(word.wrapping_sub(*before) as i64).leading_zeros()))
+            .sum()
+    };
+    (1..=LANES).min_by_key(|&lanes| (cost(lanes), lanes)).unwrap_or(1)
+}
+
+/// What most samples are integers divided by; 0 if there is no such number.
+fn find_divisor(words: &[u64]) -> u64 {
+    let is_sample = |word: &&u64| is_usual(**word) && **word << 1 != NAN << 1;
+    let count = words.iter().filter(is_sample).count();
+    let spread = || words.iter().filter(is_sample).step_by(count.div_ceil(SAMPLES).max(1));
+    let mut divisor = 0;
+    for &word in spread() {
+        let Some(denominator) = denominator(f64::from_bits(word).abs()) else { continue };
+        let common = if divisor == 0 { denominator } else { least_common_multiple(divisor, denominator) };
+        if common <= DIVISOR_MAX {
+            divisor = common;
+        }
+    }
+    let fitting = spread().filter(|&&word| as_integer(word, divisor).is_some()).count();
+    if 2 * fitting >= spread().count() { divisor } else { 0 }
+}
+
+/// The denominator of the simplest fraction that `number` is but for rounding, by its continued fraction.
+fn denominator(number: f64) -> Option<u64> {
+    const DEPTH: usize = 16;
+    let bits = |number: u64| 64 - number.leading_zeros();
+    let mut rest = number;
+    let (mut before, mut last) = ((0u64, 1u64), (1u64, 0u64));
+    for _ in 0..DEPTH {
+        let whole = rest.floor();
+        if whole >= EXACT {
+            return None;
+        }
+        let next = |last: u64, before: u64| last.checked_mul(whole as u64)?.checked_add(before);
+        let found = (next(last.0, before.0)?, next(last.1, before.1)?);
+        if bits(found.0) + bits(found.1) > EVIDENCE {
+            return None;
+        }
+        let off = number.to_bits().wrapping_sub((found.0 as f64 / found.1 as f64).to_bits()) as i64;
+        if off.unsigned_abs() <= ROUNDING as u64 {
+            return Some(found.1);
+        }
+        (before, last) = (last, found);
+        rest = 1.0 / (rest - whole);
+    }
+    None
+}
+
+fn least_common_multiple(one: u64, other: u64) -> u64 {
+    let (mut a, mut b) = (one, other);
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    one / a * other
+}
