@@ -157,9 +157,9 @@ pub(crate) fn look(found: &Found, options: &Options) -> io::Result<FileReport> {
     })
 }
 
-/// The model that a pool would learn from the file, and its stored length.
+/// The model that a pool would learn from the file once it is folded, and its stored length.
 fn learn(source: &Source, options: &Options) -> io::Result<Option<(Model, u64)>> {
-    let wanted = LearnOptions::default();
+    let wanted = LearnOptions::FOLDING;
     let Some(level) = options.compression.model_level() else { return Ok(None) };
     if source.pages() < wanted.pages_min {
         return Ok(None);

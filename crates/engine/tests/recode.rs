@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use pagefold_codec::testing::{Random, Schema, heap_page};
+use pagefold_codec::testing::{Keys, Random, Schema, btree_page, heap_page};
 use pagefold_engine::dataset::Change;
 use pagefold_engine::device::{Device, SimDevice};
 use pagefold_engine::pool::{
@@ -96,6 +96,31 @@ fn before_the_model() -> (Arc<SimDevice>, Arc<Pool>, Vec<Vec<u8>>) {
     assert_eq!(pool.learn(&LEARN).unwrap().unwrap().adopted, Some(1));
     assert_eq!(modelled(&pool, 5), 0);
     (device, pool, pages)
+}
+
+/// Models of small objects are learned when they are folded and at no other time, and only where they pay for their own bytes.
+#[test]
+fn small_objects_get_a_model_when_they_are_folded() {
+    let (_device, pool) = new_pool("page-1");
+    let mut random = Random::new(4);
+    let mut index = |pages: usize| -> Vec<Vec<u8>> {
+        (0..pages).map(|block| btree_page(&mut random, Keys::Ints, false, block)).collect()
+    };
+    let (small, tiny) = (index(12), index(2));
+    write(&pool, 5, 0, &small);
+    write(&pool, 6, 0, &tiny);
+    assert_eq!(pool.learn(&LearnOptions::default()).unwrap(), None);
+    let (before, of_tiny) = (stored(&pool, 5), stored(&pool, 6));
+
+    let report = recode(&pool, &[whole(5), whole(6)]);
+    assert!(report.recoded > 0, "{report:?}");
+    assert_eq!((modelled(&pool, 5), modelled(&pool, 6)), (12, 0));
+    let with_model = stored(&pool, 5) + pool.status().model_bytes;
+    assert!(2 * with_model < before, "{with_model} of {before} bytes");
+    assert_eq!(stored(&pool, 6), of_tiny);
+    assert_holds(&pool, 5, &small);
+    assert_holds(&pool, 6, &tiny);
+    assert_sound(&pool);
 }
 
 #[test]

@@ -197,6 +197,11 @@ impl ModelTable {
         self.known.read().entries.iter().map(|(id, entry)| (*id, *entry)).collect()
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.known.read().entries.len()
+    }
+
     /// The model that codes new pages of `object` of `dataset`.
     pub fn current(&self, dataset: u64, object: u64) -> Option<ModelId> {
         self.known.read().current.get(&(dataset, object)).copied()

@@ -15,6 +15,7 @@ use super::deltas::Coded;
 use crate::dataset::pending::PageBuf;
 use crate::dataset::redo::{REDO_FIXED_BYTES, Redo};
 use crate::dataset::{Dataset, LiveDataset, ModelEntry, count};
+use crate::limits::MODELS_MAX;
 use crate::record::{
     Compression, Encoder, ModelId, Models, codec_of, encode_metadata, looks_like_database, worth_learning,
 };
@@ -27,6 +28,8 @@ const WATCHED_MAX: usize = 16 << 10;
 const GROWTH: u64 = 4;
 /// Of so many sampled pages one is kept from learning, to compare the old model with the new.
 const HELD_OUT: usize = 6;
+/// Small objects are many: they get models until one part in so many of all that there may be is taken.
+const SMALL_SHARE: usize = 2;
 /// Longest entry of a model in the log.
 const ENTRY_BYTES_MAX: usize = REDO_FIXED_BYTES + 64;
 
@@ -39,9 +42,15 @@ pub struct LearnOptions {
     pub sample_pages: u64,
 }
 
+impl LearnOptions {
+    /// For folding, which comes by once and not with every write: a model of some hundred bytes pays from a few pages on, which is found
+    /// out by learning it.
+    pub const FOLDING: Self = Self { pages_min: 4, sample_pages: 300 };
+}
+
 impl Default for LearnOptions {
     fn default() -> Self {
-        // Fewer pages do not pay for a model of some KiB; more do not make a better one.
+        // Of what is growing, fewer pages are soon not like the others; more do not make a better model.
         Self { pages_min: 200, sample_pages: 300 }
     }
 }
@@ -246,7 +255,9 @@ impl Pool {
         let Some(level) = level.filter(|_| self.shared.models.current(dataset.id, object).is_none()) else {
             return Ok(None);
         };
-        let adopted = self.learn_from(dataset, object, level, &LearnOptions::default())?;
+        let few = self.shared.models.count() < MODELS_MAX / SMALL_SHARE;
+        let options = if few { LearnOptions::FOLDING } else { LearnOptions::default() };
+        let adopted = self.learn_from(dataset, object, level, &options)?;
         if adopted.is_some() {
             self.watch.lock().objects.remove(&(dataset.id, object));
         }
