@@ -448,9 +448,15 @@ fn records() {
     let text = b"page".repeat(64);
     // Codecs with a model: the record alone says nothing.
     for row in table("codecs")[1..].iter().filter(|row| number(row["id"]) < 16) {
-        let compression: Compression = row["codec"].replace("deflate", "zlib").parse().unwrap();
         let mut now = Vec::new();
-        Encoder::new().encode(&text, compression, &mut now);
+        if row["codec"] == "doubles" {
+            // Nobody asks for it; what it makes of text is a record as well.
+            now.extend([5, 0x80, 2]);
+            assert!(pagefold_codec::doubles::encode(&text, &mut now));
+        } else {
+            let compression: Compression = row["codec"].replace("deflate", "zlib").parse().unwrap();
+            Encoder::new().encode(&text, compression, &mut now);
+        }
         let cell = row["example: the record of 64 times `page"];
         assert!(cell != "?", "{}: {now:02x?}", row["codec"]);
         // Another version of a library may code differently; what was stored once must be read for ever.

@@ -107,12 +107,15 @@ fn small_objects_get_a_model_when_they_are_folded() {
         (0..pages).map(|block| btree_page(&mut random, Keys::Ints, false, block)).collect()
     };
     let (small, tiny) = (index(12), index(2));
+    // So much lies around it that what it gains is little.
+    let noise: Vec<Vec<u8>> = (0..300).map(|seed| Random::new(seed).bytes(PAGE)).collect();
+    write(&pool, 7, 0, &noise);
     write(&pool, 5, 0, &small);
     write(&pool, 6, 0, &tiny);
     assert_eq!(pool.learn(&LearnOptions::default()).unwrap(), None);
     let (before, of_tiny) = (stored(&pool, 5), stored(&pool, 6));
 
-    let report = recode(&pool, &[whole(5), whole(6)]);
+    let report = recode(&pool, &[whole(7), whole(5), whole(6)]);
     assert!(report.recoded > 0, "{report:?}");
     assert_eq!((modelled(&pool, 5), modelled(&pool, 6)), (12, 0));
     let with_model = stored(&pool, 5) + pool.status().model_bytes;
@@ -120,6 +123,7 @@ fn small_objects_get_a_model_when_they_are_folded() {
     assert_eq!(stored(&pool, 6), of_tiny);
     assert_holds(&pool, 5, &small);
     assert_holds(&pool, 6, &tiny);
+    assert_holds(&pool, 7, &noise);
     assert_sound(&pool);
 }
 

@@ -17,7 +17,7 @@ use super::fold::{OUTPUT_CHUNKS, Packer, Survivor, move_to};
 use super::models::Current;
 use super::{Maintenance, Pool};
 use crate::dataset::{Commit, Dataset, LiveDataset, count};
-use crate::limits::CHUNK_BYTES;
+use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::record::{Compression, decode, is_delta, model_of};
 use crate::segment::{Move, Segment};
 use crate::{Addr, Error, Ptr, Result, segment};
@@ -30,7 +30,7 @@ const PASS_PAGES: usize = 8 << 10;
 const TRIALS: usize = 16;
 /// A record has to become shorter by one part in so many.
 const RECORD_GAIN: usize = 32;
-/// A segment moves if it becomes smaller by one part in so many.
+/// A segment moves if it becomes smaller by one part in so many, or for the sake of a small object: [`Plan::halves_an_object`].
 const SEGMENT_GAIN: u64 = 50;
 /// Page numbers that are looked up at a time.
 const LOOKUP_PAGES: usize = 1024;
@@ -80,6 +80,26 @@ struct Plan {
     models: Current,
     /// By segment and slot.
     targets: BTreeMap<u64, HashMap<u32, Target>>,
+    /// How many of them each object has.
+    of_objects: HashMap<u64, usize>,
+}
+
+impl Plan {
+    /// Whether an object of which most lies in this segment becomes half as long, and a block shorter: next to others it may be too
+    /// small to be worth moving them, and would never be coded again.
+    fn halves_an_object(&self, recoded: &Recoded) -> bool {
+        let mut sums: HashMap<u64, (usize, u64, u64)> = HashMap::new();
+        for (target, len_bytes) in &recoded.pages {
+            let (pages, before, after) = sums.entry(target.object).or_default();
+            *pages += 1;
+            *before += u64::from(target.ptr.len_bytes);
+            *after += u64::from(*len_bytes);
+        }
+        sums.into_iter().any(|(object, (pages, before, after))| {
+            let most = 2 * pages > self.of_objects.get(&object).copied().unwrap_or_default();
+            most && 2 * after <= before && before - after >= BLOCK_BYTES as u64
+        })
+    }
 }
 
 /// A segment with other bytes.
@@ -190,7 +210,12 @@ impl Pool {
     /// Leaves away the objects that do not gain. Those that could have a model get it.
     fn plan(&self, dataset: &LiveDataset, ranges: &[PageRange], targets: &[Target]) -> Result<Plan> {
         let compression = *self.shared.compression.read();
-        let mut plan = Plan { compression, models: Current::new(), targets: BTreeMap::new() };
+        let mut plan = Plan {
+            compression,
+            models: Current::new(),
+            targets: BTreeMap::new(),
+            of_objects: HashMap::new(),
+        };
         for of_object in targets.chunk_by(|a, b| a.object == b.object) {
             let Some(first) = of_object.first() else { continue };
             let begins = |range: &PageRange| range.object == first.object && first.page <= range.from;
@@ -203,6 +228,7 @@ impl Pool {
                 plan.models.insert(first.object, current);
             }
             if self.gains(of_object, &plan)? {
+                *plan.of_objects.entry(first.object).or_default() += of_object.len();
                 for target in of_object {
                     let segment = plan.targets.entry(target.ptr.addr.segment()).or_default();
                     segment.insert(target.ptr.addr.slot(), *target);
@@ -375,7 +401,8 @@ impl Pool {
         let pages = coded.into_iter().flatten().map(|(target, len_bytes, _)| (target, len_bytes)).collect();
         let recoded = Recoded { survivors, pages, left };
         let gain = recoded.before_bytes() - recoded.after_bytes();
-        Ok((gain * SEGMENT_GAIN >= before.max(1)).then_some(recoded))
+        let pays = gain * SEGMENT_GAIN >= before.max(1) || plan.halves_an_object(&recoded);
+        Ok(pays.then_some(recoded))
     }
 
     /// R2.
