@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn a_header_is_the_one_that_zstd_writes() {
-        let bytes: Vec<u8> = (0..MAX).map(|n| (n * n >> 7) as u8).collect();
+        let bytes: Vec<u8> = (0..MAX).map(|n| ((n * n) >> 7) as u8).collect();
         let mut context = zstd::zstd_safe::CCtx::create();
         let mut frame = vec![0; zstd::zstd_safe::compress_bound(MAX)];
         for len in [1, 24, 255, 256, 257, 8192, 65_535, 65_536, MAX] {

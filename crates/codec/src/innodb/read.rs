@@ -14,6 +14,8 @@ use crate::columns::code::{self, get_len};
 use crate::entropy::number::{self, unzigzag};
 use crate::entropy::{Decoder, Stream};
 
+/// One more than any difference of two page numbers, whose signs are their lowest bits.
+const SIBLING_MAX: u64 = 1 << 32;
 const BAD: Corrupt = Corrupt("an index page that cannot be");
 
 /// Reads what [`super::write::put`] wrote into `page`, which is all zeros: everything but stale bytes and [`Ends`]. Text is
@@ -29,7 +31,7 @@ pub(crate) fn get(
     let d = &mut decoder;
     let place = d.get(all[BRANCH].view(0));
     let branch = model.branches.get(usize::from(place)).ok_or(Corrupt("a branch beyond the model's"))?;
-    get_head(branch, all, d, parts, page.len())?;
+    let siblings = get_head(branch, all, d, parts, page.len())?;
     get_patterns(branch, all, d, parts)?;
     get_groups(branch, all, d, parts, page.len())?;
     get_order(branch, all, d, parts)?;
@@ -38,20 +40,21 @@ pub(crate) fn get(
     place_records(branch, all, d, parts, buffers, page.len())?;
     code::read_contents(&branch.plans, all, d, &mut parts.grid, buffers, page)?;
     let [lsn, number] = decoder.finish()?;
-    complete_head(parts, lsn, number);
+    complete_head(parts, lsn, number, siblings);
     write_records(branch, parts, page)?;
     parts.header.write(page);
     parts.stale_regions(page.len(), !parts.shape.gaps_zero, !parts.shape.hole_zero);
     Ok(())
 }
 
+/// Reads what comes before the records. Returns how the siblings follow from the page's number, each 0 if there is none.
 fn get_head(
     branch: &Branch,
     all: &[Stream],
     d: &mut Decoder<'_>,
     parts: &mut Parts,
     page_bytes: usize,
-) -> Result<(), Corrupt> {
+) -> Result<[u64; 2], Corrupt> {
     let streams = branch.streams(all, 0);
     let shape = Shape::from_symbol(d.get(streams[streams::SHAPE].view(0)));
     let records = usize::from(get_len(d, &streams[streams::COUNT..], 0)?.0);
@@ -63,8 +66,10 @@ fn get_head(
     let lsn = unzigzag(number(streams::LSN, 0)) as u64;
     let high = number(streams::NUMBER, 0) as u32;
     // Siblings are relative to the page number, which is complete at the end.
-    let sibling = |code: u64| u32::try_from(code).map_err(|_| BAD);
-    let (previous, next) = (sibling(number(streams::NUMBER, 1))?, sibling(number(streams::NUMBER, 2))?);
+    let siblings = [1, 2].map(|ctx| number(streams::NUMBER, ctx));
+    if siblings.iter().any(|&code| code > SIBLING_MAX) {
+        return Err(BAD);
+    }
     let level = number(streams::REST, 0);
     let space = unzigzag(number(streams::REST, 1)) as u32;
     let trx = unzigzag(number(streams::REST, 2)) as u64;
@@ -83,8 +88,8 @@ fn get_head(
     parts.shape = shape;
     parts.header = Header {
         number: high << 16,
-        previous,
-        next,
+        previous: NO_PAGE,
+        next: NO_PAGE,
         lsn: lsn.wrapping_add(branch.lsn) << LSN_LOW_BITS,
         space: branch.space.wrapping_add(space),
         slots: 0,
@@ -101,7 +106,7 @@ fn get_head(
         index: branch.index,
         segments,
     };
-    Ok(())
+    Ok(siblings)
 }
 
 fn get_patterns(
@@ -252,16 +257,16 @@ fn place_records(
 }
 
 /// What depends on numbers that come last, or on places.
-fn complete_head(parts: &mut Parts, lsn: u16, number: u16) {
+fn complete_head(parts: &mut Parts, lsn: u16, number: u16, [previous, next]: [u64; 2]) {
     let header = &mut parts.header;
     header.lsn |= u64::from(lsn);
     header.number |= u32::from(number);
-    let sibling = |code: u32, usual: u32| match code {
+    let sibling = |code: u64, usual: u32| match code {
         0 => NO_PAGE,
-        code => usual.wrapping_add(unzigzag(u64::from(code) - 1) as u32),
+        code => usual.wrapping_add(unzigzag(code - 1) as u32),
     };
-    header.previous = sibling(header.previous, header.number.wrapping_sub(1));
-    header.next = sibling(header.next, header.number.wrapping_add(1));
+    header.previous = sibling(previous, header.number.wrapping_sub(1));
+    header.next = sibling(next, header.number.wrapping_add(1));
     header.last_insert = match header.last_insert {
         0 => 0,
         place if place >> 16 == 1 => place & 0xFFFF,
