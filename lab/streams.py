@@ -65,7 +65,7 @@ class Cost:
         """In words."""
         below = f", and {self.file_system_cpu_s:.2f} s of the file system" if self.file_system_cpu_s else ""
         return (
-            f"streams: {what}: {self.stream_bytes / 1e6:.0f} MB in {self.elapsed_s:.1f} s, {self.cpu_s:.2f} s of CPU"
+            f"streams: {what}: {self.stream_bytes / 1e6:.1f} MB in {self.elapsed_s:.1f} s, {self.cpu_s:.2f} s of CPU"
             f" ({self.per_gb(of_bytes):.2f} s per GB of database){below}"
         )
 
