@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import load, mariadb, predictions, proc, ratios
+from lab import load, mariadb, predictions, proc
 from lab.mariadb import MariaDB
 from lab.paths import tool
 from lab.postgres import USER, Postgres
@@ -93,26 +93,19 @@ def innodb(run) -> Path:
     return folder
 
 
-def tpcc_files(run) -> Path:
-    """TPC-C's tables and indexes, aged."""
-    folder = run.fresh("tpcc")
-    ratios.make_tpcc(run, folder, 0.1, random_strings=False)
-    return folder
-
-
 @pytest.mark.parametrize("make", [documents, sqlite, rrd, postgres, innodb], ids=lambda make: make.__name__)
 def test_a_prediction_comes_true(run, make):
     found = predictions.compare(run, make(run), "zstd", POOL_BYTES)
     assert found.holds, f"{found.predicted} predicted, {found.taken} taken"
 
 
-@pytest.mark.parametrize("make", [documents, sqlite, rrd, postgres, tpcc_files, innodb], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [documents, sqlite, rrd, postgres, innodb], ids=lambda make: make.__name__)
 def test_a_prediction_with_models_comes_true(run, make):
     folder = make(run)
     without = predictions.predict(folder, "zstd")
     found = predictions.compare(run, folder, "page", POOL_BYTES)
     print(f"{make.__name__}: {found.predicted} predicted, {found.taken} taken, {found.difference:+.1%}")
     assert found.holds, f"{found.predicted} predicted, {found.taken} taken"
-    if make in (postgres, tpcc_files, innodb):
+    if make in (postgres, innodb):
         assert found.report["total"]["model_bytes"] > 0
         assert found.taken < without["total"]["stored"]["bytes"]
