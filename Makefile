@@ -27,7 +27,7 @@ BENCH ?=
 
 PAGEFOLD := target/release/pagefold
 
-.PHONY: help setup build demo test lint sim mutants flips streams streams-db posix fuzz soak takeover snapshots crash-states fill predictions round-trips ratios bench man install uninstall clean
+.PHONY: help setup build demo test lint sim mutants flips streams streams-db branches posix fuzz soak takeover snapshots crash-states fill predictions round-trips ratios bench man install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -97,6 +97,11 @@ snapshots: ## Snapshots of databases under load, each cloned, recovered, verifie
 	@scripts/setup build test
 	@scripts/build --quiet
 	@$(LAB) snapshots $(if $(filter command line,$(origin ROUNDS)),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED))
+
+branches: ## A branch of a database, timed until it answers, and many at once: SCALE=70 N=50
+	@scripts/setup build test
+	@scripts/build --quiet
+	@$(LAB) branches $(if $(filter command line,$(origin SCALE)),--scale $(SCALE)) $(if $(filter command line,$(origin N)),--count $(N))
 
 streams-db: ## A database sent from pool to pool, killed and gone on with; CPU beside pg_basebackup: SCALE=100 ROUNDS=20
 	@scripts/setup build test

@@ -51,6 +51,10 @@ def main() -> int:
     snapshots.add_argument("--rounds", type=int, default=500, help="of PostgreSQL; of MariaDB two fifths as many")
     snapshots.add_argument("--seed", type=int, help="of the moments (random)")
     snapshots.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
+    branches = verbs.add_parser("branches", help="a branch of a database, timed until it answers; and many at once")
+    branches.add_argument("--scale", type=int, default=70, help="of pgbench: 350 makes 5 GB")
+    branches.add_argument("--count", type=int, default=50, help="how many at once")
+    branches.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     streams = verbs.add_parser("streams", help="a database sent from pool to pool, killed and gone on with; beside pg_basebackup")
     streams.add_argument("--scale", type=int, default=100, help="of pgbench: 100 makes 1.5 GB")
     streams.add_argument("--rounds", type=int, default=20, help="how often somebody is killed")
@@ -144,6 +148,10 @@ def run(options: argparse.Namespace) -> int:
             from .snapshots import snapshots
 
             return snapshots(options.rounds, seed=options.seed, keep_logs=logs / "snapshots-logs")
+        case "branches":
+            from .branches import branches
+
+            return branches(options.scale, options.count, keep_logs=logs / "branches-logs")
         case "streams":
             from .streams import streams
 

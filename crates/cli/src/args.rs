@@ -1,9 +1,15 @@
 //! The command line: verbs, options, help. Manual pages and completions are generated from it.
 
+mod branch;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+
+pub use branch::{
+    Branch, CreateBranch, DeleteBranch, ListBranches, ResetBranch, ServerOptions, StartBranch, StopBranch,
+};
 
 /// A compressed, copy-on-write file system for databases.
 #[derive(Parser, Debug)]
@@ -141,6 +147,20 @@ Examples:
   pagefold holds tank/db@monday
   pagefold holds -r tank@monday --json")]
     Holds(Holds),
+    /// Make, list, start, stop, reset and delete branches: writable copies of databases, each with a server of its own.
+    #[command(
+        subcommand,
+        after_long_help = "A branch is a clone of a snapshot of a dataset with a PostgreSQL or MariaDB database in it, and a server that is started
+on it on its own port. It is made in constant time, beside a server that goes on, and takes the space of what becomes
+different.
+
+Examples:
+  pagefold branch create tank/prod feature-x --start
+  pagefold branch list
+  pagefold branch reset --latest tank/feature-x
+  pagefold branch delete tank/feature-x"
+    )]
+    Branch(Branch),
     /// Write a snapshot, or what changed since another one, to standard output.
     #[command(
         after_long_help = "Pages travel as they are stored: compressed, with the models that they need, each checksum verified; nothing is coded

@@ -86,6 +86,16 @@ pub fn percent(part: u64, whole: u64) -> String {
     format!("{:.0}%", part as f64 * 100.0 / whole as f64)
 }
 
+/// A length of time in its largest unit: `42s`, `17m`, `5h`, `12d`.
+pub fn age(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..86_400 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
 /// Seconds since the epoch as `2026-11-20 18:30:05 UTC`.
 pub fn utc(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
@@ -165,6 +175,14 @@ mod tests {
         assert_eq!(count(12_345.0), "12.3K");
         assert_eq!(percent(1, 3), "33%");
         assert_eq!(percent(1, 0), "-");
+    }
+
+    #[test]
+    fn ages() {
+        let cases = [(0, "0s"), (59, "59s"), (60, "1m"), (7199, "1h"), (86_399, "23h"), (1_000_000, "11d")];
+        for (seconds, text) in cases {
+            assert_eq!(age(seconds), text);
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Sandbox, assert_failure};
 
-const VERBS: [&str; 34] = [
+const VERBS: [&str; 35] = [
     "create",
     "destroy",
     "import",
@@ -30,6 +30,7 @@ const VERBS: [&str; 34] = [
     "hold",
     "release",
     "holds",
+    "branch",
     "send",
     "receive",
     "diff",
@@ -194,13 +195,18 @@ fn manual_pages_exist_for_every_verb() {
         let page = std::fs::read_to_string(dir.join(&name)).unwrap();
         assert!(page.contains(".TH pagefold") && page.contains("pagefold"), "{name}:\n{page}");
     }
-    let below = ["create", "destroy", "list", "rename"];
-    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), VERBS.len() + 1 + below.len());
-    for verb in below {
-        let page = std::fs::read_to_string(dir.join(format!("pagefold-dataset-{verb}.8"))).unwrap();
-        assert!(page.contains(&format!("pagefold dataset {verb}")), "{page}");
-        let help = sandbox.run(&["dataset", verb, "--help"]);
-        assert!(help.stdout.contains(&format!("Examples:\n  pagefold dataset {verb}")), "{}", help.stdout);
+    let below: [(&str, &[&str]); 2] = [
+        ("dataset", &["create", "destroy", "list", "rename"]),
+        ("branch", &["create", "list", "start", "stop", "reset", "delete"]),
+    ];
+    let pages = below.iter().map(|(_, below)| below.len()).sum::<usize>();
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), VERBS.len() + 1 + pages);
+    for (verb, below) in below.iter().flat_map(|(verb, all)| all.iter().map(move |below| (verb, below))) {
+        let page = std::fs::read_to_string(dir.join(format!("pagefold-{verb}-{below}.8"))).unwrap();
+        assert!(page.contains(&format!("pagefold {verb} {below}")), "{page}");
+        let help = sandbox.run(&[verb, below, "--help"]);
+        let example = format!("\n  pagefold {verb} {below}");
+        assert!(help.stdout.contains("Examples:") && help.stdout.contains(&example), "{}", help.stdout);
     }
     let set = std::fs::read_to_string(dir.join("pagefold-set.8")).unwrap();
     assert!(set.contains("recordsize") && set.contains("relatime"), "{set}");

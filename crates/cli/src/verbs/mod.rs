@@ -1,6 +1,7 @@
 //! One module per verb (or pair of verbs).
 
 mod analyze;
+mod branch;
 mod check;
 mod create;
 mod dataset;
@@ -44,6 +45,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Hold(args) => dataset::hold(&args, false),
         Verb::Release(args) => dataset::hold(&args, true),
         Verb::Holds(args) => dataset::holds(&args),
+        Verb::Branch(args) => branch::run(&args),
         Verb::Send(args) => send::send(&args),
         Verb::Receive(args) => send::receive(&args),
         Verb::Diff(args) => diff::run(&args),

@@ -109,8 +109,8 @@ fn server_source(plan: &Plan) -> std::ffi::OsString {
     }
 }
 
-/// Opens the server's log for appending, and tells where it will go on.
-fn open_log(path: &Path) -> Result<(File, u64)> {
+/// Opens a server's log for appending, and tells where it will go on.
+pub(super) fn open_log(path: &Path) -> Result<(File, u64)> {
     let opening = || format!("cannot open the server's log {}", path.display());
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir).context(opening)?;
@@ -124,7 +124,7 @@ fn open_log(path: &Path) -> Result<(File, u64)> {
 }
 
 /// The end of what was logged from byte `start` on.
-fn tail(path: &Path, start: u64) -> String {
+pub(super) fn tail(path: &Path, start: u64) -> String {
     let read = || -> std::io::Result<Vec<u8>> {
         let mut log = File::open(path)?;
         let end = log.seek(SeekFrom::End(0))?;

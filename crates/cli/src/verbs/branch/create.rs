@@ -1,0 +1,246 @@
+//! `branch create`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::data::{self, DataDir};
+use super::record::{Options, Position, Product, Record};
+use super::{Branch, branch_name, list, mariadb, ports, postgres, process, server};
+use crate::args::CreateBranch;
+use crate::control::Request;
+use crate::datasets::{self, Figures};
+use crate::deeds::Deed;
+use crate::failure::{Context, Failure, Result};
+use crate::names::{self, Name};
+use crate::registry::Registry;
+use crate::{pools, target};
+
+/// What has been made so far, to be undone.
+#[derive(Default)]
+struct Made {
+    snapshot: Option<Name>,
+    dataset: Option<Name>,
+    mounted: bool,
+    dir: Option<PathBuf>,
+}
+
+/// Makes a branch.
+pub fn run(args: &CreateBranch) -> Result<()> {
+    let source = Name::parse(&args.source)?;
+    let name = branch_name(&source, &args.name)?;
+    let mut options = Options::default();
+    options.update(&args.server)?;
+    let figures = datasets::find(&source)?;
+    refuse_taken(&name)?;
+    let place = Place::choose(&figures, &name, args.mountpoint.as_deref())?;
+    let mut made = Made::default();
+    if let Err(failure) = make(args, &source, &name, &place, options, &mut made) {
+        made.undo();
+        return Err(failure);
+    }
+    let branch = super::find(&name.to_string())?;
+    if args.start {
+        let started = server::start(&name, &branch.record, &server::data_of(&branch)?);
+        started.map_err(|failure| {
+            let advice = failure.advice().unwrap_or_default();
+            let there = format!("the branch is there; try again: pagefold branch start {name}");
+            Failure::new(failure.what()).hint(format!("{there}\n  {advice}"))
+        })?;
+    }
+    list::tell(&branch, args.json)
+}
+
+fn refuse_taken(name: &Name) -> Result<()> {
+    if datasets::of_pool(&name.pool)?.iter().any(|figures| figures.path == name.path) {
+        return Err(Failure::new(format!("there is a dataset {name} already")).hint(format!(
+            "choose another name, or a whole one: {}/NAME",
+            names::full(&name.pool, names::parent(&name.path).unwrap_or_default())
+        )));
+    }
+    Ok(())
+}
+
+/// Where a branch is to be mounted.
+struct Place {
+    /// To be set as its property; `None` where what it inherits holds.
+    property: Option<String>,
+    dir: PathBuf,
+}
+
+impl Place {
+    /// As it was said, or where it belongs by the property that it inherits, or beside what it is of.
+    fn choose(of: &Figures, name: &Name, said: Option<&Path>) -> Result<Self> {
+        let last = name.path.rsplit('/').next().unwrap_or(&name.path);
+        let all = datasets::of_pool(&name.pool)?;
+        let set = |dir: PathBuf| Self { property: Some(dir.to_string_lossy().into_owned()), dir };
+        let place = if let Some(dir) = said {
+            set(std::path::absolute(dir).context(|| format!("cannot resolve {}", dir.display()))?)
+        } else {
+            let of_path = |path: &str| all.iter().find(|figures| figures.path == path);
+            let source = of_path(names::dataset_of(&of.path));
+            let above = names::parent(&name.path).and_then(of_path);
+            let inherited = above.filter(|above| above.mountpoint != "none");
+            let inherited = inherited.map(|above| Path::new(&above.mountpoint).join(last));
+            // Not in what it is a copy of: the directory would be made there.
+            match inherited.filter(|dir| !source.is_some_and(|source| dir.starts_with(&source.mountpoint))) {
+                Some(dir) => Self { property: None, dir },
+                None => set(beside(source, name, last)?),
+            }
+        };
+        match fs::read_dir(&place.dir).map(|mut entries| entries.next().is_none()) {
+            Ok(true) => Ok(place),
+            Ok(false) => Err(Failure::new(format!(
+                "{} is not empty: {name} cannot be mounted there",
+                place.dir.display()
+            ))
+            .hint("say where else: --mountpoint DIR")),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(place),
+            Err(error) => Err(Failure::new(format!("cannot look at {}: {error}", place.dir.display()))
+                .hint("say where else: --mountpoint DIR")),
+        }
+    }
+}
+
+/// Beside the directory of the dataset that the branch is of.
+fn beside(of: Option<&Figures>, name: &Name, last: &str) -> Result<PathBuf> {
+    let dir = of.and_then(|of| {
+        let by_property = (of.mountpoint != "none").then(|| PathBuf::from(&of.mountpoint));
+        let dir = of.mounted.clone().or(by_property)?;
+        let beside = format!("{}-{last}", dir.file_name()?.to_str()?);
+        Some(dir.with_file_name(beside))
+    });
+    dir.ok_or_else(|| {
+        Failure::usage(format!("where is {name} to be mounted?")).hint("say it: --mountpoint DIR")
+    })
+}
+
+/// Snapshot, clone, mount, and what is found there.
+fn make(
+    args: &CreateBranch,
+    source: &Name,
+    name: &Name,
+    place: &Place,
+    options: Options,
+    made: &mut Made,
+) -> Result<()> {
+    let snapshot = if source.is_snapshot() {
+        source.clone()
+    } else {
+        let own = super::own_snapshot(source, &name.path)?;
+        made.snapshot = Some(own.clone());
+        own
+    };
+    let properties: Vec<(String, String)> =
+        place.property.iter().map(|dir| ("mountpoint".to_owned(), dir.clone())).collect();
+    datasets::perform(
+        &name.pool,
+        Deed::Clone { snapshot: snapshot.path, path: name.path.clone(), properties },
+    )?;
+    made.dataset = Some(name.clone());
+    made.dir = (!place.dir.exists()).then(|| place.dir.clone());
+    let dir = super::mount(name)?;
+    made.mounted = true;
+    let found = data::choose(source, &dir, args.data.as_deref())?;
+    let turn = ports::turn()?;
+    let port = match args.server.port {
+        Some(port) => port,
+        None => ports::choose(&turn, found.product)?,
+    };
+    let made_mountpoint = made.dir.is_some();
+    let data = found.relative;
+    let record = look(
+        &dir,
+        Record {
+            product: found.product,
+            version: "-".into(),
+            data,
+            port,
+            position: Position::default(),
+            options,
+            made_mountpoint,
+        },
+    )?;
+    keep(name, &record)
+}
+
+/// Looks at the data directory of a branch that has just been made: its version, where it is in its log. What it says of the server
+/// whose copy it is goes.
+pub fn look(mount: &Path, mut record: Record) -> Result<Record> {
+    let data = DataDir::open(mount, &record.data)?;
+    if let Some(pid) = process::server_of(&data) {
+        return Err(Failure::new(format!("process {pid} works in {} already", data.path.display())));
+    }
+    server::check(&record, &data)?;
+    match record.product {
+        Product::PostgreSql => {
+            record.version = postgres::version(&data)?.to_string();
+            record.position = postgres::position(&data, &record.options)?;
+            postgres::settle(&data)?;
+        }
+        Product::MariaDb => {
+            (record.version, record.position) = mariadb::version_and_position(&data)?;
+            mariadb::settle(&data)?;
+        }
+    }
+    Ok(record)
+}
+
+/// Keeps what is known of a branch as properties of its dataset.
+pub fn keep(name: &Name, record: &Record) -> Result<()> {
+    set(name, record.properties()?)
+}
+
+/// Sets properties of a dataset.
+pub fn set(name: &Name, properties: Vec<(String, String)>) -> Result<()> {
+    let Some(mut client) = target::connect(&name.pool)? else {
+        let known = Registry::open()?.find(&name.pool)?;
+        return pools::with_offline(&known, |pool| {
+            properties
+                .iter()
+                .try_for_each(|(property, value)| pools::set_one(pool, &name.path, property, Some(value)))
+        });
+    };
+    for (property, value) in properties {
+        client.ask_and_wait(&Request::Set { path: name.path.clone(), name: property, value })?;
+    }
+    Ok(())
+}
+
+impl Made {
+    /// Undoes it, newest first. What cannot be undone is told, and the rest is undone all the same.
+    fn undo(self) {
+        let told = |outcome: Result<()>| {
+            if let Err(failure) = outcome {
+                eprintln!("pagefold: not undone: {failure}");
+            }
+        };
+        if let Some(name) = self.dataset {
+            if self.mounted {
+                told(super::unmount(&name));
+            }
+            if let Some(dir) = self.dir.filter(|dir| dir.exists()) {
+                told(fs::remove_dir(&dir).context(|| format!("cannot remove {}", dir.display())));
+            }
+            told(super::destroy(&name.pool, vec![name.path], false));
+        }
+        if let Some(snapshot) = self.snapshot {
+            told(super::destroy(&snapshot.pool, vec![snapshot.path], false));
+        }
+    }
+}
+
+/// Puts a branch onto another snapshot: a new clone takes its name and all that was set on it. It is not mounted before and after.
+pub fn again(
+    branch: &Branch,
+    snapshot: &Name,
+    local: Vec<(String, String)>,
+    going: Vec<String>,
+) -> Result<()> {
+    let (name, aside) = (&branch.name, Name::new(&branch.name.pool, &format!("{}.reset", branch.name.path)));
+    refuse_taken(&aside)?;
+    let deed = Deed::Clone { snapshot: snapshot.path.clone(), path: aside.path.clone(), properties: local };
+    datasets::perform(&name.pool, deed)?;
+    super::destroy(&name.pool, going, true)?;
+    let deed = Deed::Rename { from: aside.path, to: name.path.clone() };
+    datasets::perform(&name.pool, deed).map(drop)
+}

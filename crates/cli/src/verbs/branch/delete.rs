@@ -1,0 +1,46 @@
+//! `branch delete`.
+
+use std::fs;
+
+use super::server;
+use crate::args::DeleteBranch;
+use crate::datasets;
+use crate::deeds::Deed;
+use crate::failure::{Failure, Result};
+
+/// Stops the server, unmounts, destroys the branch and the snapshot that was made for it.
+pub fn run(args: &DeleteBranch) -> Result<()> {
+    let branch = super::find(&args.branch)?;
+    let mut what = vec![branch.name.path.clone()];
+    if let Some(origin) = branch.origin()
+        && super::is_own(&origin)?
+        && datasets::find(&origin)?.clones.len() == 1
+    {
+        what.push(origin.path);
+    }
+    // What is in the way is told before anything ends.
+    let ask = Deed::Destroy { what: what.clone(), recursive: args.recursive, dry_run: true };
+    datasets::perform(&branch.name.pool, ask).map_err(|failure| {
+        let hint = format!("with all that is in it: pagefold branch delete -r {}", branch.name);
+        match failure.what().contains(" has ") && !args.recursive {
+            true => Failure::new(failure.what()).hint(hint),
+            false => failure,
+        }
+    })?;
+    if let Some(dir) = &branch.figures.mounted {
+        server::stop(&branch, true)?;
+        super::unmount(&branch.name)?;
+        // Not where something else has come into it.
+        if branch.record.made_mountpoint {
+            let _kept_if_not_empty = fs::remove_dir(dir);
+        }
+    }
+    super::destroy(&branch.name.pool, what, args.recursive)?;
+    match fs::remove_file(server::log_of(&branch.name)?) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Failure::new(format!(
+            "branch {} is destroyed; its log could not be removed: {error}",
+            branch.name
+        ))),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,178 @@
+//! `branch list`, and what is told of a branch that was made or started.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use super::data::DataDir;
+use super::process::Processes;
+use super::record::Product;
+use super::{Branch, server};
+use crate::args::ListBranches;
+use crate::failure::Result;
+use crate::names::{self, Name};
+use crate::registry::Registry;
+use crate::table::{Align, Table};
+use crate::{target, units};
+
+/// What is told of a branch.
+struct Told {
+    branch: Branch,
+    /// The server's process.
+    pid: Option<i32>,
+    /// Its data directory, where it is mounted.
+    socket: Option<std::path::PathBuf>,
+}
+
+impl Told {
+    fn of(branch: Branch, processes: &Processes) -> Self {
+        let data = branch.mounted().and_then(|dir| DataDir::open(&dir, &branch.record.data)).ok();
+        let pid = data.as_ref().and_then(|data| processes.server_of(data));
+        let socket = data.map(|data| server::socket(&branch.record, &data.path));
+        Self { branch, pid, socket }
+    }
+
+    /// As clients are told where to connect.
+    fn connection(&self) -> String {
+        let port = self.branch.record.port;
+        match self.branch.record.product {
+            Product::PostgreSql => format!("postgresql://localhost:{port}/postgres"),
+            Product::MariaDb => format!("mariadb://127.0.0.1:{port}/"),
+        }
+    }
+
+    fn state(&self) -> &'static str {
+        match (self.pid, &self.branch.figures.mounted) {
+            (Some(_), _) => "running",
+            (None, Some(_)) => "stopped",
+            (None, None) => "unmounted",
+        }
+    }
+
+    fn of_what(&self) -> String {
+        self.branch.figures.origin.clone().unwrap_or_else(|| "-".into())
+    }
+
+    fn lsn(&self) -> String {
+        self.branch.record.position.lsn.clone().unwrap_or_else(|| "-".into())
+    }
+
+    fn age_seconds(&self) -> u64 {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        now.saturating_sub(self.branch.figures.created)
+    }
+
+    fn json(&self) -> Value {
+        let Branch { name, figures, record } = &self.branch;
+        json!({
+            "name": name.to_string(),
+            "origin": figures.origin,
+            "created": figures.created,
+            "age_seconds": self.age_seconds(),
+            "used_bytes": figures.used_bytes,
+            "referenced_bytes": figures.referenced_bytes,
+            "database": record.product,
+            "version": record.version,
+            "data": record.data,
+            "mountpoint": figures.mountpoint,
+            "mounted": figures.mounted,
+            "lsn": record.position.lsn,
+            "checkpoint_lsn": record.position.checkpoint_lsn,
+            "system_identifier": record.position.system,
+            "port": record.port,
+            "socket": self.socket,
+            "connection": self.connection(),
+            "state": self.state(),
+            "pid": self.pid,
+        })
+    }
+}
+
+/// Lists branches.
+pub fn run(args: &ListBranches) -> Result<()> {
+    let targets: Vec<Name> = match args.targets.as_slice() {
+        [] => Registry::open()?.all()?.into_iter().map(|known| Name::new(&known.name, "")).collect(),
+        some => some.iter().map(|word| target::name(word)).collect::<Result<_>>()?,
+    };
+    let processes = Processes::now();
+    let mut all = Vec::new();
+    for name in targets {
+        if !name.path.is_empty() {
+            crate::datasets::find(&name)?;
+        }
+        let concerns = |branch: &Branch| {
+            let of = branch.origin().is_some_and(|origin| {
+                if name.is_snapshot() { origin == name } else { names::is_within(&origin.path, &name.path) }
+            });
+            of || !name.is_snapshot() && names::is_within(&branch.name.path, &name.path)
+        };
+        let found = super::all(&name.pool)?.into_iter().filter(concerns);
+        all.extend(found.map(|branch| Told::of(branch, &processes)));
+    }
+    if args.output.json {
+        let all: Vec<Value> = all.iter().map(Told::json).collect();
+        return crate::verbs::print_json(&json!({ "branches": all }));
+    }
+    print(&all, args);
+    Ok(())
+}
+
+fn print(all: &[Told], args: &ListBranches) {
+    let exact = args.output.exact;
+    let size = |bytes: u64| if exact { bytes.to_string() } else { units::size(bytes) };
+    let mut table = Table::new(&[
+        ("NAME", Align::Left),
+        ("OF", Align::Left),
+        ("AGE", Align::Right),
+        ("USED", Align::Right),
+        ("REFER", Align::Right),
+        ("DATABASE", Align::Left),
+        ("LSN", Align::Left),
+        ("STATE", Align::Left),
+        ("CONNECT", Align::Left),
+    ]);
+    for told in all {
+        let Branch { name, figures, record } = &told.branch;
+        let age = told.age_seconds();
+        table.row(vec![
+            name.to_string(),
+            told.of_what(),
+            if exact { age.to_string() } else { units::age(age) },
+            size(figures.used_bytes),
+            size(figures.referenced_bytes),
+            format!("{} {}", record.product.word(), record.version),
+            told.lsn(),
+            told.state().into(),
+            told.connection(),
+        ]);
+    }
+    table.print(args.output.script);
+}
+
+/// Tells of a branch that was made or started.
+pub fn tell(branch: &Branch, as_json: bool) -> Result<()> {
+    let told = Told::of(branch.clone(), &Processes::now());
+    if as_json {
+        return crate::verbs::print_json(&told.json());
+    }
+    let record = &branch.record;
+    println!("{} of {}, {}", branch.name, told.of_what(), told.state());
+    let dir = branch.figures.mounted.as_deref().map_or_else(|| "-".into(), |dir| dir.display().to_string());
+    println!("  {} {} at {dir}, LSN {}", record.product.name(), record.version, told.lsn());
+    println!("  {}", told.connection());
+    if let Some(socket) = told.socket {
+        println!("  {}", client(record.product, &socket, record.port));
+    }
+    Ok(())
+}
+
+/// How a client on this machine connects through the socket.
+fn client(product: Product, socket: &std::path::Path, port: u16) -> String {
+    match product {
+        Product::PostgreSql => {
+            let dir = socket.parent().unwrap_or(socket).display().to_string();
+            format!("psql -h {dir} -p {port}")
+        }
+        Product::MariaDb => format!("mariadb --socket={}", socket.display()),
+    }
+}

@@ -1,0 +1,233 @@
+//! MariaDB on a branch.
+
+mod redo;
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::data::{DataDir, program_in};
+use super::record::{Options, Position, Record};
+use crate::failure::{Failure, Result};
+
+/// Names of the server's program, the new one first.
+const PROGRAMS: [&str; 2] = ["mariadbd", "mysqld"];
+/// Where it may be, beside `PATH`.
+const FOLDERS: [&str; 5] =
+    ["/usr/sbin", "/usr/libexec", "/usr/local/sbin", "/usr/local/mysql/bin", "/usr/local/mariadb/bin"];
+/// In the data directory: names with a dot in front are no databases to the server.
+const TMPDIR: &str = ".pagefold-branch-tmp";
+const PID_FILE: &str = ".pagefold-branch.pid";
+const SOCKET: &str = ".pagefold-branch.sock";
+/// How long a server that listens may take to greet.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+/// Version of the protocol, in the greeting's fifth byte; what is refused has 0xFF there.
+const GREETING: u8 = 10;
+
+/// The version of the server that last made the log, and where it was; as far as the log is of a known form.
+pub fn version_and_position(data: &DataDir) -> Result<(String, Position)> {
+    let bytes = data.read(redo::FILE, redo::BYTES_MAX)?.unwrap_or_default();
+    Ok(match redo::decode(&bytes) {
+        Some(found) => {
+            (found.version, Position { lsn: Some(found.checkpoint_lsn.to_string()), ..Position::default() })
+        }
+        None => ("-".into(), Position::default()),
+    })
+}
+
+/// Errors if a server on this directory would write to what is not in the branch, or its log is not in it.
+pub fn check(data: &DataDir) -> Result<()> {
+    if !data.has_file(redo::FILE) {
+        return Err(Failure::new(format!(
+            "{} is not there: without its log InnoDB cannot recover",
+            data.shown(redo::FILE)
+        ))
+        .hint("a database that is to be branched has all it writes to in one dataset"));
+    }
+    for name in data.names(".")? {
+        data.check_stays(&name)?;
+        if name.starts_with('.') || !data.has_dir(&name) {
+            continue;
+        }
+        for file in data.names(&name)? {
+            let path = format!("{name}/{file}");
+            data.check_stays(&path)?;
+            if file.ends_with(".isl") {
+                return Err(Failure::new(format!("{} says that a table lies elsewhere", data.shown(&path)))
+                    .hint("a server on the branch would write into it; a table with DATA DIRECTORY cannot be branched"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Takes away what another server on the directory has left.
+pub fn settle(data: &DataDir) -> Result<()> {
+    [PID_FILE, SOCKET].iter().try_for_each(|name| data.remove_file(name))?;
+    data.clear_dir(TMPDIR)
+}
+
+/// The server's command line.
+pub fn command(data: &DataDir, record: &Record) -> Result<Command> {
+    let program = program(&record.options)?;
+    data.make_dir(TMPDIR)?;
+    let mut command = Command::new(program);
+    // Files of settings are read first, the command line has the last word.
+    match &record.options.config {
+        Some(config) => {
+            let mut word = OsString::from("--defaults-file=");
+            word.push(config);
+            command.arg(word)
+        }
+        None => command.arg("--no-defaults"),
+    };
+    let path = |option: &str, path: &Path| {
+        let mut word = OsString::from(format!("--{option}="));
+        word.push(path);
+        word
+    };
+    command.arg(path("datadir", &data.path)).arg(path("tmpdir", &data.path.join(TMPDIR)));
+    command.arg(path("socket", &data.path.join(SOCKET))).arg(path("pid-file", &data.path.join(PID_FILE)));
+    command.arg(path("aria-log-dir-path", &data.path)).arg(format!("--port={}", record.port));
+    command.args(settings(record.options.config.is_some()));
+    command.args(binlog(data)?);
+    command.args(record.options.settings.iter().map(|setting| format!("--{setting}")));
+    Ok(command)
+}
+
+/// What is set for every branch, whatever its configuration says; why is told in docs/SEMANTICS.md, Branches.
+fn settings(configured: bool) -> Vec<&'static str> {
+    let mut all = vec![
+        // Where it answers, and nowhere else.
+        "--bind-address=127.0.0.1",
+        // It follows nobody, and no job runs by the clock.
+        "--skip-slave-start",
+        "--event-scheduler=OFF",
+        // Everything in the data directory.
+        "--innodb-data-home-dir=",
+        "--innodb-log-group-home-dir=./",
+        "--innodb-undo-directory=./",
+        "--general-log=OFF",
+        "--slow-query-log=OFF",
+        // It takes little of the machine.
+        "--innodb-buffer-pool-size=128M",
+        "--innodb-buffer-pool-load-at-startup=OFF",
+        "--innodb-buffer-pool-dump-at-shutdown=OFF",
+    ];
+    if configured {
+        // What only a file of settings can have asked for.
+        all.extend([
+            "--wsrep-on=OFF",
+            "--wsrep-provider=none",
+            "--skip-large-pages",
+            "--log-error=/dev/stderr",
+        ]);
+    }
+    all
+}
+
+/// The binary log goes on where its files are in the data directory: what was prepared when the snapshot was made is decided by it.
+fn binlog(data: &DataDir) -> Result<Vec<OsString>> {
+    let names = data.names(".")?;
+    let has_log = |base: &&str| names.iter().any(|name| name.strip_prefix(base).is_some_and(is_number));
+    // A relay log looks the same, and has another server's changes.
+    let base = names.iter().filter_map(|name| name.strip_suffix(".index")).filter(has_log);
+    let mut base = base.filter(|base| !base.contains("relay"));
+    let word = match (base.next(), base.next()) {
+        (Some(base), None) => format!("--log-bin={}", data.path.join(base).display()),
+        (None, _) => "--skip-log-bin".into(),
+        (Some(first), Some(second)) => {
+            return Err(Failure::new(format!(
+                "{} has two binary logs, {first} and {second}",
+                data.path.display()
+            ))
+            .hint("say which: --set log-bin=NAME"));
+        }
+    };
+    Ok(vec![word.into()])
+}
+
+/// `.000001` and the like.
+fn is_number(suffix: &str) -> bool {
+    suffix
+        .strip_prefix('.')
+        .is_some_and(|digits| digits.len() >= 6 && digits.chars().all(|c| c.is_ascii_digit()))
+}
+
+fn program(options: &Options) -> Result<PathBuf> {
+    let mut folders: Vec<PathBuf> = Vec::new();
+    match &options.bindir {
+        Some(folder) => folders.push(folder.clone()),
+        None => {
+            folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
+            folders.extend(FOLDERS.map(PathBuf::from));
+        }
+    }
+    let is_mariadb = |path: &PathBuf| {
+        let output = Command::new(path).args(["--no-defaults", "--version"]).stdin(Stdio::null()).output();
+        output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("MariaDB"))
+    };
+    let candidates = PROGRAMS
+        .iter()
+        .flat_map(|name| folders.iter().filter_map(|folder| program_in(folder, name.as_ref())));
+    let found = candidates.into_iter().find(is_mariadb);
+    found.ok_or_else(|| {
+        let place = options.bindir.as_ref().map(|dir| format!(" in {}", dir.display())).unwrap_or_default();
+        Failure::new(format!("there is no server of MariaDB (mariadbd){place}"))
+            .hint("install it, or say where it is: --bindir DIR")
+    })
+}
+
+/// The socket of the server.
+pub fn socket(data: &Path) -> PathBuf {
+    data.join(SOCKET)
+}
+
+/// Whether it takes connections: it greets whoever comes.
+pub fn answers(data: &DataDir) -> bool {
+    let greeted = || -> std::io::Result<bool> {
+        let mut stream = UnixStream::connect(socket(&data.path))?;
+        stream.set_read_timeout(Some(ANSWER_PATIENCE))?;
+        let mut head = [0; 5];
+        stream.read_exact(&mut head)?;
+        Ok(head[4] == GREETING)
+    };
+    greeted().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(dir: &Path, names: &[&str]) -> Result<Vec<OsString>> {
+        names.iter().for_each(|name| std::fs::write(dir.join(name), "").unwrap());
+        binlog(&DataDir::open(dir, ".").unwrap())
+    }
+
+    #[test]
+    fn a_binary_log_goes_on_where_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(
+            words(dir.path(), &["a.index", "relay-bin.index", "relay-bin.000001"]).unwrap(),
+            ["--skip-log-bin"]
+        );
+        let word = words(dir.path(), &["bin.index", "bin.000001", "bin.000002"]).unwrap();
+        assert!(word[0].to_str().unwrap().ends_with("/bin"), "{word:?}");
+        assert!(words(dir.path(), &["other.index", "other.000001"]).is_err());
+    }
+
+    #[test]
+    fn tables_that_lie_elsewhere_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path(), ".").unwrap();
+        assert!(check(&data).unwrap_err().to_string().contains("ib_logfile0 is not there"));
+        std::fs::write(dir.path().join("ib_logfile0"), "").unwrap();
+        std::fs::create_dir(dir.path().join("db")).unwrap();
+        check(&data).unwrap();
+        std::fs::write(dir.path().join("db/t.isl"), "/elsewhere/t.ibd").unwrap();
+        assert!(check(&data).unwrap_err().to_string().contains("lies elsewhere"));
+    }
+}

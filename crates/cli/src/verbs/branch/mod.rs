@@ -1,0 +1,195 @@
+//! `branch`: snapshot, clone, mount and a database server on it, for people who think in databases.
+//!
+//! What a branch is lies in user properties of its dataset ([`record`]): there is no side file, and what is known of a branch
+//! outlives restarts and travels with the pool. Whether its server runs is asked of the kernel ([`process`]), not of
+//! a file.
+//!
+//! Production must not notice. Four rules:
+//! 1. Nothing outside of the branch's mount is written: data directories from which a link leads out are refused ([`data`]).
+//! 2. The server runs as the owner of its data directory, never as root ([`owner`]).
+//! 3. It listens on localhost alone, archives nothing, connects to nobody, runs no scheduled jobs ([`postgres`], [`mariadb`]).
+//! 4. What the data directory says of the server whose copy it is (locks, slots) goes when the branch is made, and never
+//!    while any process works in it.
+
+mod create;
+mod data;
+mod delete;
+mod list;
+mod mariadb;
+mod owner;
+mod ports;
+mod postgres;
+mod process;
+mod record;
+mod reset;
+mod server;
+
+use std::path::PathBuf;
+
+use crate::args::Branch as Verb;
+use crate::control::{Client, PropertyValue, Reply, Request, Source};
+use crate::datasets::{self, Figures};
+use crate::deeds::Deed;
+use crate::failure::{Failure, Result};
+use crate::names::Name;
+use crate::registry::Registry;
+use crate::{names, pools, target};
+use record::Record;
+
+/// `branch VERB`.
+pub fn run(verb: &Verb) -> Result<()> {
+    match verb {
+        Verb::Create(args) => create::run(args),
+        Verb::List(args) => list::run(args),
+        Verb::Start(args) => server::start_verb(args),
+        Verb::Stop(args) => server::stop_verb(args),
+        Verb::Reset(args) => reset::run(args),
+        Verb::Delete(args) => delete::run(args),
+    }
+}
+
+/// A branch: a dataset that says of itself that it is one.
+#[derive(Clone, Debug)]
+struct Branch {
+    name: Name,
+    figures: Figures,
+    record: Record,
+}
+
+impl Branch {
+    /// The snapshot that it began as, below the pool, if it still is its clone.
+    fn origin(&self) -> Option<Name> {
+        self.figures.origin.as_deref().and_then(|origin| Name::parse(origin).ok())
+    }
+
+    /// Where it is mounted; the error says how to mount it.
+    fn mounted(&self) -> Result<PathBuf> {
+        self.figures.mounted.clone().ok_or_else(|| {
+            Failure::new(format!("branch {} is not mounted", self.name))
+                .hint(format!("pagefold branch start {0}, or pagefold mount {0}", self.name))
+        })
+    }
+}
+
+/// The branch of this name.
+fn find(word: &str) -> Result<Branch> {
+    let name = super::dataset::dataset(word)?;
+    let figures = datasets::find(&name)?;
+    let record = Record::of(&properties(&name)?)?;
+    let Some(record) = record else {
+        return Err(Failure::new(format!("{name} is not a branch"))
+            .hint(format!("see which there are: pagefold branch list {}", name.pool)));
+    };
+    Ok(Branch { name, figures, record })
+}
+
+/// All branches of a pool, by name. One whose properties make no sense is told, and hides no other.
+fn all(pool: &str) -> Result<Vec<Branch>> {
+    let figures: Vec<Figures> =
+        datasets::of_pool(pool)?.into_iter().filter(|figures| !figures.is_snapshot).collect();
+    let mut branches = Vec::new();
+    let mut keep = |figures: Figures, values: &[PropertyValue]| match Record::of(values) {
+        Ok(Some(record)) => branches.push(Branch { name: Name::new(pool, &figures.path), figures, record }),
+        Ok(None) => {}
+        Err(failure) => eprintln!("pagefold: {}: {failure}", figures.name),
+    };
+    if let Some(mut client) = target::connect(pool)? {
+        for figures in figures {
+            let values = asked(&mut client, &figures.path)?;
+            keep(figures, &values);
+        }
+        return Ok(branches);
+    }
+    let known = Registry::open()?.find(pool)?;
+    pools::look_offline(&known, |pool| {
+        figures.into_iter().try_for_each(|figures| {
+            let values = pools::properties(pool, &figures.path, &[])?;
+            keep(figures, &values);
+            Ok(())
+        })
+    })?;
+    Ok(branches)
+}
+
+/// The properties of a dataset or snapshot.
+fn properties(name: &Name) -> Result<Vec<PropertyValue>> {
+    match target::connect(&name.pool)? {
+        Some(mut client) => asked(&mut client, &name.path),
+        None => pools::properties_offline(&Registry::open()?.find(&name.pool)?, &name.path),
+    }
+}
+
+fn asked(client: &mut Client, path: &str) -> Result<Vec<PropertyValue>> {
+    match client.ask(&Request::Properties { path: path.to_owned() })? {
+        Reply::Properties { values } => Ok(values),
+        _ => Err(client.misunderstood()),
+    }
+}
+
+/// The property that is set on the dataset or snapshot itself.
+fn local<'a>(values: &'a [PropertyValue], name: &str) -> Option<&'a str> {
+    let found = values.iter().find(|value| value.name == name && value.source == Source::Local);
+    found.map(|value| value.value.as_str())
+}
+
+/// Whether a snapshot was made for a branch, and goes with it.
+fn is_own(snapshot: &Name) -> Result<bool> {
+    Ok(local(&properties(snapshot)?, record::OWN).is_some())
+}
+
+/// A snapshot of a dataset as it is now, made for the branch `path`, under a name that is free.
+fn own_snapshot(dataset: &Name, path: &str) -> Result<Name> {
+    let taken = datasets::of_pool(&dataset.pool)?;
+    let base = format!("branch-{}", path.replace('/', "-"));
+    let named = |n: u32| if n == 1 { base.clone() } else { format!("{base}-{n}") };
+    let of = |name: String| Name::new(&dataset.pool, &format!("{}@{name}", dataset.path));
+    let free = |name: &Name| !taken.iter().any(|figures| figures.path == name.path);
+    let snapshot = (1..=u32::MAX).map(|n| of(named(n))).find(free);
+    let snapshot =
+        snapshot.ok_or_else(|| Failure::new(format!("no name is left for a snapshot of {dataset}")))?;
+    let properties = vec![(record::OWN.to_owned(), path.to_owned())];
+    let deed = Deed::Snapshot { snapshots: vec![snapshot.path.clone()], recursive: false, properties };
+    datasets::perform(&dataset.pool, deed)?;
+    Ok(snapshot)
+}
+
+/// Destroys datasets and snapshots.
+fn destroy(pool: &str, what: Vec<String>, recursive: bool) -> Result<()> {
+    datasets::perform(pool, Deed::Destroy { what, recursive, dry_run: false }).map(drop)
+}
+
+/// Mounts a dataset where its property says, and tells where that is.
+fn mount(name: &Name) -> Result<PathBuf> {
+    let args = crate::args::Mount {
+        source: Some(name.to_string()),
+        dir: None,
+        all: false,
+        options: Vec::new(),
+        dry_run: false,
+        report: false,
+        held_by: None,
+    };
+    super::mount::run(&args)?;
+    let mounted = datasets::find(name)?.mounted;
+    mounted.ok_or_else(|| Failure::new(format!("{name} was mounted, and is not mounted any more")))
+}
+
+/// Unmounts a dataset, with its snapshots and those below it.
+fn unmount(name: &Name) -> Result<()> {
+    let args = crate::args::Unmount { target: Some(name.to_string()), all: false, lazy: false, force: false };
+    super::unmount::run(&args)
+}
+
+/// What a name on the command line makes of the one of the branch: beside the dataset that it is of, or as it is said.
+fn branch_name(source: &Name, word: &str) -> Result<Name> {
+    if word.contains(['/', '@']) {
+        let name = super::dataset::dataset(word)?;
+        super::dataset::same_pool(source, &name)?;
+        return Ok(name);
+    }
+    let path = match names::parent(source.dataset()) {
+        Some(above) if !above.is_empty() => format!("{above}/{word}"),
+        _ => word.to_owned(),
+    };
+    Name::parse(&names::full(&source.pool, &path))
+}

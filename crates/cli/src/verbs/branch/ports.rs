@@ -1,0 +1,48 @@
+//! TCP ports of branches: each has its own, for good.
+
+use std::fs::File;
+use std::net::{Ipv4Addr, TcpListener};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::record::Product;
+use crate::control::Client;
+use crate::failure::{Context, Failure, Result};
+use crate::places;
+
+/// Below what kernels give to connections that go out.
+const LAST: u16 = 32_767;
+
+/// The turn to choose a port: held until the choice is kept.
+pub struct Turn {
+    _lock: File,
+}
+
+/// Waits for the turn.
+pub fn turn() -> Result<Turn> {
+    let dir = places::runtime_dir();
+    places::make_private(&dir)?;
+    let lock = places::lock_file(&dir.join("branch-ports"))?;
+    flock(&lock, FlockOperation::LockExclusive)
+        .context(|| "cannot wait for others that choose a port".into())?;
+    Ok(Turn { _lock: lock })
+}
+
+/// A port that no branch of a pool that is mounted has, and nobody listens on.
+pub fn choose(_turn: &Turn, product: Product) -> Result<u16> {
+    let mut taken = Vec::new();
+    for client in Client::all()? {
+        taken.extend(super::all(client.pool())?.into_iter().map(|branch| branch.record.port));
+    }
+    let first = match product {
+        Product::PostgreSql => 15_432,
+        Product::MariaDb => 13_306,
+    };
+    let free = (first..=LAST).find(|port| !taken.contains(port) && is_free(*port));
+    free.ok_or_else(|| Failure::new("no port is free").hint("name one: --port N"))
+}
+
+/// Whether nobody listens there.
+pub fn is_free(port: u16) -> bool {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+}

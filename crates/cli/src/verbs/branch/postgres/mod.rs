@@ -1,0 +1,332 @@
+//! PostgreSQL on a branch.
+
+mod control;
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::data::{DataDir, program_in};
+use super::owner::Owner;
+use super::record::{Position, Record};
+use crate::failure::{Context, Failure, Result};
+use crate::table::printable;
+
+/// Before 12, recovery was configured elsewhere.
+const VERSION_MIN: u32 = 12;
+/// A version is a number.
+const VERSION_BYTES_MAX: u64 = 16;
+/// What the main process says of itself once it takes connections, in the eighth line of its lock file.
+const READY: &str = "ready";
+const LOCK_FILE: &str = "postmaster.pid";
+const LOCK_BYTES_MAX: u64 = 4096;
+/// What a client sends that asks for encryption; one byte answers it, and nobody is logged in (protocol 3, "SSLRequest").
+const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xD2, 0x16, 0x2F];
+/// How long a server may take for that.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+/// Directories that a server writes to and that people move elsewhere with a link.
+const MOVED: [&str; 10] = [
+    "base",
+    "global",
+    "pg_wal",
+    "pg_xact",
+    "pg_multixact",
+    "pg_commit_ts",
+    "pg_logical",
+    "pg_replslot",
+    "pg_subtrans",
+    "pg_stat",
+];
+/// A library that runs jobs by the clock.
+const SCHEDULER: &str = "pg_cron";
+
+/// The data's version.
+pub fn version(data: &DataDir) -> Result<u32> {
+    let text = data.read("PG_VERSION", VERSION_BYTES_MAX)?.unwrap_or_default();
+    let version = String::from_utf8_lossy(&text).trim().parse().ok();
+    version.filter(|version| *version >= VERSION_MIN).ok_or_else(|| {
+        Failure::new(format!(
+            "{} says version \"{}\"",
+            data.shown("PG_VERSION"),
+            printable(String::from_utf8_lossy(&text).trim())
+        ))
+        .hint(format!("branches are of PostgreSQL {VERSION_MIN} and newer"))
+    })
+}
+
+/// Where the database was at its last checkpoint: from its control file, or from the program that reads those of its version.
+pub fn position(data: &DataDir, options: &super::record::Options) -> Result<Position> {
+    let bytes = data.read(control::FILE, control::BYTES_MAX)?.unwrap_or_default();
+    if let Some(position) = control::decode(&bytes) {
+        return Ok(position);
+    }
+    let version = version(data)?;
+    let told = program("pg_controldata", version, options).ok().and_then(|program| {
+        let mut command = Command::new(program);
+        command.arg(&data.path).env("LC_ALL", "C").stdin(Stdio::null()).stderr(Stdio::null());
+        Owner::of(data).ok()?.run(&mut command);
+        let output = command.output().ok().filter(|output| output.status.success())?;
+        control::parse_told(&String::from_utf8_lossy(&output.stdout))
+    });
+    Ok(told.unwrap_or_default())
+}
+
+/// Errors if a server on this directory would write to what is not in the branch.
+pub fn check(data: &DataDir) -> Result<()> {
+    MOVED.iter().try_for_each(|name| data.check_stays(name))?;
+    for dir in ["base", "pg_tblspc"] {
+        data.names(dir)?.iter().try_for_each(|name| data.check_stays(&format!("{dir}/{name}")))?;
+    }
+    if !data.has_dir("pg_wal") && data.names("pg_wal")?.is_empty() {
+        return Err(Failure::new(format!(
+            "{} is not there: without its log a database cannot recover",
+            data.shown("pg_wal")
+        )));
+    }
+    Ok(())
+}
+
+/// Takes away what the copy says of the server that it is a copy of: its lock, its replication slots, and that it follows another.
+/// Only where no process works in it.
+pub fn settle(data: &DataDir) -> Result<()> {
+    data.remove_file(LOCK_FILE)?;
+    data.clear_dir("pg_replslot")?;
+    // A copy of a standby becomes a server of its own: recovery to the end of its log, and a timeline of its own.
+    if data.has_file("standby.signal") {
+        data.rename_file("standby.signal", "recovery.signal")?;
+    }
+    Ok(())
+}
+
+/// What may hold a new server up: the locks of one that is gone, whose number somebody else may have by now. Only where no process works
+/// in it.
+pub fn clear_locks(data: &DataDir, port: u16) -> Result<()> {
+    let socket = socket_name(port);
+    [LOCK_FILE, &socket, &format!("{socket}.lock")].iter().try_for_each(|name| data.remove_file(name))
+}
+
+fn socket_name(port: u16) -> String {
+    format!(".s.PGSQL.{port}")
+}
+
+/// The server's command line, as the owner runs it.
+pub fn command(data: &DataDir, name: &str, record: &Record, owner: &Owner) -> Result<Command> {
+    let version = version(data)?;
+    let program = program("postgres", version, &record.options)?;
+    let mut words: Vec<OsString> = vec!["-D".into(), (&data.path).into()];
+    let mut set = |name: &str, value: &str| words.extend(["-c".into(), format!("{name}={value}").into()]);
+    match &record.options.config {
+        Some(config) => set("config_file", &config.to_string_lossy()),
+        None if data.has_file("postgresql.conf") => {}
+        None => return Err(no_config(data, version)),
+    }
+    set("data_directory", &data.path.to_string_lossy());
+    for (setting, value) in settings(version, record.port, name, &data.path) {
+        set(setting, &value);
+    }
+    if !record.options.sets("shared_preload_libraries")
+        && let Some(rest) = without_scheduler(&program, &words, owner)?
+    {
+        words.extend(["-c".into(), format!("shared_preload_libraries={rest}").into()]);
+    }
+    for setting in &record.options.settings {
+        words.extend(["-c".into(), setting.into()]);
+    }
+    let mut command = Command::new(program);
+    command.args(words);
+    Ok(command)
+}
+
+fn no_config(data: &DataDir, version: u32) -> Failure {
+    let failure = Failure::new(format!("{} is not there", data.shown("postgresql.conf")));
+    let debian = format!("/etc/postgresql/{version}/main/postgresql.conf");
+    let example = if Path::new(&debian).exists() { debian } else { "FILE".into() };
+    failure.hint(format!("say where the server's configuration is: --config {example}"))
+}
+
+/// What is set for every branch, whatever its configuration says; why is told in docs/SEMANTICS.md, Branches.
+fn settings(version: u32, port: u16, name: &str, socket_dir: &Path) -> Vec<(&'static str, String)> {
+    let mut all = vec![
+        // Where it answers, and nowhere else.
+        ("port", port.to_string()),
+        ("listen_addresses", "localhost".into()),
+        ("unix_socket_directories", quoted(&socket_dir.to_string_lossy())),
+        ("cluster_name", name.into()),
+        // Its messages come to us; files of production stay as they are.
+        ("logging_collector", "off".into()),
+        ("log_destination", "stderr".into()),
+        ("external_pid_file", String::new()),
+        // It archives nothing and cleans no archive.
+        ("archive_mode", "off".into()),
+        ("archive_cleanup_command", String::new()),
+        ("recovery_end_command", String::new()),
+        // It follows nobody, and waits for nobody.
+        ("primary_conninfo", String::new()),
+        ("primary_slot_name", String::new()),
+        ("restore_command", "false".into()),
+        ("recovery_target", String::new()),
+        ("recovery_target_lsn", String::new()),
+        ("recovery_target_name", String::new()),
+        ("recovery_target_time", String::new()),
+        ("recovery_target_xid", String::new()),
+        ("recovery_target_timeline", "latest".into()),
+        ("recovery_target_action", "promote".into()),
+        // It answers when it has recovered.
+        ("hot_standby", "off".into()),
+        ("synchronous_standby_names", String::new()),
+        // Subscriptions that it has are those of production.
+        ("max_logical_replication_workers", "0".into()),
+        // It takes little of the machine.
+        ("shared_buffers", "128MB".into()),
+        ("huge_pages", "off".into()),
+    ];
+    if version >= 14 {
+        // All of a branch is durable when it begins; later, order is kept (W2), and any fsync covers everything (W3).
+        all.push(("recovery_init_sync_method", "syncfs".into()));
+    }
+    if version < 15 {
+        all.push(("stats_temp_directory", "pg_stat_tmp".into()));
+    }
+    all
+}
+
+/// An element of a list of directories.
+fn quoted(path: &str) -> String {
+    format!("\"{}\"", path.replace('"', "\"\""))
+}
+
+/// The libraries that the configuration has the server load, without the one that runs jobs; `None` if that is not among them.
+fn without_scheduler(program: &Path, words: &[OsString], owner: &Owner) -> Result<Option<String>> {
+    let mut command = Command::new(program);
+    command.args(words).args(["-C", "shared_preload_libraries"]).stdin(Stdio::null());
+    clean_environment(&mut command);
+    owner.run(&mut command);
+    let output = command.output().context(|| format!("cannot run {}", program.display()))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let lines: String = said.lines().map(|line| format!("\n  {}", printable(line))).collect();
+        return Err(Failure::new(format!("PostgreSQL refuses its configuration:{lines}"))
+            .hint("settings of the branch are changed by: pagefold branch start --set NAME=VALUE"));
+    }
+    let libraries = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    Ok(strip_scheduler(&libraries))
+}
+
+fn strip_scheduler(libraries: &str) -> Option<String> {
+    let bare = |library: &str| {
+        let library = library.trim().trim_matches('"');
+        library.rsplit('/').next().unwrap_or_default().trim_end_matches(".so") == SCHEDULER
+    };
+    let kept: Vec<&str> = libraries.split(',').filter(|library| !bare(library)).map(str::trim).collect();
+    (kept.len() < libraries.split(',').count()).then(|| kept.join(","))
+}
+
+/// Nothing of ours reaches a server but where programs are and what time it is here.
+pub fn clean_environment(command: &mut Command) {
+    command.env_clear().current_dir("/");
+    for name in ["PATH", "TZ", "LANG", "LC_ALL"] {
+        if let Some(value) = std::env::var_os(name) {
+            command.env(name, value);
+        }
+    }
+}
+
+/// A program of this version: as the user said, or where packages have it, or where `PATH` leads.
+fn program(name: &str, version: u32, options: &super::record::Options) -> Result<PathBuf> {
+    let is_right = |path: &PathBuf| {
+        let output = Command::new(path).arg("--version").stdin(Stdio::null()).output();
+        output.is_ok_and(|output| major(&String::from_utf8_lossy(&output.stdout)) == Some(version))
+    };
+    let mut folders: Vec<PathBuf> = Vec::new();
+    match &options.bindir {
+        Some(folder) => folders.push(folder.clone()),
+        None => {
+            folders.push(format!("/usr/lib/postgresql/{version}/bin").into());
+            folders.push(format!("/usr/pgsql-{version}/bin").into());
+            folders.push("/usr/local/pgsql/bin".into());
+            folders.extend(of_pg_config());
+            folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
+        }
+    }
+    let found = folders.iter().filter_map(|folder| program_in(folder, name.as_ref())).find(is_right);
+    found.ok_or_else(|| {
+        let place = options.bindir.as_ref().map(|dir| format!(" in {}", dir.display())).unwrap_or_default();
+        Failure::new(format!("there is no {name} of PostgreSQL {version}{place}"))
+            .hint("install the version that the data is of, or say where its programs are: --bindir DIR")
+    })
+}
+
+fn of_pg_config() -> Option<PathBuf> {
+    let output = Command::new("pg_config").arg("--bindir").stdin(Stdio::null()).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim().into())
+}
+
+/// The major version of `postgres (PostgreSQL) 15.10 (Debian ...)`.
+fn major(told: &str) -> Option<u32> {
+    let (_, number) = told.split_once("(PostgreSQL) ")?;
+    let end = number.find(|c: char| !c.is_ascii_digit()).unwrap_or(number.len());
+    number[..end].parse().ok()
+}
+
+/// The socket of the server.
+pub fn socket(data: &Path, port: u16) -> PathBuf {
+    data.join(socket_name(port))
+}
+
+/// Whether it takes connections: it says so, and answers one.
+pub fn answers(data: &DataDir, port: u16) -> bool {
+    let says_so = data.read(LOCK_FILE, LOCK_BYTES_MAX).ok().flatten().is_some_and(|bytes| {
+        let text = String::from_utf8_lossy(&bytes);
+        text.lines().nth(7).is_some_and(|line| line.trim() == READY)
+    });
+    says_so && asked(&socket(&data.path, port)).is_ok()
+}
+
+fn asked(socket: &Path) -> std::io::Result<()> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(ANSWER_PATIENCE))?;
+    stream.write_all(&SSL_REQUEST)?;
+    stream.read_exact(&mut [0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read() {
+        assert_eq!(major("postgres (PostgreSQL) 15.10 (Debian 15.10-0+deb12u1)\n"), Some(15));
+        assert_eq!(major("pg_controldata (PostgreSQL) 18beta1\n"), Some(18));
+        assert_eq!(major("psql 15"), None);
+    }
+
+    #[test]
+    fn the_scheduler_is_taken_out_and_the_rest_stays() {
+        let cases = [
+            ("", None),
+            ("timescaledb, auto_explain", None),
+            ("pg_cron", Some("")),
+            ("pg_stat_statements, pg_cron,auto_explain", Some("pg_stat_statements,auto_explain")),
+            ("\"$libdir/pg_cron.so\", x", Some("x")),
+        ];
+        for (before, after) in cases {
+            assert_eq!(strip_scheduler(before).as_deref(), after, "{before}");
+        }
+    }
+
+    #[test]
+    fn what_another_version_does_not_know_is_not_set() {
+        let names = |version| -> Vec<&str> {
+            settings(version, 5432, "x", Path::new("/x")).into_iter().map(|(name, _)| name).collect()
+        };
+        assert!(
+            !names(13).contains(&"recovery_init_sync_method")
+                && names(14).contains(&"recovery_init_sync_method")
+        );
+        assert!(names(14).contains(&"stats_temp_directory") && !names(15).contains(&"stats_temp_directory"));
+    }
+}

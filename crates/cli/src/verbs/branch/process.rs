@@ -1,0 +1,115 @@
+//! Which processes serve a data directory.
+//!
+//! Both servers work in their data directory, all their processes do. So it is asked which processes of its owner that run a
+//! server's program are in it: no file that anybody may have written or left behind is believed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::data::DataDir;
+use crate::failure::{Context, Failure, Result};
+
+/// Programs of servers.
+const PROGRAMS: [&str; 4] = ["postgres", "postmaster", "mariadbd", "mysqld"];
+/// How often it is looked whether what was told to end has ended.
+const STEP: Duration = Duration::from_millis(10);
+
+/// A process that serves a database.
+#[derive(Clone, Copy, Debug)]
+struct Serving {
+    pid: i32,
+    parent: i32,
+}
+
+/// All processes of servers, by the directory they work in (device and inode number) and their user.
+#[derive(Debug, Default)]
+pub struct Processes {
+    by_directory: BTreeMap<((u64, u64), u32), Vec<Serving>>,
+}
+
+impl Processes {
+    /// Those that are there now.
+    pub fn now() -> Self {
+        let mut by_directory: BTreeMap<_, Vec<Serving>> = BTreeMap::new();
+        let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+        for pid in all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok()) {
+            if let Some((directory, uid, parent)) = serving(pid) {
+                by_directory.entry((directory, uid)).or_default().push(Serving { pid, parent });
+            }
+        }
+        Self { by_directory }
+    }
+
+    /// The main process of the server of a data directory. Where only others are left of it, one of them.
+    pub fn server_of(&self, data: &DataDir) -> Option<i32> {
+        let all = self.by_directory.get(&(data.identity, data.uid))?;
+        let is_child = |of: &Serving| all.iter().any(|other| other.pid == of.parent);
+        all.iter().find(|process| !is_child(process)).map(|process| process.pid)
+    }
+}
+
+/// Where a process that runs a server's program works, as whom, and its parent.
+fn serving(pid: i32) -> Option<((u64, u64), u32, i32)> {
+    let program = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let name = program.file_name()?.to_str()?;
+    // That is what the kernel says after an upgrade.
+    let name = name.strip_suffix(" (deleted)").unwrap_or(name);
+    if !PROGRAMS.contains(&name) {
+        return None;
+    }
+    let uid = fs::metadata(format!("/proc/{pid}")).ok()?.uid();
+    let directory = fs::metadata(format!("/proc/{pid}/cwd")).ok()?;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+    Some(((directory.dev(), directory.ino()), uid, parent))
+}
+
+/// The main process of the server of a data directory.
+pub fn server_of(data: &DataDir) -> Option<i32> {
+    Processes::now().server_of(data)
+}
+
+/// Sends a signal to the server of a data directory, and waits until all of it has ended. True where one was running.
+///
+/// Errors: it has not ended within `patience`.
+pub fn end(data: &DataDir, signal: Signal, patience: Duration) -> Result<bool> {
+    let started = Instant::now();
+    let Some(pid) = server_of(data) else { return Ok(false) };
+    let what = || format!("cannot end the server of {} (process {pid})", data.path.display());
+    let raw = Pid::from_raw(pid).ok_or_else(|| Failure::new(what()))?;
+    // Held by a descriptor it stays the same process, and is looked at once more before it is hit.
+    let Ok(process) = pidfd_open(raw, PidfdFlags::empty()) else { return Ok(false) };
+    if serving(pid).is_none_or(|(directory, uid, _)| (directory, uid) != (data.identity, data.uid)) {
+        return Ok(false);
+    }
+    match pidfd_send_signal(&process, signal) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+        Err(error) => return Err(Failure::new(format!("{}: {error}", what()))),
+    }
+    let left = Timespec::try_from(patience).context(what)?;
+    poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&left)).context(what)?;
+    // Its children may take a moment longer.
+    while let Some(left) = server_of(data) {
+        if started.elapsed() > patience {
+            return Err(Failure::new(format!(
+                "the server of {} (process {left}) has not ended within {} s",
+                data.path.display(),
+                patience.as_secs()
+            ))
+            .hint("end its sessions, and try again"));
+        }
+        std::thread::sleep(STEP);
+    }
+    Ok(true)
+}
+
+/// A program's name as messages have it.
+pub fn shown(program: &Path) -> String {
+    crate::table::printable(&program.to_string_lossy())
+}

@@ -1,0 +1,244 @@
+//! What is known of a branch, as user properties of its dataset.
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+use crate::args::ServerOptions;
+use crate::control::PropertyValue;
+use crate::failure::{Context, Failure, Result};
+use crate::table::printable;
+
+use super::local;
+
+/// On a snapshot: it was made for a branch, whose path this is.
+pub const OWN: &str = "branch:own";
+const DATABASE: &str = "branch:database";
+const VERSION: &str = "branch:version";
+const DATA: &str = "branch:data";
+const PORT: &str = "branch:port";
+const LSN: &str = "branch:lsn";
+const CHECKPOINT_LSN: &str = "branch:checkpoint-lsn";
+const SYSTEM: &str = "branch:system";
+const OPTIONS: &str = "branch:options";
+const MADE_DIR: &str = "branch:made-mountpoint";
+
+/// Whose data it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Product {
+    /// PostgreSQL.
+    PostgreSql,
+    /// MariaDB.
+    MariaDb,
+}
+
+impl Product {
+    /// As it is stored.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::PostgreSql => "postgresql",
+            Self::MariaDb => "mariadb",
+        }
+    }
+
+    /// As it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::PostgreSql => "PostgreSQL",
+            Self::MariaDb => "MariaDB",
+        }
+    }
+}
+
+/// Where in its log a database is, as far as that was read and verified.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Position {
+    /// Where recovery begins to read, as the product writes such a place.
+    pub lsn: Option<String>,
+    /// PostgreSQL: where the last checkpoint's record is.
+    pub checkpoint_lsn: Option<String>,
+    /// PostgreSQL: the cluster's number.
+    pub system: Option<String>,
+}
+
+/// How the server is started, as far as the user said.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Options {
+    /// Folder of its programs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bindir: Option<PathBuf>,
+    /// Configuration file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config: Option<PathBuf>,
+    /// `name=value`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub settings: Vec<String>,
+}
+
+impl Options {
+    /// Takes over what the command line says.
+    ///
+    /// Errors: a setting is not of the form `name=value`; a path does not exist.
+    pub fn update(&mut self, args: &ServerOptions) -> Result<()> {
+        let absolute = |path: &PathBuf| crate::target::absolute(path);
+        if let Some(bindir) = &args.bindir {
+            self.bindir = Some(absolute(bindir)?);
+        }
+        if let Some(config) = &args.config {
+            self.config = Some(absolute(config)?);
+        }
+        for setting in &args.settings {
+            let name = setting.split_once('=').map(|(name, _)| name).filter(|name| is_setting(name));
+            let Some(name) = name else {
+                return Err(Failure::usage(format!(
+                    "\"{}\" is not of the form NAME=VALUE",
+                    printable(setting)
+                ))
+                .hint("settings are those of the database server, e.g. --set shared_buffers=1GB"));
+            };
+            self.settings.retain(|known| known.split('=').next() != Some(name));
+            self.settings.push(setting.clone());
+        }
+        Ok(())
+    }
+
+    /// Whether the user has set this.
+    pub fn sets(&self, name: &str) -> bool {
+        self.settings.iter().any(|setting| setting.split('=').next() == Some(name))
+    }
+}
+
+/// Whether it can be a setting's name.
+fn is_setting(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
+}
+
+/// What is known of a branch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Whose data.
+    pub product: Product,
+    /// Version of the data, as the data says; `-` where it does not.
+    pub version: String,
+    /// The data directory, from the dataset's root on.
+    pub data: String,
+    /// TCP port.
+    pub port: u16,
+    /// Where the snapshot is in the log.
+    pub position: Position,
+    /// How the server is started.
+    pub options: Options,
+    /// The mount point was made for the branch.
+    pub made_mountpoint: bool,
+}
+
+impl Record {
+    /// What the properties of a dataset say; `None` if it is no branch.
+    ///
+    /// Errors: they contradict themselves.
+    pub fn of(values: &[PropertyValue]) -> Result<Option<Self>> {
+        let Some(word) = local(values, DATABASE) else { return Ok(None) };
+        let text = |name: &str| local(values, name).map(str::to_owned);
+        let wrong = |name: &str| {
+            Failure::new(format!("the property {name} of a branch is not what it was made with"))
+                .hint("set it again (pagefold set), or destroy the dataset (pagefold destroy)")
+        };
+        let product = match word {
+            "postgresql" => Product::PostgreSql,
+            "mariadb" => Product::MariaDb,
+            _ => return Err(wrong(DATABASE)),
+        };
+        let port = text(PORT).and_then(|port| port.parse().ok()).filter(|port| *port >= 1024);
+        let options = match text(OPTIONS) {
+            Some(json) => serde_json::from_str(&json).map_err(|_| wrong(OPTIONS))?,
+            None => Options::default(),
+        };
+        Ok(Some(Self {
+            product,
+            version: text(VERSION).unwrap_or_else(|| "-".into()),
+            data: text(DATA).ok_or_else(|| wrong(DATA))?,
+            port: port.ok_or_else(|| wrong(PORT))?,
+            position: Position { lsn: text(LSN), checkpoint_lsn: text(CHECKPOINT_LSN), system: text(SYSTEM) },
+            options,
+            made_mountpoint: text(MADE_DIR).is_some(),
+        }))
+    }
+
+    /// As properties. What makes a branch of a dataset comes last.
+    ///
+    /// Errors: what the user said cannot be written.
+    pub fn properties(&self) -> Result<Vec<(String, String)>> {
+        let mut all =
+            vec![(VERSION, self.version.clone()), (DATA, self.data.clone()), (PORT, self.port.to_string())];
+        let Position { lsn, checkpoint_lsn, system } = self.position.clone();
+        let known = [(LSN, lsn), (CHECKPOINT_LSN, checkpoint_lsn), (SYSTEM, system)];
+        all.extend(known.into_iter().filter_map(|(name, value)| Some((name, value?))));
+        if self.options != Options::default() {
+            let json = serde_json::to_string(&self.options).context(|| "cannot keep the options".into())?;
+            all.push((OPTIONS, json));
+        }
+        if self.made_mountpoint {
+            all.push((MADE_DIR, "yes".into()));
+        }
+        all.push((DATABASE, self.product.word().into()));
+        Ok(all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::Source;
+
+    fn stored(record: &Record, source: &Source) -> Vec<PropertyValue> {
+        let value = |(name, value)| PropertyValue { name, value, source: source.clone() };
+        record.properties().unwrap().into_iter().map(value).collect()
+    }
+
+    fn sample() -> Record {
+        let mut options = Options::default();
+        let settings = vec!["work_mem=1MB".into(), "a.b=x=y".into(), "work_mem=2MB".into()];
+        options.update(&ServerOptions { settings, ..ServerOptions::default() }).unwrap();
+        Record {
+            product: Product::PostgreSql,
+            version: "15".into(),
+            data: "15/main".into(),
+            port: 15_432,
+            position: Position { lsn: Some("0/1500718".into()), ..Position::default() },
+            options,
+            made_mountpoint: true,
+        }
+    }
+
+    #[test]
+    fn a_record_comes_back_from_its_properties() {
+        let record = sample();
+        assert_eq!(record.options.settings, ["a.b=x=y", "work_mem=2MB"]);
+        assert_eq!(Record::of(&stored(&record, &Source::Local)).unwrap().unwrap(), record);
+    }
+
+    #[test]
+    fn datasets_below_a_branch_are_none() {
+        let inherited = Source::Inherited("tank/feature-x".into());
+        assert_eq!(Record::of(&stored(&sample(), &inherited)).unwrap(), None);
+    }
+
+    #[test]
+    fn what_was_changed_by_hand_is_refused() {
+        for (name, value) in [(PORT, "80"), (PORT, "x"), (DATABASE, "oracle"), (OPTIONS, "{")] {
+            let mut values = stored(&sample(), &Source::Local);
+            values.iter_mut().find(|found| found.name == name).unwrap().value = value.into();
+            assert!(Record::of(&values).unwrap_err().to_string().contains(name), "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn settings_have_a_name() {
+        for word in ["", "x", "=1", "a b=1", "-c=1"] {
+            let args = ServerOptions { settings: vec![word.into()], ..ServerOptions::default() };
+            assert_eq!(Options::default().update(&args).unwrap_err().exit_status(), 2, "{word}");
+        }
+    }
+}

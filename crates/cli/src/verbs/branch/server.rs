@@ -1,0 +1,183 @@
+//! Starting and stopping the server of a branch.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::data::DataDir;
+use super::owner::Owner;
+use super::record::{Product, Record};
+use super::{Branch, create, list, mariadb, ports, postgres, process};
+use crate::args::{StartBranch, StopBranch};
+use crate::failure::{Context, Failure, Result};
+use crate::names::Name;
+use crate::places;
+use crate::verbs::mount::{open_log, tail};
+
+/// How long a server may take until it answers, recovery included.
+const START_PATIENCE: Duration = Duration::from_secs(600);
+/// How long an orderly end may take.
+const STOP_PATIENCE: Duration = Duration::from_secs(120);
+/// How long a server may take that is told to end at once.
+const KILL_PATIENCE: Duration = Duration::from_secs(30);
+/// How often it is looked whether it answers.
+const STEP: Duration = Duration::from_millis(5);
+/// Longest path of a Unix socket (`sun_path`, with its end).
+const SOCKET_PATH_MAX: usize = 107;
+
+/// `branch start`.
+pub fn start_verb(args: &StartBranch) -> Result<()> {
+    let mut branch = super::find(&args.branch)?;
+    if branch.figures.mounted.is_none() {
+        branch.figures.mounted = Some(super::mount(&branch.name)?);
+    }
+    let mut record = branch.record.clone();
+    record.options.update(&args.server)?;
+    record.port = args.server.port.unwrap_or(record.port);
+    let data = data_of(&branch)?;
+    let running = process::server_of(&data).is_some();
+    if running && record != branch.record {
+        return Err(Failure::new(format!("the server of branch {} runs already", branch.name)).hint(
+            format!("with another port or other settings after: pagefold branch stop {}", branch.name),
+        ));
+    }
+    if record != branch.record {
+        create::keep(&branch.name, &record)?;
+        branch.record = record;
+    }
+    if !running {
+        start(&branch.name, &branch.record, &data)?;
+    }
+    list::tell(&super::find(&args.branch)?, args.json)
+}
+
+/// `branch stop`.
+pub fn stop_verb(args: &StopBranch) -> Result<()> {
+    let branch = super::find(&args.branch)?;
+    if branch.figures.mounted.is_none() || !stop(&branch, false)? {
+        eprintln!("pagefold: the server of branch {} does not run", branch.name);
+    }
+    Ok(())
+}
+
+/// The data directory of a branch that is mounted.
+pub fn data_of(branch: &Branch) -> Result<DataDir> {
+    DataDir::open(&branch.mounted()?, &branch.record.data)
+}
+
+/// Ends the server of a branch that is mounted: in an orderly way, or where its data is to go anyway, at once. True where it ran.
+pub fn stop(branch: &Branch, at_once: bool) -> Result<bool> {
+    let data = data_of(branch)?;
+    let (signal, patience) = match (branch.record.product, at_once) {
+        // Fast shutdown: sessions are ended, a checkpoint is written.
+        (Product::PostgreSql, false) => (Signal::INT, STOP_PATIENCE),
+        (Product::PostgreSql, true) => (Signal::QUIT, KILL_PATIENCE),
+        (Product::MariaDb, false) => (Signal::TERM, STOP_PATIENCE),
+        (Product::MariaDb, true) => (Signal::KILL, KILL_PATIENCE),
+    };
+    process::end(&data, signal, patience)
+}
+
+/// Where the server's messages go.
+pub fn log_of(name: &Name) -> Result<PathBuf> {
+    // Names of datasets have no plus sign.
+    Ok(places::log_dir()?.join(format!("branch-{}.log", name.to_string().replace('/', "+"))))
+}
+
+/// The socket of a branch's server.
+pub fn socket(record: &Record, data: &Path) -> PathBuf {
+    match record.product {
+        Product::PostgreSql => postgres::socket(data, record.port),
+        Product::MariaDb => mariadb::socket(data),
+    }
+}
+
+/// Errors if a server on the data directory would write outside of the branch, or could not be reached.
+pub fn check(record: &Record, data: &DataDir) -> Result<()> {
+    match record.product {
+        Product::PostgreSql => postgres::check(data)?,
+        Product::MariaDb => mariadb::check(data)?,
+    }
+    let socket = socket(record, &data.path);
+    if socket.as_os_str().len() > SOCKET_PATH_MAX {
+        return Err(Failure::new(format!(
+            "the path of the server's socket would have {} bytes, and {SOCKET_PATH_MAX} are possible: {}",
+            socket.as_os_str().len(),
+            socket.display()
+        ))
+        .hint("mount the branch elsewhere: --mountpoint DIR"));
+    }
+    Ok(())
+}
+
+/// Starts the server, and returns when it answers.
+pub fn start(name: &Name, record: &Record, data: &DataDir) -> Result<()> {
+    check(record, data)?;
+    if let Some(pid) = process::server_of(data) {
+        return Err(Failure::new(format!(
+            "process {pid} serves the data directory of branch {name} already"
+        ))
+        .hint(format!("end it first: pagefold branch stop {name}")));
+    }
+    if !ports::is_free(record.port) {
+        return Err(Failure::new(format!("port {} of branch {name} is in use", record.port))
+            .hint(format!("give it another one: pagefold branch start {name} --port N")));
+    }
+    let owner = Owner::of(data)?;
+    let mut command = match record.product {
+        Product::PostgreSql => {
+            postgres::clear_locks(data, record.port)?;
+            postgres::command(data, &name.to_string(), record, &owner)?
+        }
+        Product::MariaDb => mariadb::command(data, record)?,
+    };
+    let path = log_of(name)?;
+    let (log, log_start) = open_log(&path)?;
+    // A server that opens its standard error again has to be let.
+    rustix::fs::fchown(&log, Some(rustix::fs::Uid::from_raw(data.uid)), None)
+        .context(|| format!("cannot give {} to the server", path.display()))?;
+    let also = log.try_clone().context(|| "cannot start the server".into())?;
+    postgres::clean_environment(&mut command);
+    command.stdin(Stdio::null()).stdout(also).stderr(log);
+    owner.run(&mut command);
+    let child = spawn(&mut command)?;
+    wait_until_it_answers(name, record, data, child).map_err(|failure| {
+        let told = tail(&path, log_start);
+        let advice = failure.advice().map(|advice| format!("{advice}\n  ")).unwrap_or_default();
+        Failure::new(failure.what())
+            .hint(format!("{advice}its log is {}; the end of it:\n{told}", path.display()))
+    })
+}
+
+fn spawn(command: &mut Command) -> Result<Child> {
+    let program = command.get_program().to_owned();
+    command.spawn().context(|| format!("cannot start {}", process::shown(Path::new(&program))))
+}
+
+fn wait_until_it_answers(name: &Name, record: &Record, data: &DataDir, mut child: Child) -> Result<()> {
+    let started = Instant::now();
+    let product = record.product.name();
+    loop {
+        if let Some(status) = child.try_wait().context(|| format!("cannot wait for {product}"))? {
+            return Err(Failure::new(format!("{product} on branch {name} did not start ({status})"))
+                .hint("its settings are changed by: pagefold branch start --set NAME=VALUE"));
+        }
+        let answers = match record.product {
+            Product::PostgreSql => postgres::answers(data, record.port),
+            Product::MariaDb => mariadb::answers(data),
+        };
+        if answers {
+            return Ok(());
+        }
+        if started.elapsed() > START_PATIENCE {
+            return Err(Failure::new(format!(
+                "{product} on branch {name} has not answered within {} s",
+                START_PATIENCE.as_secs()
+            ))
+            .hint(format!("it goes on recovering, or end it: pagefold branch stop {name}")));
+        }
+        std::thread::sleep(STEP);
+    }
+}

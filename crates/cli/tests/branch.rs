@@ -1,0 +1,227 @@
+//! Branches without a server: what is found, kept, told, refused and undone. With servers: lab/tests/test_branch.py.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in a test a panic is the report")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{chown, symlink};
+use std::path::Path;
+
+use common::{Sandbox, assert_failure, can_mount};
+use serde_json::Value;
+
+/// Nobody's number, and not root's.
+const OWNER: u32 = 54_321;
+
+/// A pool with a mounted dataset `tank/prod` that has a PostgreSQL database of `version` in `data`.
+fn with_database(version: &str) -> Sandbox {
+    let sandbox = Sandbox::new();
+    sandbox.dir("prod");
+    sandbox.ok(&["create", "tank", "tank.pf", "--size", "256M"]);
+    sandbox.ok(&["dataset", "create", "tank/prod"]);
+    sandbox.ok(&["mount", "tank/prod", "prod"]);
+    database(&sandbox.path("prod/data"), version);
+    sandbox
+}
+
+/// What a data directory is known by; it belongs to nobody that is root.
+fn database(dir: &Path, version: &str) {
+    for folder in ["global", "pg_wal", "pg_replslot/slot", "pg_tblspc", "base/1"] {
+        fs::create_dir_all(dir.join(folder)).unwrap();
+    }
+    fs::write(dir.join("PG_VERSION"), format!("{version}\n")).unwrap();
+    fs::write(dir.join("postgresql.conf"), "").unwrap();
+    fs::write(dir.join("postmaster.pid"), "1\n").unwrap();
+    fs::write(dir.join("pg_replslot/slot/state"), "x").unwrap();
+    let mut control = vec![0; 8192];
+    control[..8].copy_from_slice(&77_u64.to_le_bytes());
+    control[8..12].copy_from_slice(&1300_u32.to_le_bytes());
+    control[32..40].copy_from_slice(&0x1_0000_0040_u64.to_le_bytes());
+    control[40..48].copy_from_slice(&0x1_0000_0020_u64.to_le_bytes());
+    let crc = crc32c::crc32c(&control[..288]);
+    control[288..292].copy_from_slice(&crc.to_le_bytes());
+    fs::write(dir.join("global/pg_control"), control).unwrap();
+    chown(dir, Some(OWNER), Some(OWNER)).unwrap();
+}
+
+fn names(sandbox: &Sandbox, kind: &str) -> Vec<String> {
+    let all = sandbox.json(&["list", "-t", kind, "tank"]);
+    let name = |figures: &Value| figures["name"].as_str().unwrap().to_owned();
+    all["datasets"].as_array().unwrap().iter().map(name).collect()
+}
+
+fn branches(sandbox: &Sandbox) -> Vec<Value> {
+    sandbox.json(&["branch", "list"])["branches"].as_array().unwrap().clone()
+}
+
+#[track_caller]
+fn refused(sandbox: &Sandbox, words: &[&str], status: i32, texts: &[&str]) {
+    let (datasets, snapshots) = (names(sandbox, "dataset"), names(sandbox, "snapshot"));
+    let directories = |sandbox: &Sandbox| fs::read_dir(sandbox.path(".")).unwrap().count();
+    let before = directories(sandbox);
+    assert_failure(&sandbox.run(words), status, texts);
+    assert_eq!((names(sandbox, "dataset"), names(sandbox, "snapshot")), (datasets, snapshots), "{words:?}");
+    assert_eq!(directories(sandbox), before, "{words:?} left a directory");
+}
+
+#[test]
+fn a_branch_is_made_listed_reset_and_deleted_without_a_side_file() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_database("15");
+    let told = sandbox.json(&["branch", "create", "tank/prod", "feature-x", "--set", "work_mem=1MB"]);
+    let dir = sandbox.path("prod-feature-x");
+    assert_eq!(told["name"], "tank/feature-x");
+    assert_eq!(told["origin"], "tank/prod@branch-feature-x");
+    assert_eq!((&told["lsn"], &told["checkpoint_lsn"]), (&"1/20".into(), &"1/40".into()));
+    assert_eq!((&told["system_identifier"], &told["version"]), (&"77".into(), &"15".into()));
+    assert_eq!((&told["state"], &told["data"]), (&"stopped".into(), &"data".into()));
+    assert_eq!(told["mounted"], dir.canonicalize().unwrap().to_str().unwrap());
+    // What production says of itself is not the branch's; production keeps it.
+    assert!(!dir.join("data/postmaster.pid").exists() && sandbox.path("prod/data/postmaster.pid").exists());
+    assert!(!dir.join("data/pg_replslot/slot").exists());
+    assert!(sandbox.path("prod/data/pg_replslot/slot/state").exists());
+    // Two branches have two ports; what lies below a branch is none.
+    let second = sandbox.json(&["branch", "create", "tank/prod", "tank/prod/second"]);
+    assert_ne!(second["port"], told["port"]);
+    sandbox.ok(&["dataset", "create", "tank/feature-x/below"]);
+    assert_eq!(branches(&sandbox).len(), 2);
+    assert_eq!(sandbox.json(&["branch", "list", "tank/feature-x"])["branches"].as_array().unwrap().len(), 1);
+    assert_eq!(sandbox.json(&["branch", "list", "tank/prod"])["branches"].as_array().unwrap().len(), 2);
+    let line = sandbox.ok(&["branch", "list", "-Hp", "tank/feature-x"]);
+    assert_eq!(line.split('\t').count(), 9);
+    assert!(line.contains("\t1/20\tstopped\tpostgresql://localhost:"), "{line}");
+    // It is in the pool, and nowhere else.
+    sandbox.ok(&["export", "tank"]);
+    sandbox.ok(&["import", "-d", ".", "tank"]);
+    let offline = branches(&sandbox);
+    assert_eq!((&offline[0]["port"], &offline[0]["state"]), (&told["port"], &"unmounted".into()));
+    refused(
+        &sandbox,
+        &["branch", "delete", "tank/feature-x"],
+        1,
+        &["tank/feature-x/below", "branch delete -r"],
+    );
+    sandbox.ok(&["destroy", "tank/feature-x/below"]);
+    sandbox.ok(&["mount", "tank/prod", "prod"]);
+    sandbox.ok(&["mount", "tank/feature-x"]);
+    fs::write(dir.join("data/mine"), "x").unwrap();
+    fs::write(sandbox.path("prod/data/theirs"), "x").unwrap();
+    sandbox.ok(&["branch", "reset", "tank/feature-x"]);
+    assert!(!dir.join("data/mine").exists() && !dir.join("data/theirs").exists());
+    sandbox.ok(&["branch", "reset", "--latest", "tank/feature-x"]);
+    assert!(dir.join("data/theirs").exists() && !dir.join("data/postmaster.pid").exists());
+    let reset = &branches(&sandbox)[0];
+    assert_eq!((&reset["port"], &reset["mountpoint"]), (&told["port"], &told["mountpoint"]));
+    let settings = sandbox.ok(&["get", "-Hp", "branch:options", "tank/feature-x"]);
+    assert!(settings.contains("work_mem=1MB"), "{settings}");
+    sandbox.ok(&["branch", "delete", "tank/feature-x"]);
+    sandbox.ok(&["branch", "delete", "tank/prod/second"]);
+    assert!(!dir.exists());
+    assert_eq!(names(&sandbox, "dataset"), ["tank", "tank/prod"]);
+    assert!(names(&sandbox, "snapshot").is_empty() && branches(&sandbox).is_empty());
+}
+
+#[test]
+fn what_cannot_be_a_branch_leaves_nothing_behind() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_database("15");
+    let create = ["branch", "create", "tank/prod", "x"];
+    let with = |more: &[&'static str]| [&create[..], more].concat();
+    refused(&sandbox, &["branch", "create", "tank/none", "x"], 1, &["there is no dataset tank/none"]);
+    refused(
+        &sandbox,
+        &["branch", "create", "tank/prod@none", "x"],
+        1,
+        &["there is no snapshot tank/prod@none"],
+    );
+    refused(
+        &sandbox,
+        &["branch", "create", "tank/prod", "prod"],
+        1,
+        &["there is a dataset tank/prod already"],
+    );
+    refused(&sandbox, &["branch", "create", "tank/prod", "other/x"], 2, &["different pools"]);
+    refused(&sandbox, &with(&["--data", "nowhere"]), 1, &["nowhere", "--data DIR"]);
+    refused(&sandbox, &with(&["--data", "data/base"]), 1, &["no database in tank/prod, in data/base"]);
+    refused(&sandbox, &with(&["--set", "novalue"]), 2, &["NAME=VALUE"]);
+    refused(&sandbox, &with(&["--port", "80"]), 2, &["--port"]);
+    refused(&sandbox, &with(&["--bindir", "/no/such/folder"]), 1, &["/no/such/folder"]);
+    refused(&sandbox, &with(&["--mountpoint", "."]), 1, &["is not empty", "--mountpoint DIR"]);
+    // Out of the branch leads what the server would write through.
+    let data = sandbox.path("prod/data");
+    fs::remove_dir(data.join("pg_wal")).unwrap();
+    refused(&sandbox, &create, 1, &["pg_wal is not there"]);
+    let elsewhere = sandbox.dir("elsewhere");
+    symlink(&elsewhere, data.join("pg_wal")).unwrap();
+    refused(&sandbox, &create, 1, &["pg_wal is a link to", "which is not in the branch"]);
+    fs::remove_file(data.join("pg_wal")).unwrap();
+    fs::create_dir(data.join("wal")).unwrap();
+    symlink("wal", data.join("pg_wal")).unwrap();
+    symlink(&data, data.join("pg_tblspc/16384")).unwrap();
+    refused(&sandbox, &create, 1, &["pg_tblspc/16384 is a link to", "not in the branch"]);
+    fs::remove_file(data.join("pg_tblspc/16384")).unwrap();
+    // Two databases in one dataset.
+    database(&sandbox.path("prod/old"), "14");
+    refused(&sandbox, &create, 1, &["has 2 databases: data, old", "--data data"]);
+    sandbox.ok(&with(&["--data", "old"]));
+    assert_eq!(branches(&sandbox)[0]["version"], "14");
+    refused(&sandbox, &["branch", "delete", "tank/prod"], 1, &["tank/prod is not a branch", "branch list"]);
+    refused(&sandbox, &["branch", "start", "tank/prod"], 1, &["tank/prod is not a branch"]);
+    refused(&sandbox, &["branch", "reset", "tank/none"], 1, &["there is no dataset tank/none"]);
+}
+
+#[test]
+fn a_server_that_cannot_be_started_is_told_and_the_branch_stays() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_database("97");
+    let run = |words: &[&str]| sandbox.run(words);
+    let failed = run(&["branch", "create", "tank/prod", "x", "--start"]);
+    assert_failure(&failed, 1, &["no postgres of PostgreSQL 97", "branch start tank/x", "--bindir DIR"]);
+    assert_eq!(branches(&sandbox)[0]["state"], "stopped");
+    let folder = sandbox.dir("bin");
+    let folder = folder.to_str().unwrap();
+    let failed = run(&["branch", "start", "tank/x", "--bindir", folder]);
+    assert_failure(&failed, 1, &["no postgres of PostgreSQL 97 in", folder]);
+    assert_failure(&run(&["branch", "create", "tank/prod", "x"]), 1, &["there is a dataset tank/x already"]);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let failed = run(&["branch", "start", "tank/x", "--port", &port]);
+    assert_failure(&failed, 1, &[&format!("port {port}"), "is in use", "--port N"]);
+    // Nobody's server runs as root.
+    chown(sandbox.path("prod-x/data"), Some(0), Some(0)).unwrap();
+    drop(listener);
+    assert_failure(&run(&["branch", "start", "tank/x"]), 1, &["belongs to root", "chown"]);
+    chown(sandbox.path("prod-x/data"), Some(OWNER), Some(OWNER)).unwrap();
+    fs::remove_file(sandbox.path("prod-x/data/postgresql.conf")).unwrap();
+    let stop = run(&["branch", "stop", "tank/x"]);
+    assert!(stop.status.success() && stop.stderr.contains("does not run"), "{}", stop.stderr);
+    sandbox.ok(&["set", "branch:port=80", "tank/x"]);
+    // What makes no sense is told, and hides no other.
+    sandbox.ok(&["branch", "create", "tank/prod", "y"]);
+    let listed = run(&["branch", "list", "-H"]);
+    assert!(listed.status.success() && listed.stdout.starts_with("tank/y\t"), "{}", listed.stdout);
+    assert!(listed.stderr.contains("tank/x: ") && listed.stderr.contains("branch:port"), "{}", listed.stderr);
+    assert_failure(&run(&["branch", "start", "tank/x"]), 1, &["branch:port", "pagefold set"]);
+}
+
+#[test]
+fn a_control_file_that_is_not_sound_says_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_database("97");
+    let path = sandbox.path("prod/data/global/pg_control");
+    let mut control = fs::read(&path).unwrap();
+    control[41] ^= 1;
+    fs::write(&path, control).unwrap();
+    let told = sandbox.json(&["branch", "create", "tank/prod", "x"]);
+    assert_eq!((&told["lsn"], &told["checkpoint_lsn"]), (&Value::Null, &Value::Null));
+    assert!(sandbox.ok(&["branch", "list", "-H"]).contains("\t-\tstopped\t"));
+}

@@ -1,0 +1,193 @@
+"""Branches of real databases: `pagefold branch` as people use it, and what has to hold for what it makes.
+
+`lab branches` makes a database of pgbench, a branch of it that is timed, and then many branches at once, which all answer and write.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+
+from . import load, proc, verify
+from .ledger import Run
+from .paths import pagefold, postgres_bin, require_room, tool
+from .pool import Pool
+from .postgres import USER as POSTGRES
+from .postgres import Postgres
+from .snapshots import Mounted, wait_until_freed
+
+BYTES_PER_SCALE = 15 << 20
+"""Of a database of pgbench."""
+POOL_BYTES = 24 << 30
+"""Of the sparse file in which the pool lies."""
+WRITES_PER_BRANCH = 200
+"""Transactions of pgbench on each branch."""
+DATABASE = "lab"
+
+
+class Branches:
+    """The branches of a pool. What a failure leaves is deleted by the run."""
+
+    def __init__(self, pool: Pool):
+        self.pool = pool
+
+    def create(self, source: str, name: str, *options: str | Path) -> dict:
+        """`branch create`; returns what is told of it."""
+        dataset = f"{self.pool.pool}/{name}"
+        argv = [pagefold(), "branch", "delete", "-r", dataset]
+        # With the places of the laboratory, which the ledger does not know.
+        self.pool.run.command("env", *[f"{k}={v}" for k, v in self.pool.environment.items()], *argv)
+        return json.loads(self.pool.pagefold("branch", "create", source, name, *options, "--json", timeout_s=600))
+
+    def verb(self, verb: str, name: str, *options: str) -> str:
+        """Another verb, on the branch of this name."""
+        return self.pool.pagefold("branch", verb, *options, f"{self.pool.pool}/{name}", timeout_s=600)
+
+    def list(self) -> dict[str, dict]:
+        """All branches by name, without the pool's."""
+        told = json.loads(self.pool.pagefold("branch", "list", "--json", self.pool.pool))["branches"]
+        return {branch["name"].partition("/")[2]: branch for branch in told}
+
+    def names(self, kind: str) -> list[str]:
+        """Datasets or snapshots."""
+        told = json.loads(self.pool.pagefold("list", "-t", kind, "--json", self.pool.pool))["datasets"]
+        return [one["name"] for one in told]
+
+
+def psql(branch: dict, query: str, *, database: str = DATABASE) -> str:
+    """SQL on a branch, over TCP as its connection string says."""
+    where = branch["connection"].replace("//", f"//{POSTGRES}@").rpartition("/")[0]
+    argv = [postgres_bin("psql"), "-qAtX", "-v", "ON_ERROR_STOP=1", f"{where}/{database}"]
+    return proc.run(argv, input=query).strip()
+
+
+def maria(branch: dict, query: str, *, database: str = DATABASE) -> str:
+    """SQL on a branch, through its socket."""
+    argv = [tool("mariadb"), "--no-defaults", f"--socket={branch['socket']}", "--user=root", "--batch", "--skip-column-names"]
+    return proc.run([*argv, database], input=query).strip()
+
+
+class At:
+    """A branch in place of a server, for what `lab.verify` asks."""
+
+    def __init__(self, branch: dict, separator: str, ask):
+        self.branch, self.separator, self.ask = branch, separator, ask
+
+    def sql(self, query: str, *, database: str = DATABASE) -> str:
+        """Runs SQL and returns its rows."""
+        return self.ask(self.branch, query, database=database)
+
+
+def amcheck(branch: dict) -> None:
+    """amcheck of all tables and B-tree indexes; anything found raises."""
+    where = ["--host=localhost", f"--port={branch['port']}", f"--username={POSTGRES}"]
+    options = ["--install-missing", "--parent-check", "--heapallindexed"]
+    proc.run([postgres_bin("pg_amcheck"), *where, *options, DATABASE], timeout_s=1200)
+
+
+def cluster(pool: Pool, scale: int, settings: dict[str, str] | None = None) -> tuple[Mounted, Postgres]:
+    """A running cluster with pgbench's tables and the acknowledgement table, on a dataset of its own."""
+    dataset = Mounted(pool, "prod")
+    pool.pagefold("dataset", "create", dataset.name)
+    dataset.mount()
+    ours = {"full_page_writes": "off", "max_wal_size": "2GB", "checkpoint_timeout": "300s", **(settings or {})}
+    server = Postgres(pool.run, dataset.folder("data", POSTGRES), settings=ours, name="prod")
+    load.prepare_pgbench(server, DATABASE, scale)
+    return dataset, server
+
+
+def branch_under_load(pool: Pool, branches: Branches, server: Postgres, dataset: Mounted, rounds: int, tell) -> None:
+    """Branches made one after the other under load; told is how long each takes until it answers."""
+    work = load.pgbench_load(server, DATABASE)
+    try:
+        for number in range(rounds):
+            time.sleep(3)
+            name, mark = f"timed-{number}", time.monotonic()
+            branches.create(dataset.name, name)
+            made = time.monotonic()
+            told = json.loads(branches.verb("start", name, "--json"))
+            began, answers = time.monotonic(), psql(told, "SELECT count(*) FROM pgbench_branches")
+            assert int(answers) > 0
+            work.require_running()
+            tell(
+                f"branches: under load: snapshot, clone, mount and LSN {made - mark:.2f} s, PostgreSQL until it answers "
+                f"{began - made:.2f} s, first query {time.monotonic() - began:.2f} s: {time.monotonic() - mark:.2f} s in all; LSN {told['lsn']}"
+            )
+            verify.pgbench_balances(At(told, "|", psql), DATABASE)
+            branches.verb("delete", name)
+    finally:
+        work.stop()
+
+
+def memory_bytes(pids: list[int]) -> int:
+    """Proportional memory of processes and what is below them."""
+    total = 0
+    for pid in pids:
+        for one in [pid, *proc.descendants(pid)]:
+            try:
+                found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{one}/smaps_rollup").read_text(), re.M)
+            except OSError:
+                continue
+            total += int(found.group(1)) << 10 if found else 0
+    return total
+
+
+def many_at_once(pool: Pool, branches: Branches, dataset: Mounted, count: int, tell) -> None:
+    """So many branches that all run: each answers, writes, and has what it wrote; space follows what was changed."""
+    before, began = pool.used_bytes(), time.monotonic()
+    names = [f"many-{number}" for number in range(count)]
+    told = [branches.create(dataset.name, name, "--start", "--set", "shared_buffers=8MB") for name in names]
+    took, idle = time.monotonic() - began, pool.used_bytes()
+    assert len({branch["port"] for branch in told}) == count
+    began = time.monotonic()
+    for number, branch in enumerate(told):
+        where = ["--host=localhost", f"--port={branch['port']}", f"--username={POSTGRES}"]
+        proc.run([postgres_bin("pgbench"), *where, "-n", "-c", "1", "-t", str(WRITES_PER_BRANCH), DATABASE])
+        psql(branch, f"CREATE TABLE mine AS SELECT {number} AS branch; CHECKPOINT")
+    wrote = time.monotonic() - began
+    after, listed = pool.used_bytes(), branches.list()
+    for number, (name, branch) in enumerate(zip(names, told, strict=True)):
+        assert listed[name]["state"] == "running"
+        assert psql(branch, "SELECT branch FROM mine") == str(number)
+        verify.pgbench_balances(At(branch, "|", psql), DATABASE)
+    unique = sorted(listed[name]["used_bytes"] for name in names)
+    memory = memory_bytes([listed[name]["pid"] for name in names])
+    tell(
+        f"branches: {count} at once: made, started and answering in {took:.1f} s ({took / count:.2f} s each), idle {(idle - before) / count / 1e6:.2f} MB each; "
+        f"after {WRITES_PER_BRANCH} transactions and a checkpoint on each ({wrote:.1f} s) {(after - before) / count / 1e6:.2f} MB each "
+        f"(USED {unique[0] / 1e6:.2f} to {unique[-1] / 1e6:.2f} MB); memory of all servers {memory / 1e6:.0f} MB"
+    )
+    began = time.monotonic()
+    for name in names:
+        branches.verb("delete", name)
+    tell(f"branches: {count} deleted in {time.monotonic() - began:.1f} s")
+    wait_until_freed(pool)
+
+
+def branches(scale: int, count: int, *, keep_logs: Path) -> int:
+    """The campaign; returns an exit status."""
+    require_room(scale * BYTES_PER_SCALE * 2 + (4 << 30))
+    began = time.monotonic()
+
+    def tell(line: str) -> None:
+        print(line, flush=True)
+
+    with Run("branches", keep_logs=keep_logs) as run, Pool(run, POOL_BYTES) as pool:
+        dataset, server = cluster(pool, scale)
+        server.sql("CHECKPOINT")
+        size = int(server.sql(f"SELECT pg_database_size('{DATABASE}')"))
+        used = pool.used_bytes()
+        tell(f"branches: a database of {size / 1e9:.2f} GB (scale {scale}), {used / 1e9:.2f} GB stored, {pool.name}")
+        made = Branches(pool)
+        branch_under_load(pool, made, server, dataset, 5, tell)
+        many_at_once(pool, made, dataset, count, tell)
+        verify.pgbench_balances(server, DATABASE)
+        assert made.names("snapshot") == [], made.names("snapshot")
+        server.stop()
+        dataset.unmount()
+        pool.unmount()
+        pool.check()
+    print(f"branches: all passed, {time.monotonic() - began:.0f} s")
+    return 0
