@@ -8,6 +8,7 @@ mod overwrite;
 mod reads;
 mod rrd;
 mod scan;
+mod snapshots;
 mod write_bytes;
 
 use std::path::Path;
@@ -93,6 +94,12 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         run: write_bytes::run,
     },
     Scenario { name: "rrd", about: "RRD files as collectd writes them", profiles: FREE, run: rrd::run },
+    Scenario {
+        name: "snapshots",
+        about: "snapshots and clones of a dataset with 10 million pages under load; reads and writes with 1,000 of them",
+        profiles: FREE,
+        run: snapshots::run,
+    },
     Scenario {
         name: "mount-time",
         about: "mount after a clean export, and after a kill with 1 GiB of log",

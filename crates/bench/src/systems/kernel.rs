@@ -1,7 +1,8 @@
 //! ext4, XFS and btrfs, as their packages make them; only trimming is left out, which would punch the backing file,
 //! and ext4's background initialisation, which would disturb the first minutes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -34,6 +35,12 @@ impl Kernel {
     }
 }
 
+/// With two names below the mount.
+fn with_paths(mut command: Command, point: &Path, from: &str, to: &str) -> Command {
+    command.arg(point.join(from)).arg(point.join(to));
+    command
+}
+
 impl Driver for Kernel {
     fn format(&mut self, disk: &Disk) -> Result<()> {
         let (program, args) = self.mkfs.split_first().unwrap_or((&"false", &[]));
@@ -54,6 +61,22 @@ impl Driver for Kernel {
     fn sync(&mut self, point: &Path) -> Result<()> {
         run(command("sync", ["--file-system"]).arg(point))?;
         Ok(())
+    }
+
+    fn prepare_snapshots(&mut self, point: &Path) -> Result<PathBuf> {
+        let folder = point.join("data");
+        run(command("btrfs", ["subvolume", "create"]).arg(&folder))?;
+        Ok(folder)
+    }
+
+    fn snapshot(&mut self, point: &Path, name: &str) -> Result<f64> {
+        let snapshot = command("btrfs", ["subvolume", "snapshot", "-r"]);
+        Ok(run(&mut with_paths(snapshot, point, "data", name))?.seconds)
+    }
+
+    fn clone_snapshot(&mut self, point: &Path, snapshot: &str, name: &str) -> Result<f64> {
+        let clone = command("btrfs", ["subvolume", "snapshot"]);
+        Ok(run(&mut with_paths(clone, point, snapshot, name))?.seconds)
     }
 
     fn ratio(&self, point: &Path) -> Result<Option<f64>> {

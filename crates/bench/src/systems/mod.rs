@@ -107,6 +107,18 @@ trait Driver {
     fn crash(&mut self, _point: &Path) -> Result<()> {
         bail!("only systems with a server process can be killed")
     }
+    /// Makes ready for snapshots; returns the folder whose content they have.
+    fn prepare_snapshots(&mut self, point: &Path) -> Result<PathBuf> {
+        Ok(point.to_owned())
+    }
+    /// Makes a read-only snapshot; returns the seconds that its command took.
+    fn snapshot(&mut self, _point: &Path, _name: &str) -> Result<f64> {
+        bail!("it has no snapshots")
+    }
+    /// Makes a writable copy of a snapshot; returns the seconds that its command took.
+    fn clone_snapshot(&mut self, _point: &Path, _snapshot: &str, _name: &str) -> Result<f64> {
+        bail!("it has no clones")
+    }
     /// Logical bytes / bytes stored, where the system says so.
     fn ratio(&self, _point: &Path) -> Result<Option<f64>> {
         Ok(None)
@@ -236,6 +248,32 @@ impl Volume {
     /// When a write-back fails.
     pub(crate) fn sync(&mut self) -> Result<()> {
         self.driver.sync(&self.point).with_context(|| format!("sync {}", self.label()))
+    }
+
+    /// Makes ready for snapshots; returns the folder whose content they have.
+    ///
+    /// # Errors
+    /// When its tool fails.
+    pub(crate) fn prepare_snapshots(&mut self) -> Result<PathBuf> {
+        self.driver.prepare_snapshots(&self.point)
+    }
+
+    /// Makes a read-only snapshot; returns the seconds that its command took.
+    ///
+    /// # Errors
+    /// For systems without snapshots; when its tool fails.
+    pub(crate) fn snapshot(&mut self, name: &str) -> Result<f64> {
+        self.driver.snapshot(&self.point, name).with_context(|| format!("snapshot of {}", self.label()))
+    }
+
+    /// Makes a writable copy of a snapshot; returns the seconds that its command took.
+    ///
+    /// # Errors
+    /// As [`Volume::snapshot`].
+    pub(crate) fn clone_snapshot(&mut self, snapshot: &str, name: &str) -> Result<f64> {
+        self.driver
+            .clone_snapshot(&self.point, snapshot, name)
+            .with_context(|| format!("clone on {}", self.label()))
     }
 
     /// The server process, where there is one.

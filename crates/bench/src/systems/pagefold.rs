@@ -214,6 +214,15 @@ impl Driver for Pagefold {
         umount(point)
     }
 
+    fn snapshot(&mut self, _point: &Path, name: &str) -> Result<f64> {
+        Ok(run(self.command("snapshot").arg(format!("{}@{name}", self.pool)))?.seconds)
+    }
+
+    fn clone_snapshot(&mut self, _point: &Path, snapshot: &str, name: &str) -> Result<f64> {
+        let words = [format!("{}@{snapshot}", self.pool), format!("{}/{name}", self.pool)];
+        Ok(run(self.command("clone").args(words))?.seconds)
+    }
+
     fn ratio(&self, _point: &Path) -> Result<Option<f64>> {
         let status = self.status()?;
         let number = |key| find(&status, key).and_then(Value::as_u64);

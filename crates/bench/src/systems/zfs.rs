@@ -81,6 +81,15 @@ impl Driver for Zfs {
         Some(self.server.pid())
     }
 
+    fn snapshot(&mut self, _point: &Path, name: &str) -> Result<f64> {
+        Ok(run(&mut command("zfs", ["snapshot", &format!("{}@{name}", self.pool)]))?.seconds)
+    }
+
+    fn clone_snapshot(&mut self, _point: &Path, snapshot: &str, name: &str) -> Result<f64> {
+        let words = [format!("{}@{snapshot}", self.pool), format!("{}/{name}", self.pool)];
+        Ok(run(command("zfs", ["clone", "-o", "mountpoint=none"]).args(words))?.seconds)
+    }
+
     fn ratio(&self, _point: &Path) -> Result<Option<f64>> {
         let out = run(&mut command("zfs", ["get", "-H", "-o", "value", "compressratio", &self.pool]))?.stdout;
         Ok(out.trim().trim_end_matches('x').parse().ok())

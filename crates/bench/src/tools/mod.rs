@@ -6,3 +6,4 @@ pub(crate) mod overwrite;
 pub(crate) mod postgres;
 pub(crate) mod rrd;
 mod tpcc;
+pub(crate) mod writers;

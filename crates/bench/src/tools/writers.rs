@@ -1,0 +1,146 @@
+//! Writers that overwrite random pages of one file, each with fdatasync, and note when each began and how long it took.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+
+use super::overwrite::Random;
+use crate::host::exec::check_interrupted;
+
+/// A page of the file.
+pub(crate) const PAGE: usize = 8192;
+/// Bytes of each page that are not zero: the device holds few bytes for many pages.
+const PAYLOAD: usize = 64;
+/// Pages of one write while a file is filled.
+const RUN_PAGES: usize = 128;
+
+/// One overwrite with its sync.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Operation {
+    /// When it began.
+    pub(crate) began: Instant,
+    /// How long it took.
+    pub(crate) took: Duration,
+}
+
+impl Operation {
+    /// Whether it was under way at some moment between two.
+    pub(crate) fn meets(&self, (from, to): (Instant, Instant)) -> bool {
+        self.began <= to && self.began + self.took >= from
+    }
+}
+
+/// Fills `page` with what nobody has written before.
+fn draw(random: &mut Random, page: &mut [u8]) {
+    for chunk in page.chunks_exact_mut(8).take(PAYLOAD / 8) {
+        chunk.copy_from_slice(&random.next().to_le_bytes());
+    }
+}
+
+/// Makes a file of so many pages, and syncs it. The first page is written alone, so that its length tells the page size.
+///
+/// # Errors
+/// When a write fails.
+pub(crate) fn fill(path: &Path, pages: u64) -> Result<()> {
+    let mut file = File::create(path).with_context(|| format!("create {}", path.display()))?;
+    let mut random = Random::new(pages);
+    let mut run = vec![0; PAGE * RUN_PAGES];
+    let mut left = pages;
+    let mut now = 1;
+    while left > 0 {
+        let bytes = run.get_mut(..PAGE * now).unwrap_or_default();
+        bytes.chunks_exact_mut(PAGE).for_each(|page| draw(&mut random, page));
+        file.write_all(bytes).with_context(|| format!("fill {}", path.display()))?;
+        left -= now as u64;
+        now = RUN_PAGES.min(usize::try_from(left).unwrap_or(RUN_PAGES));
+        check_interrupted()?;
+    }
+    file.sync_all().with_context(|| format!("fsync {}", path.display()))
+}
+
+/// Lets `writers` threads overwrite random pages until `stop` is set.
+///
+/// # Errors
+/// When a write or sync fails.
+pub(crate) fn run(path: &Path, writers: usize, pages: u64, stop: &AtomicBool) -> Result<Vec<Operation>> {
+    let results: Vec<Result<Vec<Operation>>> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..writers).map(|n| scope.spawn(move || write_until(path, n as u64, pages, stop))).collect();
+        threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err(anyhow!("a writer panicked")))).collect()
+    });
+    let mut all = Vec::new();
+    for result in results {
+        all.extend(result?);
+    }
+    Ok(all)
+}
+
+/// The same, for a length of time.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_for(path: &Path, writers: usize, pages: u64, duration: Duration) -> Result<Vec<Operation>> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let work = scope.spawn(|| run(path, writers, pages, &stop));
+        std::thread::sleep(duration);
+        stop.store(true, Ordering::Relaxed);
+        work.join().unwrap_or_else(|_| Err(anyhow!("a writer panicked")))
+    })
+}
+
+fn write_until(path: &Path, seed: u64, pages: u64, stop: &AtomicBool) -> Result<Vec<Operation>> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    // Others than those of the runs before.
+    let salt = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_nanos() as u64;
+    let mut random = Random::new(salt.wrapping_add(seed));
+    let mut page = vec![0; PAGE];
+    let mut all = Vec::with_capacity(1 << 16);
+    while !stop.load(Ordering::Relaxed) {
+        check_interrupted()?;
+        draw(&mut random, &mut page);
+        let at = random.below(pages) * PAGE as u64;
+        let began = Instant::now();
+        file.write_all_at(&page, at).with_context(|| format!("overwrite {} at {at}", path.display()))?;
+        file.sync_data().with_context(|| format!("fdatasync {}", path.display()))?;
+        all.push(Operation { began, took: began.elapsed() });
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_filled_and_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        fill(&path, 300).unwrap();
+        let before = std::fs::read(&path).unwrap();
+        assert_eq!(before.len(), 300 * PAGE);
+        assert!(
+            before.chunks(PAGE).all(|page| page[..8] != [0; 8] && page[PAYLOAD..].iter().all(|&b| b == 0))
+        );
+        let all = run_for(&path, 2, 300, Duration::from_millis(50)).unwrap();
+        let after = std::fs::read(&path).unwrap();
+        assert!(!all.is_empty() && after.len() == before.len() && after != before);
+    }
+
+    #[test]
+    fn what_meets_what() {
+        let zero = Instant::now();
+        let at = |ms| zero + Duration::from_millis(ms);
+        let one = Operation { began: at(10), took: Duration::from_millis(10) };
+        for (from, to, meets) in
+            [(0, 9, false), (0, 10, true), (15, 16, true), (20, 30, true), (21, 30, false)]
+        {
+            assert_eq!(one.meets((at(from), at(to))), meets, "{from} to {to}");
+        }
+    }
+}
