@@ -120,6 +120,15 @@ Examples:
   pagefold rollback tank/db@monday           the newest snapshot
   pagefold rollback -r tank/db@sunday        an older one; newer ones are destroyed")]
     Rollback(Rollback),
+    /// Return a clone to the snapshot that it was made from: what was written in it is lost.
+    #[command(
+        after_long_help = "The clone must not be mounted. Its properties stay. What was written in it is freed in the background.
+
+Examples:
+  pagefold reset tank/test
+  pagefold reset -r tank/test                snapshots of the clone's own are destroyed"
+    )]
+    Reset(Reset),
     /// Make a clone the owner of the snapshots that it shares with the dataset it comes from.
     #[command(after_long_help = "That dataset becomes the clone, and can be destroyed.
 
@@ -571,6 +580,16 @@ pub struct Rollback {
     /// DATASET@NAME.
     pub snapshot: String,
     /// Destroy newer snapshots, which are in the way.
+    #[arg(short, long)]
+    pub recursive: bool,
+}
+
+/// See [`Verb::Reset`].
+#[derive(Args, Debug)]
+pub struct Reset {
+    /// The clone.
+    pub dataset: String,
+    /// Destroy its own snapshots, which are in the way.
     #[arg(short, long)]
     pub recursive: bool,
 }

@@ -41,6 +41,7 @@ pub fn perform(pool: &Pool, deed: &Deed, mounts: &dyn Mounts) -> Result<Outcome>
         Deed::Clone { snapshot, path, properties } => work.clone_of(snapshot, path, properties),
         Deed::Destroy { what, recursive, dry_run } => work.destroy(what, *recursive, *dry_run),
         Deed::Rollback { snapshot, newer } => work.rollback(snapshot, *newer),
+        Deed::Reset { path, own } => work.reset(path, *own),
         Deed::Promote { path } => work.promote(path),
         Deed::Rename { from, to } => work.rename(from, to),
         Deed::Hold { snapshots, recursive, tag } => {
@@ -195,13 +196,41 @@ impl Work<'_> {
                 self.full(snapshot)
             )));
         }
-        let own = listed.iter().filter(|found| found.path == dataset);
-        own.chain(later.iter().copied()).try_for_each(|found| self.refuse_in_use(found))?;
-        self.refuse_kept(&listed, &later.iter().map(|found| found.path.clone()).collect())?;
-        later.iter().for_each(|found| self.mounts.let_go(found.id));
+        self.clear_way(&listed, dataset, &later)?;
         let done = self.pool.rollback(snapshot, newer);
         done.map_err(|error| self.failed("roll back to", snapshot, &error))?;
         Ok(Outcome { names: later.iter().map(|found| self.full(&found.path)).collect(), freed_bytes: 0 })
+    }
+
+    fn reset(&self, path: &str, destroy_own: bool) -> Result<Outcome> {
+        let listed = self.list()?;
+        let name = self.full(path);
+        let Some(clone) = listed.iter().find(|found| found.path == path) else {
+            return Err(pools::no_such_dataset(&name, &Error::NotFound(String::new())));
+        };
+        if clone.origin.is_none() {
+            return Err(Failure::new(format!("{name} is no clone"))
+                .hint(format!("to return it to a snapshot of its own: pagefold rollback {name}@SNAPSHOT")));
+        }
+        let own = |found: &&Listed| found.is_snapshot && dataset_of(&found.path) == path;
+        let own: Vec<&Listed> = listed.iter().filter(own).collect();
+        if let (Some(_), false) = (own.first(), destroy_own) {
+            let names: Vec<String> = own.iter().map(|found| self.full(&found.path)).collect();
+            return Err(Failure::new(format!("{name} has snapshots of its own: {}", names.join(", ")))
+                .hint(format!("to destroy them with what was written: pagefold reset -r {name}")));
+        }
+        self.clear_way(&listed, path, &own)?;
+        self.pool.reset(path, destroy_own).map_err(|error| self.failed("reset", path, &error))?;
+        Ok(Outcome { names: own.iter().map(|found| self.full(&found.path)).collect(), freed_bytes: 0 })
+    }
+
+    /// Errors if a dataset that goes back, or one of its snapshots that go, is in use or kept.
+    fn clear_way(&self, listed: &[Listed], dataset: &str, going: &[&Listed]) -> Result<()> {
+        let own = listed.iter().filter(|found| found.path == dataset);
+        own.chain(going.iter().copied()).try_for_each(|found| self.refuse_in_use(found))?;
+        self.refuse_kept(listed, &going.iter().map(|found| found.path.clone()).collect())?;
+        going.iter().for_each(|found| self.mounts.let_go(found.id));
+        Ok(())
     }
 
     fn promote(&self, path: &str) -> Result<Outcome> {

@@ -289,6 +289,24 @@ fn clone_rollback_promote_rename_hold() {
     sandbox.ok(&["mount", "tank/db", "a"]);
     assert_eq!(fs::read(sandbox.path("a/file")).unwrap(), b"one");
 
+    // A clone goes back to the snapshot that it was made from; what is set on it stays.
+    assert_failure(&sandbox.run(&["reset", "tank/db"]), 1, &["tank/db is no clone", "pagefold rollback"]);
+    assert_failure(&sandbox.run(&["reset", "tank/test"]), 1, &["tank/test is mounted at", "unmount"]);
+    sandbox.ok(&["set", "note:why=kept", "tank/test"]);
+    sandbox.ok(&["snapshot", "tank/test@mine"]);
+    sandbox.ok(&["unmount", "b"]);
+    assert_failure(&sandbox.run(&["reset", "tank/test"]), 1, &["own: tank/test@mine", "pagefold reset -r"]);
+    sandbox.ok(&["hold", "keep", "tank/test@mine"]);
+    assert_failure(&sandbox.run(&["reset", "-r", "tank/test"]), 1, &["held by keep", "release keep"]);
+    sandbox.ok(&["release", "keep", "tank/test@mine"]);
+    sandbox.ok(&["reset", "-r", "tank/test"]);
+    assert_eq!(names(&sandbox, "snapshot"), ["tank/db@one"]);
+    assert_eq!(figures(&sandbox, "tank/test")["written_bytes"], 0);
+    assert_eq!(figures(&sandbox, "tank/test")["origin"], "tank/db@one");
+    assert_eq!(sandbox.json(&["get", "note:why", "tank/test"])["properties"][0]["value"], "kept");
+    sandbox.ok(&["mount", "tank/test", "b"]);
+    assert_eq!(fs::read(sandbox.path("b/file")).unwrap(), b"one");
+
     sandbox.ok(&["promote", "tank/test"]);
     assert_eq!(names(&sandbox, "snapshot"), ["tank/test@one"]);
     assert_eq!(figures(&sandbox, "tank/db")["origin"], "tank/test@one");

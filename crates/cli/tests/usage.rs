@@ -25,6 +25,7 @@ const VERBS: [&str; 35] = [
     "snapshot",
     "clone",
     "rollback",
+    "reset",
     "promote",
     "rename",
     "hold",

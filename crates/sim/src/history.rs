@@ -73,6 +73,10 @@ pub enum Deed {
         snapshot: String,
         newer: bool,
     },
+    Reset {
+        path: String,
+        own: bool,
+    },
     Promote {
         path: String,
     },
@@ -112,6 +116,11 @@ pub enum Step {
         pick: u64,
         /// Where it ends early.
         torn: Option<u64>,
+    },
+    /// A clone goes back to its origin: which one follows from what there is then, and from `pick`.
+    Reset {
+        /// Decides between the clones, and whether their own snapshots go.
+        pick: u64,
     },
     /// Makes everything durable.
     Sync,
@@ -248,8 +257,11 @@ impl History {
         // A quarter of the seeds, so that the others are what they were before there were streams.
         let streamed = theme != Theme::Full && seed % 4 == 3;
         let streams = streamed.then(|| Random::new(seed ^ 0x57_2EA4));
+        // Another quarter, likewise, has clones that go back.
+        let grafted = theme != Theme::Full && seed % 4 == 1;
+        let grafts = grafted.then(|| Random::new(seed ^ 0x6_2AF7));
         let percent = if theme == Theme::Full { 30 } else { 60 };
-        let forked = streamed || Random::new(seed ^ 0xF0_4CED).percent(percent);
+        let forked = streamed || grafted || Random::new(seed ^ 0xF0_4CED).percent(percent);
         let journalled = Random::new(seed ^ 0x70A2_AA15).percent(30);
         let small = Random::new(seed ^ 0x5_3A11);
         let mut writer = Writer {
@@ -257,6 +269,7 @@ impl History {
             rest,
             small,
             streams,
+            grafts,
             theme,
             modelled,
             forked,
@@ -270,6 +283,7 @@ impl History {
         for _ in 0..len {
             steps.push(writer.step());
             steps.extend(writer.stream());
+            steps.extend(writer.graft());
         }
         let mut flips = 0;
         if theme == Theme::Flips && writer.rest.percent(60) {
@@ -277,6 +291,18 @@ impl History {
             steps.retain(|step| !matches!(step, Step::Flip { .. }) || std::mem::replace(&mut flips, 1) == 0);
         }
         Self { theme, devices, cache_bytes, modelled, forked, journalled, seed, steps }
+    }
+}
+
+/// A power cut or a fault within a few calls.
+fn trouble_soon(random: &mut Random, theme: Theme, device: u64) -> Option<Step> {
+    match theme {
+        Theme::Crash => Some(Step::Cut { device, calls: random.skewed(20) }),
+        Theme::Faults => {
+            let op = [SimOp::Read, SimOp::Write, SimOp::Flush][random.below(3) as usize];
+            Some(Step::Fault { device, op, skip: random.skewed(10), times: 1 })
+        }
+        Theme::Full | Theme::Flips => None,
     }
 }
 
@@ -288,6 +314,8 @@ struct Writer {
     small: Random,
     /// Likewise, in histories that have streams.
     streams: Option<Random>,
+    /// Likewise, in histories whose clones go back.
+    grafts: Option<Random>,
     theme: Theme,
     modelled: bool,
     forked: bool,
@@ -355,16 +383,25 @@ impl Writer {
         let device = random.below(self.devices);
         let mut steps = Vec::new();
         if random.percent(40) {
-            match self.theme {
-                Theme::Crash => steps.push(Step::Cut { device, calls: random.skewed(20) }),
-                Theme::Faults => {
-                    let op = [SimOp::Read, SimOp::Write, SimOp::Flush][random.below(3) as usize];
-                    steps.push(Step::Fault { device, op, skip: random.skewed(10), times: 1 });
-                }
-                Theme::Full | Theme::Flips => {}
-            }
+            steps.extend(trouble_soon(random, self.theme, device));
         }
         steps.push(Step::Stream { path, pick, torn });
+        steps
+    }
+
+    /// Now and then something with a clone, and sometimes trouble that may strike in the middle of it.
+    fn graft(&mut self) -> Vec<Step> {
+        let Some(random) = &mut self.grafts else { return Vec::new() };
+        if !random.percent(18) {
+            return Vec::new();
+        }
+        let pick = random.bits();
+        let mut steps = Vec::new();
+        let device = random.below(self.devices);
+        if random.percent(40) {
+            steps.extend(trouble_soon(random, self.theme, device));
+        }
+        steps.push(Step::Reset { pick });
         steps
     }
 

@@ -264,6 +264,7 @@ pub(crate) fn run_deed(pool: &Pool, deed: &Deed) -> pagefold_engine::Result<()> 
             pool.destroy_snapshots(&snapshots.iter().map(String::as_str).collect::<Vec<_>>())
         }
         Deed::Rollback { snapshot, newer } => pool.rollback(snapshot, *newer),
+        Deed::Reset { path, own } => pool.reset(path, *own),
         Deed::Promote { path } => pool.promote(path),
         Deed::Rename { path, to } => pool.rename(path, to),
         Deed::Hold { snapshot } => pool.hold(snapshot, TAG, CREATED),
@@ -352,6 +353,7 @@ impl<'a> Sim<'a> {
             Step::ApplyTo(..) => Ok(()),
             Step::Deed(deed) => self.deed(deed),
             Step::Stream { path, pick, torn } => self.stream(path, *pick, *torn),
+            Step::Reset { pick } => self.reset(*pick),
             Step::Sync => self.call(Pool::sync, true),
             Step::Begin { waiters } => self.begin(*waiters),
             Step::End { newest } => self.end(*newest),
@@ -604,6 +606,18 @@ impl<'a> Sim<'a> {
             self.stats.received += u64::from(self.stats.opens == opens);
         }
         if self.stats.opens == opens && self.pool.is_some() { self.go_on() } else { Ok(()) }
+    }
+
+    /// Something that is possible with a clone, as `pick` decides; a clone is made if there is none.
+    fn reset(&mut self, pick: u64) -> Outcome {
+        let clones: Vec<String> = self.now.clones();
+        let Some(path) = clones.get((pick % clones.len().max(1) as u64) as usize).cloned() else {
+            return match self.now.clone_of_any(pick) {
+                Some(clone) => self.deed(&clone),
+                None => Ok(()),
+            };
+        };
+        self.deed(&Deed::Reset { path, own: pick % 3 != 0 })
     }
 
     /// What is left of a stream that was interrupted is gone on with, or given up.

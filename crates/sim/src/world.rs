@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::history::{Act, Deed};
+use crate::history::{Act, DATASETS, Deed};
 use crate::model::State;
 
 /// The one hold that histories use.
@@ -156,6 +156,17 @@ impl World {
                 }
                 set.state = set.snapshots.last()?.state.clone();
             }
+            Deed::Reset { path, own } => {
+                let (of, name) = self.sets.get(path)?.origin.clone()?;
+                let state = world.snapshot(&format!("{of}@{name}"))?.state.clone();
+                let set = world.sets.get_mut(path)?;
+                let gone = std::mem::take(&mut set.snapshots);
+                let blocked = |one: &Snapshot| one.held || self.has_clone(&format!("{path}@{}", one.name));
+                if !gone.is_empty() && (!own || gone.iter().any(blocked)) {
+                    return None;
+                }
+                set.state = state;
+            }
             Deed::Promote { path } => world.promote(path)?,
             Deed::Rename { path, to } if path.contains('@') => {
                 let (of, before) = split(path);
@@ -213,6 +224,20 @@ impl World {
             found.extend(origin.map(|one| (format!("{of}@{name}"), one)));
         }
         found
+    }
+
+    /// Paths of the datasets that are clones.
+    pub fn clones(&self) -> Vec<String> {
+        self.sets.iter().filter(|(_, set)| set.origin.is_some()).map(|(path, _)| path.clone()).collect()
+    }
+
+    /// The clone of some snapshot, as `pick` decides, that could be made.
+    pub fn clone_of_any(&self, pick: u64) -> Option<Deed> {
+        let path = DATASETS.into_iter().find(|path| self.is_new(path))?;
+        let snapshots: Vec<String> =
+            self.states().map(|(path, _)| path).filter(|path| path.contains('@')).collect();
+        let snapshot = snapshots.get((pick % snapshots.len().max(1) as u64) as usize)?.clone();
+        Some(Deed::Clone { snapshot, path: path.into() })
     }
 
     /// What could be received into `path`.

@@ -92,6 +92,13 @@ pub enum Deed {
         /// Destroys newer ones.
         newer: bool,
     },
+    /// Returns a clone to the snapshot that it began as.
+    Reset {
+        /// The clone.
+        path: String,
+        /// Destroys its own snapshots.
+        own: bool,
+    },
     /// Makes a clone the owner of the snapshots that it shares.
     Promote {
         /// The clone.

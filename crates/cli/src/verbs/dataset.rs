@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use crate::args::{
-    CreateDataset, Dataset, Destroy, Hold, Holds, MakeClone, Output, Promote, Rename, Rollback, Snapshot,
+    CreateDataset, Dataset, Destroy, Hold, Holds, MakeClone, Output, Promote, Rename, Reset, Rollback,
+    Snapshot,
 };
 use crate::datasets;
 use crate::deeds::{self, Deed, Outcome};
@@ -60,6 +61,12 @@ pub fn clone_of(args: &MakeClone) -> Result<()> {
 pub fn rollback(args: &Rollback) -> Result<()> {
     let name = snapshot_name(&args.snapshot)?;
     datasets::perform(&name.pool, Deed::Rollback { snapshot: name.path, newer: args.recursive }).map(drop)
+}
+
+/// Returns a clone to its origin.
+pub fn reset(args: &Reset) -> Result<()> {
+    let name = dataset(&args.dataset)?;
+    datasets::perform(&name.pool, Deed::Reset { path: name.path, own: args.recursive }).map(drop)
 }
 
 /// Promotes a clone.

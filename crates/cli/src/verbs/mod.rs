@@ -40,6 +40,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Snapshot(args) => dataset::snapshot(&args),
         Verb::Clone(args) => dataset::clone_of(&args),
         Verb::Rollback(args) => dataset::rollback(&args),
+        Verb::Reset(args) => dataset::reset(&args),
         Verb::Promote(args) => dataset::promote(&args),
         Verb::Rename(args) => dataset::rename(&args),
         Verb::Hold(args) => dataset::hold(&args, false),

@@ -412,6 +412,7 @@ impl Catalogue {
         Ok(())
     }
 
+    /// Gives a dataset what the snapshot before it has, be that its own or its origin.
     fn rollback(&mut self, dataset: u64) -> Result<()> {
         let (bound, node_bound) = self.bounds(dataset)?;
         let (data, prev) = (Arc::clone(&self.get(dataset)?.data), self.get(dataset)?.prev);

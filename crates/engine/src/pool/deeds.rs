@@ -115,11 +115,37 @@ impl Catalogue {
     pub(super) fn check_unpinned(&self, id: u64) -> Result<()> {
         if self.pins.contains_key(&id) {
             return Err(Error::Busy(format!(
-                "'{}' is being sent, received or compared just now",
+                "'{}' is being sent, received, compared or rebased just now",
                 self.path(id)
             )));
         }
         Ok(())
+    }
+
+    /// The snapshot that a dataset was cloned from, which it has to have been.
+    pub(super) fn origin_of_clone(&self, dataset: u64) -> Result<u64> {
+        self.origin(dataset).ok_or_else(|| Error::Invalid(format!("'{}' is no clone", self.path(dataset))))
+    }
+
+    /// The snapshots of a clone that is to get another content. They are in the way unless they are to be destroyed, and can be.
+    pub(super) fn check_own_snapshots(&self, clone: u64, destroy: bool) -> Result<Vec<u64>> {
+        let own = self.snapshots(clone);
+        if let (Some(first), false) = (own.first(), destroy) {
+            let (path, first) = (self.path(clone), self.path(*first));
+            return Err(Error::Busy(format!("'{path}' has snapshots of its own: '{first}'")));
+        }
+        own.iter().try_for_each(|id| self.check_destroyable(*id))?;
+        Ok(own)
+    }
+
+    /// What destroys `newer`, so that a dataset grows from `to`, a snapshot before all of them.
+    pub(super) fn back_to(&self, newer: Vec<u64>, to: u64) -> Result<Vec<Deed<'static>>> {
+        newer.iter().try_for_each(|id| self.check_destroyable(*id))?;
+        match self.holder(to) {
+            Some(holder) if holder.node_bound.is_some() => {}
+            _ => return Err(Error::Busy(NOT_STORED.into())),
+        }
+        Ok(newer.into_iter().map(|id| Deed::Destroy { id }).collect())
     }
 
     /// Whether a checkpoint has written the snapshot that a dataset grows from.
@@ -276,16 +302,29 @@ impl Pool {
         self.perform_stored(|catalogue, _| {
             let to = catalogue.snapshot_at(snapshot)?;
             let dataset = catalogue.get(to)?.snapshot_of().unwrap_or_default();
+            catalogue.check_unpinned(dataset)?;
             let newer: Vec<u64> = catalogue.snapshots(dataset).into_iter().filter(|id| *id > to).collect();
             if let (Some(first), false) = (newer.first(), destroy_newer) {
                 return Err(Error::Busy(format!("there is a newer snapshot: '{}'", catalogue.path(*first))));
             }
-            newer.iter().try_for_each(|id| catalogue.check_destroyable(*id))?;
-            match catalogue.holder(to) {
-                Some(holder) if holder.node_bound.is_some() => {}
-                _ => return Err(Error::Busy(NOT_STORED.into())),
-            }
-            let mut deeds: Vec<Deed<'_>> = newer.into_iter().map(|id| Deed::Destroy { id }).collect();
+            let mut deeds = catalogue.back_to(newer, to)?;
+            deeds.push(Deed::Rollback { dataset });
+            Ok(deeds)
+        })
+    }
+
+    /// Returns a clone to the snapshot that it was made from. Snapshots of its own are in the way unless `destroy_own`. Nobody may be
+    /// using the dataset.
+    ///
+    /// # Errors
+    /// As [`Pool::destroy_snapshots`]; [`Error::Invalid`] if it is no clone; [`Error::Busy`] for snapshots of its own.
+    pub fn reset(&self, path: &str, destroy_own: bool) -> Result<()> {
+        self.perform_stored(|catalogue, _| {
+            let dataset = catalogue.dataset(path)?;
+            let origin = catalogue.origin_of_clone(dataset)?;
+            catalogue.check_unpinned(dataset)?;
+            let own = catalogue.check_own_snapshots(dataset, destroy_own)?;
+            let mut deeds = catalogue.back_to(own, origin)?;
             deeds.push(Deed::Rollback { dataset });
             Ok(deeds)
         })
@@ -298,8 +337,7 @@ impl Pool {
     pub fn promote(&self, path: &str) -> Result<()> {
         self.perform_stored(|catalogue, _| {
             let dataset = catalogue.dataset(path)?;
-            let origin = catalogue.origin(dataset);
-            let origin = origin.ok_or_else(|| Error::Invalid(format!("'{path}' is no clone")))?;
+            let origin = catalogue.origin_of_clone(dataset)?;
             let from = catalogue.get(origin)?.snapshot_of().unwrap_or_default();
             for id in catalogue.snapshots(from).into_iter().filter(|id| *id <= origin) {
                 if catalogue.named_snapshot(dataset, &catalogue.get(id)?.name).is_some() {
