@@ -129,6 +129,18 @@ Examples:
   pagefold reset -r tank/test                snapshots of the clone's own are destroyed"
     )]
     Reset(Reset),
+    /// Move a clone onto a newer snapshot of the dataset that it was made from, with what was changed in it.
+    #[command(
+        after_long_help = "Files that were changed in the clone are brought over; all others are as in the snapshot, and share its space. A file, or a
+name in a directory, that was changed on both sides is a conflict: all of them are listed, the exit status is 1, and nothing
+has changed. The clone must not be mounted. Its properties stay.
+
+Examples:
+  pagefold rebase tank/test tank/db@tuesday
+  pagefold rebase -r tank/test tank/db@tuesday    snapshots of the clone's own are destroyed
+  pagefold diff tank/db@monday tank/test          what was changed in the clone?"
+    )]
+    Rebase(Rebase),
     /// Make a clone the owner of the snapshots that it shares with the dataset it comes from.
     #[command(after_long_help = "That dataset becomes the clone, and can be destroyed.
 
@@ -592,6 +604,21 @@ pub struct Reset {
     /// Destroy its own snapshots, which are in the way.
     #[arg(short, long)]
     pub recursive: bool,
+}
+
+/// See [`Verb::Rebase`].
+#[derive(Args, Debug)]
+pub struct Rebase {
+    /// The clone.
+    pub dataset: String,
+    /// DATASET@NAME: newer than the one that it was made from.
+    pub snapshot: String,
+    /// Destroy the clone's own snapshots, which are in the way.
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// See [`Verb::Promote`].

@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use pagefold_engine::pool::{Listed, Pool};
 use pagefold_engine::{Error, dataset::Dataset as _};
 
+use crate::control::Moving;
 pub use crate::control::{Deed, Outcome};
 use crate::failure::{Failure, Result};
 use crate::names::{self, dataset_of, is_within};
@@ -55,6 +56,14 @@ pub fn perform(pool: &Pool, deed: &Deed, mounts: &dyn Mounts) -> Result<Outcome>
     }
 }
 
+/// Errors if something is in the way of a clone's move.
+pub fn clear_way_to_move(pool: &Pool, what: &Moving, mounts: &dyn Mounts) -> Result<()> {
+    let work = Work { pool, mounts, now: now() };
+    let listed = work.list()?;
+    let own = work.own_snapshots(&listed, &what.path, what.own, "rebase -r")?;
+    work.clear_way(&listed, &what.path, &own)
+}
+
 /// Frees what was destroyed, to the end: for a pool that nobody serves.
 pub fn free_all(pool: &Pool) -> Result<()> {
     let failed = |error| pools::failed("cannot free what was destroyed", &error);
@@ -71,7 +80,8 @@ pub fn parse_properties(words: &[String]) -> Result<Vec<(String, String)>> {
     words.iter().map(|word| props::parse_for_dataset(word)).collect()
 }
 
-fn now() -> u64 {
+/// Seconds since 1970.
+pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
@@ -204,6 +214,20 @@ impl Work<'_> {
 
     fn reset(&self, path: &str, destroy_own: bool) -> Result<Outcome> {
         let listed = self.list()?;
+        let own = self.own_snapshots(&listed, path, destroy_own, "reset -r")?;
+        self.clear_way(&listed, path, &own)?;
+        self.pool.reset(path, destroy_own).map_err(|error| self.failed("reset", path, &error))?;
+        Ok(Outcome { names: own.iter().map(|found| self.full(&found.path)).collect(), freed_bytes: 0 })
+    }
+
+    /// The snapshots of a clone that is to get another content; an error if there are any, unless they are to go by `command`.
+    fn own_snapshots<'l>(
+        &self,
+        listed: &'l [Listed],
+        path: &str,
+        destroy: bool,
+        command: &str,
+    ) -> Result<Vec<&'l Listed>> {
         let name = self.full(path);
         let Some(clone) = listed.iter().find(|found| found.path == path) else {
             return Err(pools::no_such_dataset(&name, &Error::NotFound(String::new())));
@@ -214,14 +238,12 @@ impl Work<'_> {
         }
         let own = |found: &&Listed| found.is_snapshot && dataset_of(&found.path) == path;
         let own: Vec<&Listed> = listed.iter().filter(own).collect();
-        if let (Some(_), false) = (own.first(), destroy_own) {
-            let names: Vec<String> = own.iter().map(|found| self.full(&found.path)).collect();
-            return Err(Failure::new(format!("{name} has snapshots of its own: {}", names.join(", ")))
-                .hint(format!("to destroy them with what was written: pagefold reset -r {name}")));
+        if own.is_empty() || destroy {
+            return Ok(own);
         }
-        self.clear_way(&listed, path, &own)?;
-        self.pool.reset(path, destroy_own).map_err(|error| self.failed("reset", path, &error))?;
-        Ok(Outcome { names: own.iter().map(|found| self.full(&found.path)).collect(), freed_bytes: 0 })
+        let names: Vec<String> = own.iter().map(|found| self.full(&found.path)).collect();
+        Err(Failure::new(format!("{name} has snapshots of its own: {}", names.join(", ")))
+            .hint(format!("to destroy them, too: pagefold {command} {name}")))
     }
 
     /// Errors if a dataset that goes back, or one of its snapshots that go, is in use or kept.

@@ -17,6 +17,7 @@ mod places;
 mod pools;
 mod progress;
 mod props;
+mod rebase;
 mod registry;
 mod serve;
 mod settings;

@@ -27,6 +27,15 @@ fn rows(from: usize, count: usize) -> Vec<u8> {
         .collect()
 }
 
+/// Names in a directory.
+fn listed(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
 fn pool(sandbox: &Sandbox) -> Value {
     sandbox.json(&["status", "tank"])["pools"][0].clone()
 }
@@ -208,14 +217,6 @@ fn snapshots_are_mounted_and_seen_in_the_mount_and_never_change() {
         }
     }
     // Not listed, and still there; nothing can take its place.
-    let listed = |dir: &Path| {
-        let mut names: Vec<String> = fs::read_dir(dir)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        names
-    };
     assert_eq!(listed(&sandbox.path("a")), ["dir"]);
     assert_eq!(listed(&sandbox.path("a/.pagefold")), ["snapshot"]);
     assert_eq!(listed(&hidden), ["old"]);
@@ -322,6 +323,58 @@ fn clone_rollback_promote_rename_hold() {
     sandbox.ok(&["destroy", "-r", "tank@all"]);
     sandbox.ok(&["destroy", "-r", "tank/test"]);
     assert_eq!(names(&sandbox, "all"), ["tank"]);
+    assert!(sandbox.ok(&["check", "tank"]).contains(": 0 errors"));
+}
+
+/// Once by the server, and once without.
+#[test]
+fn a_clone_is_rebased() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pool();
+    sandbox.ok(&["dataset", "create", "tank/db"]);
+    sandbox.ok(&["mount", "tank/db", "a"]);
+    fs::write(sandbox.path("a/shared"), rows(1, 200_000)).unwrap();
+    fs::write(sandbox.path("a/hot"), rows(2, 20_000)).unwrap();
+    sandbox.ok(&["snapshot", "tank/db@one"]);
+    sandbox.ok(&["clone", "-o", "note:why=kept", "tank/db@one", "tank/test"]);
+    sandbox.ok(&["mount", "tank/test", "b"]);
+    fs::write(sandbox.path("b/mine"), rows(3, 20_000)).unwrap();
+    fs::write(sandbox.path("a/theirs"), rows(4, 20_000)).unwrap();
+    sandbox.ok(&["snapshot", "tank/db@two"]);
+    fs::write(sandbox.path("a/hot"), "changed").unwrap();
+    sandbox.ok(&["snapshot", "tank/db@three"]);
+    let rebase = |words: &[&str]| sandbox.run(&[&["rebase", "tank/test"], words].concat());
+    assert_failure(&rebase(&["tank/db@two"]), 1, &["tank/test is mounted at", "unmount"]);
+    sandbox.ok(&["snapshot", "tank/test@own"]);
+    sandbox.ok(&["unmount", "b"]);
+    assert_failure(&rebase(&["tank/db@two"]), 1, &["own: tank/test@own", "pagefold rebase -r"]);
+    assert_failure(&rebase(&["-r", "tank/db@one"]), 1, &["no newer than"]);
+    assert_failure(&rebase(&["-r", "tank/db@none"]), 1, &["tank/db@none"]);
+    assert_failure(&sandbox.run(&["rebase", "tank/db", "tank/db@two"]), 1, &["tank/db is no clone"]);
+    assert!(rebase(&["-r", "tank/db@two"]).status.success());
+    let of = figures(&sandbox, "tank/test");
+    assert_eq!(of["origin"], "tank/db@two");
+    // What was not changed is shared.
+    assert!(of["used_bytes"].as_u64().unwrap() < of["referenced_bytes"].as_u64().unwrap() / 4, "{of}");
+    assert_eq!(names(&sandbox, "snapshot"), ["tank/db@one", "tank/db@two", "tank/db@three"]);
+    assert_eq!(sandbox.json(&["get", "note:why", "tank/test"])["properties"][0]["value"], "kept");
+    sandbox.ok(&["mount", "tank/test", "b"]);
+    assert_eq!(listed(&sandbox.path("b")), ["hot", "mine", "shared", "theirs"]);
+    assert_eq!(fs::read(sandbox.path("b/mine")).unwrap(), rows(3, 20_000));
+
+    fs::write(sandbox.path("b/hot"), "changed here, too").unwrap();
+    sandbox.ok(&["unmount", "tank"]);
+    let refused = rebase(&["tank/db@three"]);
+    assert_failure(&refused, 1, &["tank/test and tank/db@three have both changed", "pagefold reset"]);
+    assert_eq!(refused.stdout, "/hot\n");
+    assert_eq!(figures(&sandbox, "tank/test")["origin"], "tank/db@two");
+    sandbox.ok(&["reset", "tank/test"]);
+    assert_eq!(sandbox.json(&["rebase", "tank/test", "tank/db@three"])["rebased"], true);
+    sandbox.ok(&["mount", "tank/test", "b"]);
+    assert_eq!(listed(&sandbox.path("b")), ["hot", "shared", "theirs"]);
+    sandbox.ok(&["unmount", "tank"]);
     assert!(sandbox.ok(&["check", "tank"]).contains(": 0 errors"));
 }
 

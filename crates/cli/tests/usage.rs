@@ -4,7 +4,7 @@ mod common;
 
 use common::{Sandbox, assert_failure};
 
-const VERBS: [&str; 35] = [
+const VERBS: [&str; 37] = [
     "create",
     "destroy",
     "import",
@@ -26,6 +26,7 @@ const VERBS: [&str; 35] = [
     "clone",
     "rollback",
     "reset",
+    "rebase",
     "promote",
     "rename",
     "hold",

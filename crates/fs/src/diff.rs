@@ -19,11 +19,11 @@ use crate::types::{FileKind, Ino as InodeNumber};
 /// Entries fetched at once.
 const BATCH: usize = 1024;
 /// Directories above one another at most; more is a circle.
-const DEPTH_MAX: usize = 4096;
-const ROOT: Ino = InodeNumber::ROOT.0;
+pub(crate) const DEPTH_MAX: usize = 4096;
+pub(crate) const ROOT: Ino = InodeNumber::ROOT.0;
 
 /// Number of an inode, as the dataset has it.
-type Ino = u64;
+pub(crate) type Ino = u64;
 
 /// What became of a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,26 +56,47 @@ pub struct FileDifference {
 
 /// What is known of an inode that differs.
 #[derive(Default)]
-struct Changed {
+pub(crate) struct Changed {
     before: Option<Inode>,
     after: Option<Inode>,
     /// Its own entry differs.
     inode: bool,
     /// Attributes, ACLs or the target differ.
-    attributes: bool,
+    pub(crate) attributes: bool,
     /// Names that it lost and got: directory and name.
-    lost: Vec<Name>,
-    got: Vec<Name>,
+    pub(crate) lost: Vec<Name>,
+    pub(crate) got: Vec<Name>,
+}
+
+impl Changed {
+    /// The inode in the older version, if it had a name there.
+    pub(crate) fn was(&self) -> Option<Inode> {
+        self.before.filter(|inode| inode.nlink > 0)
+    }
+
+    /// The inode in the newer version, likewise.
+    pub(crate) fn is(&self) -> Option<Inode> {
+        self.after.filter(|inode| inode.nlink > 0)
+    }
+
+    /// Whether an inode that both versions have was modified: in its content or its attributes.
+    pub(crate) fn is_modified(&self, pages: &Pages) -> bool {
+        let (Some(was), Some(is)) = (self.was(), self.is()) else { return false };
+        let objects = [was.object, is.object];
+        let touched = is.kind == FileKind::Regular
+            && objects.iter().any(|object| *object != 0 && pages.contains_key(object));
+        self.attributes || touched || differs(&was, &is)
+    }
 }
 
 /// Directory and name.
-type Name = (Ino, Vec<u8>);
+pub(crate) type Name = (Ino, Vec<u8>);
 
 /// Sees an entry: its directory, its name, and what it names.
 type SeeEntry<'a> = &'a mut dyn FnMut(Ino, &[u8], Pointee) -> Result<()>;
 
 /// Runs of pages by object.
-type Pages = HashMap<u64, Vec<Range<u64>>>;
+pub(crate) type Pages = HashMap<u64, Vec<Range<u64>>>;
 
 /// The differences, by path; with `ranges` also which bytes of files.
 ///
@@ -90,26 +111,14 @@ pub fn diff(
     differences: impl Iterator<Item = pagefold_engine::Result<Difference>>,
     ranges: bool,
 ) -> Result<Vec<FileDifference>> {
-    let (mut changed, pages) = collect(differences)?;
-    for (ino, one) in &mut changed {
-        if !one.inode {
-            // Its entry is the same in both.
-            one.after = inode(new, *ino)?;
-            one.before = one.after;
-        }
-    }
+    let (changed, pages) = collect(new, differences)?;
     let mut found = Vec::new();
     let (mut before, mut after) = (Paths::new(old), Paths::new(new));
     let mut nameless = HashMap::new();
-    for (ino, one) in &mut changed {
-        let alive = |inode: Option<Inode>| inode.filter(|inode| inode.nlink > 0);
-        let (was, is) = (alive(one.before), alive(one.after));
+    for (ino, one) in &changed {
         names(one, &mut before, &mut after, &mut found)?;
-        let (Some(was), Some(is)) = (was, is) else { continue };
-        let objects = [was.object, is.object];
-        let touched = is.kind == FileKind::Regular
-            && objects.iter().any(|object| *object != 0 && pages.contains_key(object));
-        if one.attributes || touched || differs(&was, &is) {
+        let (Some(was), Some(is)) = (one.was(), one.is()) else { continue };
+        if one.is_modified(&pages) {
             let bytes = if ranges && is.kind == FileKind::Regular {
                 changed_bytes(&was, &is, &pages)
             } else {
@@ -161,13 +170,15 @@ fn names(
 }
 
 /// Whether attributes differ that are neither times of access and change nor follow from names.
-fn differs(was: &Inode, is: &Inode) -> bool {
+pub(crate) fn differs(was: &Inode, is: &Inode) -> bool {
     let own = |inode: &Inode| (inode.kind, inode.perm, inode.wish, inode.uid, inode.gid, inode.rdev);
     let file = |inode: &Inode| (inode.size, inode.mtime, inode.object);
     own(was) != own(is) || (is.kind != FileKind::Directory && file(was) != file(is))
 }
 
-fn collect(
+/// What differs of each inode, and which pages of objects do; `new` is the newer version.
+pub(crate) fn collect(
+    new: &dyn Dataset,
     differences: impl Iterator<Item = pagefold_engine::Result<Difference>>,
 ) -> Result<(BTreeMap<Ino, Changed>, Pages)> {
     let mut changed: BTreeMap<Ino, Changed> = BTreeMap::new();
@@ -209,6 +220,11 @@ fn collect(
         one.got.retain(|name| !kept.contains(name));
     }
     changed.retain(|_, one| one.inode || one.attributes || !(one.lost.is_empty() && one.got.is_empty()));
+    for (ino, one) in changed.iter_mut().filter(|(_, one)| !one.inode) {
+        // Its entry is the same in both.
+        one.after = inode(new, *ino)?;
+        one.before = one.after;
+    }
     Ok((changed, pages))
 }
 
@@ -230,7 +246,7 @@ fn entry(dir: Ino, value: Option<&Value>) -> Result<Option<(Ino, Vec<u8>)>> {
     Ok(Some((Pointee::decode(dir, rest)?.ino, name.to_vec())))
 }
 
-fn inode(dataset: &dyn Dataset, ino: Ino) -> Result<Option<Inode>> {
+pub(crate) fn inode(dataset: &dyn Dataset, ino: Ino) -> Result<Option<Inode>> {
     dataset.get(&Inode::key(ino))?.map(|bytes| Inode::decode(ino, &bytes)).transpose()
 }
 
@@ -278,7 +294,7 @@ fn each_entry(dataset: &dyn Dataset, (from, to): (Key, Key), visit: SeeEntry<'_>
 }
 
 /// The names of these inodes.
-fn all_names(dataset: &dyn Dataset, wanted: &HashSet<Ino>) -> Result<HashMap<Ino, Vec<Name>>> {
+pub(crate) fn all_names(dataset: &dyn Dataset, wanted: &HashSet<Ino>) -> Result<HashMap<Ino, Vec<Name>>> {
     let mut found: HashMap<Ino, Vec<Name>> = HashMap::new();
     if wanted.iter().all(|ino| *ino == ROOT) {
         return Ok(found);
@@ -293,19 +309,19 @@ fn all_names(dataset: &dyn Dataset, wanted: &HashSet<Ino>) -> Result<HashMap<Ino
 }
 
 /// Paths of directories in one version.
-struct Paths<'a> {
+pub(crate) struct Paths<'a> {
     dataset: &'a dyn Dataset,
     /// Where directories lie whose parents were read.
     places: HashMap<Ino, Name>,
 }
 
 impl<'a> Paths<'a> {
-    fn new(dataset: &'a dyn Dataset) -> Self {
+    pub(crate) fn new(dataset: &'a dyn Dataset) -> Self {
         Self { dataset, places: HashMap::new() }
     }
 
     /// The path of `name` in `dir`.
-    fn of(&mut self, dir: Ino, name: &[u8]) -> Result<Vec<u8>> {
+    pub(crate) fn of(&mut self, dir: Ino, name: &[u8]) -> Result<Vec<u8>> {
         let mut parts = vec![name.to_vec()];
         let mut at = dir;
         while at != ROOT {

@@ -12,6 +12,8 @@
 //! acl, attr, orphan               attributes, ACLs, what is deleted
 //! dir, names, io, alloc, xattr    the calls
 //! check      the walker behind `pagefold check`
+//! diff       how two versions differ, as files
+//! rebase     what one version changed, brought into another
 //! testing    a dataset in memory
 //! ```
 //!
@@ -44,6 +46,7 @@ mod named;
 mod names;
 mod options;
 mod orphan;
+pub mod rebase;
 pub mod testing;
 #[cfg(test)]
 mod tests;

@@ -77,6 +77,12 @@ pub enum Deed {
         path: String,
         own: bool,
     },
+    /// Moves a clone onto a newer snapshot, where the two go together.
+    Rebase {
+        path: String,
+        onto: String,
+        own: bool,
+    },
     Promote {
         path: String,
     },
@@ -117,9 +123,10 @@ pub enum Step {
         /// Where it ends early.
         torn: Option<u64>,
     },
-    /// A clone goes back to its origin: which one follows from what there is then, and from `pick`.
-    Reset {
-        /// Decides between the clones, and whether their own snapshots go.
+    /// A clone goes back to its origin, or is moved onto a newer snapshot: which one and where follows from what there is then, and
+    /// from `pick`.
+    Graft {
+        /// Decides between the clones and snapshots, and whether snapshots of their own go.
         pick: u64,
     },
     /// Makes everything durable.
@@ -401,7 +408,7 @@ impl Writer {
         if random.percent(40) {
             steps.extend(trouble_soon(random, self.theme, device));
         }
-        steps.push(Step::Reset { pick });
+        steps.push(Step::Graft { pick });
         steps
     }
 

@@ -16,6 +16,7 @@
 //! - a check of the pool finds no error, and its accounts are what can be counted.
 
 pub mod flips;
+mod graft;
 pub mod history;
 pub mod model;
 pub mod random;

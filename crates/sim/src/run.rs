@@ -13,6 +13,7 @@ use pagefold_engine::pool::{
 use pagefold_engine::record::Compression;
 use pagefold_engine::segment::Devices;
 
+use crate::graft;
 use crate::history::{Act, Deed, Fill, History, OBJECTS, Step, Theme, record_size};
 use crate::model::{COUNTER, bytes};
 use crate::random::Random;
@@ -45,6 +46,10 @@ pub struct Stats {
     pub received: u64,
     /// Of these, those that had been interrupted.
     pub resumed: u64,
+    /// Clones that went back to their origin, and those that were moved onto a newer snapshot.
+    pub reset: u64,
+    /// See `reset`.
+    pub rebased: u64,
     /// Power cuts.
     pub crashes: u64,
     /// Times that the pool was opened.
@@ -69,6 +74,8 @@ impl Stats {
         self.deeds += other.deeds;
         self.received += other.received;
         self.resumed += other.resumed;
+        self.reset += other.reset;
+        self.rebased += other.rebased;
         self.crashes += other.crashes;
         self.opens += other.opens;
         self.failed += other.failed;
@@ -265,6 +272,7 @@ pub(crate) fn run_deed(pool: &Pool, deed: &Deed) -> pagefold_engine::Result<()> 
         }
         Deed::Rollback { snapshot, newer } => pool.rollback(snapshot, *newer),
         Deed::Reset { path, own } => pool.reset(path, *own),
+        Deed::Rebase { path, onto, own } => graft::rebase(pool, path, onto, *own, CREATED),
         Deed::Promote { path } => pool.promote(path),
         Deed::Rename { path, to } => pool.rename(path, to),
         Deed::Hold { snapshot } => pool.hold(snapshot, TAG, CREATED),
@@ -353,7 +361,7 @@ impl<'a> Sim<'a> {
             Step::ApplyTo(..) => Ok(()),
             Step::Deed(deed) => self.deed(deed),
             Step::Stream { path, pick, torn } => self.stream(path, *pick, *torn),
-            Step::Reset { pick } => self.reset(*pick),
+            Step::Graft { pick } => self.graft(*pick),
             Step::Sync => self.call(Pool::sync, true),
             Step::Begin { waiters } => self.begin(*waiters),
             Step::End { newest } => self.end(*newest),
@@ -556,6 +564,8 @@ impl<'a> Sim<'a> {
                         None => Ok(()),
                         // Faults have kept what was received from being given up.
                         Some(_) if self.faulted && !pool.partials().is_empty() => Ok(()),
+                        // Likewise what was made to compare a clone, or to rebase it.
+                        Some(_) if self.faulted && error.to_string().contains('%') => Ok(()),
                         Some(_) => Err(format!("a deed that is possible is refused: {error}")),
                     };
                 }
@@ -609,15 +619,23 @@ impl<'a> Sim<'a> {
     }
 
     /// Something that is possible with a clone, as `pick` decides; a clone is made if there is none.
-    fn reset(&mut self, pick: u64) -> Outcome {
-        let clones: Vec<String> = self.now.clones();
-        let Some(path) = clones.get((pick % clones.len().max(1) as u64) as usize).cloned() else {
+    fn graft(&mut self, pick: u64) -> Outcome {
+        let grafts = self.now.grafts(pick);
+        let Some(deed) = grafts.get((pick % grafts.len().max(1) as u64) as usize).cloned() else {
             return match self.now.clone_of_any(pick) {
                 Some(clone) => self.deed(&clone),
                 None => Ok(()),
             };
         };
-        self.deed(&Deed::Reset { path, own: pick % 3 != 0 })
+        let (opens, deeds) = (self.stats.opens, self.stats.deeds);
+        self.deed(&deed)?;
+        if self.stats.opens == opens && self.stats.deeds > deeds {
+            match deed {
+                Deed::Rebase { .. } => self.stats.rebased += 1,
+                _ => self.stats.reset += 1,
+            }
+        }
+        Ok(())
     }
 
     /// What is left of a stream that was interrupted is gone on with, or given up.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::graft;
 use crate::history::{Act, DATASETS, Deed};
 use crate::model::State;
 
@@ -167,6 +168,23 @@ impl World {
                 }
                 set.state = state;
             }
+            Deed::Rebase { path, onto, own } => {
+                let (of, name) = self.sets.get(path)?.origin.clone()?;
+                let (onto_of, onto_name) = split(onto);
+                let snapshots = &self.sets.get(&of)?.snapshots;
+                let at = |name: &str| snapshots.iter().position(|one| one.name == name);
+                let (from, to) = (at(&name)?, at(&onto_name)?);
+                let blocked = |one: &Snapshot| one.held || self.has_clone(&format!("{path}@{}", one.name));
+                let set = world.sets.get_mut(path)?;
+                let gone = std::mem::take(&mut set.snapshots);
+                let possible = onto_of == of
+                    && to > from
+                    && !path.is_empty()
+                    && (gone.is_empty() || *own && !gone.iter().any(blocked));
+                possible.then_some(())?;
+                set.state = graft::rebased(&snapshots[from].state, &set.state, &snapshots[to].state)?;
+                set.origin = Some((of, onto_name));
+            }
             Deed::Promote { path } => world.promote(path)?,
             Deed::Rename { path, to } if path.contains('@') => {
                 let (of, before) = split(path);
@@ -226,9 +244,18 @@ impl World {
         found
     }
 
-    /// Paths of the datasets that are clones.
-    pub fn clones(&self) -> Vec<String> {
-        self.sets.iter().filter(|(_, set)| set.origin.is_some()).map(|(path, _)| path.clone()).collect()
+    /// What clones could be tried to be reset or rebased to. It is not always possible.
+    pub fn grafts(&self, pick: u64) -> Vec<Deed> {
+        let mut found = Vec::new();
+        let own = !pick.is_multiple_of(3);
+        for (path, set) in &self.sets {
+            let Some((of, name)) = &set.origin else { continue };
+            found.push(Deed::Reset { path: path.clone(), own });
+            let snapshots = self.sets.get(of).into_iter().flat_map(|set| &set.snapshots);
+            let onto = snapshots.skip_while(|one| one.name != *name).map(|one| format!("{of}@{}", one.name));
+            found.extend(onto.map(|onto| Deed::Rebase { path: path.clone(), onto, own }));
+        }
+        found
     }
 
     /// The clone of some snapshot, as `pick` decides, that could be made.

@@ -20,7 +20,7 @@ pub use model::{
 };
 pub use pieces::{PieceReader, PieceWriter};
 pub use server::{Handler, Listener};
-pub use told::{Deed, Difference, Figures, Outcome, PartialFigures, Sendable, Transferred};
+pub use told::{Deed, Difference, Figures, Moving, Outcome, PartialFigures, Rebased, Sendable, Transferred};
 
 #[cfg(test)]
 mod tests;

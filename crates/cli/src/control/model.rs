@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::told::{Deed, Figures, Outcome, PartialFigures, Sendable, Transferred};
+use super::told::{Deed, Figures, Moving, Outcome, PartialFigures, Rebased, Sendable, Transferred};
 
 /// How a mount ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,12 +131,17 @@ pub enum Request {
         /// With the bytes of files that may be others.
         ranges: bool,
     },
+    /// Moves a clone onto a newer snapshot; answered when that is done. Given up when the connection ends.
+    Rebase {
+        /// Which, and onto what.
+        what: Moving,
+    },
 }
 
 impl Request {
-    /// Whether more than a reply follows; the connection is of no use afterwards.
+    /// Whether more than a reply follows, or it takes long; the connection is of no use afterwards.
     pub fn is_stream(&self) -> bool {
-        matches!(self, Self::Send { .. } | Self::Receive { .. } | Self::Diff { .. })
+        matches!(self, Self::Send { .. } | Self::Receive { .. } | Self::Diff { .. } | Self::Rebase { .. })
     }
 }
 
@@ -198,6 +203,11 @@ pub enum Reply {
     Transferred {
         /// What it had.
         all: Transferred,
+    },
+    /// To [`Request::Rebase`].
+    Rebased {
+        /// What came of it.
+        rebased: Rebased,
     },
     /// To [`Request::Deed`].
     Deed {

@@ -204,6 +204,31 @@ pub struct Difference {
     pub ranges: Vec<(u64, u64)>,
 }
 
+/// A clone that is to be moved onto a newer snapshot. Paths are below the pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Moving {
+    /// The clone.
+    pub path: String,
+    /// The snapshot: `dataset@name`.
+    pub onto: String,
+    /// Destroys the clone's own snapshots.
+    pub own: bool,
+}
+
+/// What came of moving a clone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rebased {
+    /// Files and directories whose changes were brought over.
+    pub files: u64,
+    /// Bytes of pages that were written again, uncompressed.
+    pub copied_bytes: u64,
+    /// What both have changed, by paths from the root of the file system on: the first thousand. If there are any, nothing was changed.
+    pub conflicts: Vec<String>,
+    /// How many there are.
+    pub conflict_count: u64,
+}
+
 /// What was done, or would be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {

@@ -89,7 +89,10 @@ impl Answers {
             Request::SendSize { what } => {
                 Reply::Stream { expected_bytes: streams::expected(&server.pool, &what)? }
             }
-            Request::Send { .. } | Request::Receive { .. } | Request::Diff { .. } => {
+            Request::Send { .. }
+            | Request::Receive { .. }
+            | Request::Diff { .. }
+            | Request::Rebase { .. } => {
                 return Err(Failure::new("that is answered at length"));
             }
         })

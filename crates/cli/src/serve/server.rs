@@ -79,7 +79,7 @@ pub struct Server {
     pub(super) keep: Keep,
     watched: Watched,
     /// Read: mounts are made. Write: what is in use must not change.
-    deeds: Arc<RwLock<()>>,
+    pub(super) deeds: Arc<RwLock<()>>,
     pool_work: Mutex<Option<pool::Background>>,
     state: Mutex<State>,
     changed: Condvar,

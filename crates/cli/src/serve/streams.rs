@@ -3,10 +3,15 @@
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+
 use super::server::Server;
-use crate::control::{PieceReader, PieceWriter, REPLY_BYTES_MAX, Reply, Request, Sendable, write_frame};
+use crate::control::{
+    Moving, PieceReader, PieceWriter, REPLY_BYTES_MAX, Reply, Request, Sendable, write_frame,
+};
 use crate::failure::{Context, Failure, Result};
-use crate::{names, streams};
+use crate::{deeds, names, rebase, streams};
 
 /// A stream that is under way.
 pub struct UnderWay<'a> {
@@ -70,6 +75,12 @@ fn tell(mut connection: &UnixStream, reply: &Reply) -> Result<()> {
     write_frame(&mut connection, reply, REPLY_BYTES_MAX).context(|| "cannot answer".into())
 }
 
+/// Whether whoever asked has gone, or was cut off.
+fn has_gone(connection: &UnixStream) -> bool {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    !matches!(recv(connection, &mut [0_u8], flags), Err(Errno::AGAIN | Errno::INTR))
+}
+
 impl Server {
     /// Does what [`Request::is_stream`] asks for; what is left to be said when it is done.
     pub(super) fn stream(&self, request: &Request, connection: &UnixStream) -> Result<Reply> {
@@ -77,6 +88,7 @@ impl Server {
             Request::Send { what } => self.send(what, connection),
             Request::Receive { path, force } => self.receive(path, *force, connection),
             Request::Diff { old, new, ranges } => self.diff((old, new), *ranges, connection),
+            Request::Rebase { what } => self.rebase(what, connection),
             _ => Err(Failure::new("that is no stream")),
         };
         match &done {
@@ -113,6 +125,15 @@ impl Server {
         let out = out.into_inner().map_err(std::io::IntoInnerError::into_error);
         out.and_then(PieceWriter::end).context(|| "cannot end the stream".into())?;
         told.map(|()| Reply::Done {})
+    }
+
+    fn rebase(&self, what: &Moving, connection: &UnixStream) -> Result<Reply> {
+        deeds::clear_way_to_move(&self.pool, what, self)?;
+        let target = self.pool.version(&what.path).ok().map(|dataset| dataset.id);
+        let _under_way = self.stream_begins(connection, target)?;
+        let go_on = &mut || !has_gone(connection);
+        let rebased = rebase::perform(&self.pool, what, self, &self.deeds, go_on)?;
+        Ok(Reply::Rebased { rebased })
     }
 
     /// Lets a stream begin; into dataset `target`, if it is given, which must not be mounted.

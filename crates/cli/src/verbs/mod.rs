@@ -18,6 +18,7 @@ mod manual;
 mod mount;
 mod mount_all;
 mod properties;
+mod rebase;
 mod restart;
 mod scrub;
 mod send;
@@ -41,6 +42,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Clone(args) => dataset::clone_of(&args),
         Verb::Rollback(args) => dataset::rollback(&args),
         Verb::Reset(args) => dataset::reset(&args),
+        Verb::Rebase(args) => rebase::run(&args),
         Verb::Promote(args) => dataset::promote(&args),
         Verb::Rename(args) => dataset::rename(&args),
         Verb::Hold(args) => dataset::hold(&args, false),

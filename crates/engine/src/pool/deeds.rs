@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use super::Pool;
 use super::catalogue::Catalogue;
+use super::rebase::is_target;
 use super::send::is_hidden;
 use crate::dataset::redo::{Deed, TEXT_BYTES_MAX};
 use crate::dataset::{Dataset, LiveDataset, count};
@@ -98,6 +99,11 @@ impl Catalogue {
         let of = version.snapshot_of();
         let owner = |id: u64| self.versions.get(&id).map(|next| next.snapshot_of().unwrap_or(id));
         match self.successors(id).into_iter().find(|next| owner(*next) != of) {
+            Some(clone) if is_target(&self.path(clone)) => Err(Error::Busy(format!(
+                "a rebase has left '{}' on top of '{}', which goes when the pool is opened again",
+                self.path(clone),
+                self.path(id)
+            ))),
             Some(clone) if is_hidden(&self.path(clone)) => Err(Error::Busy(format!(
                 "part of a stream was received on top of '{}': go on with that, or give it up by 'receive --abort'",
                 self.path(id)

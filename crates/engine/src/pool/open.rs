@@ -153,10 +153,10 @@ impl Pool {
         let end = opening.scan(&mut ops, options.accept_loss)?;
         let pool = opening.finish(end, &ops, options)?;
         if !options.read_only
-            && let Err(error) = pool.forget_comparisons()
+            && let Err(error) = pool.forget_rebases().and_then(|()| pool.forget_comparisons())
         {
-            // It is in nobody's way but that of another comparison, which tells.
-            tracing::warn!(%error, "a snapshot that was made for a comparison is left");
+            // It is in nobody's way but that of another comparison or rebase, which tells.
+            tracing::warn!(%error, "what was made for a comparison or a rebase is left");
         }
         Ok(pool)
     }

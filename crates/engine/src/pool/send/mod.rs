@@ -70,7 +70,7 @@ pub(super) fn is_hidden(path: &str) -> bool {
 }
 
 /// Where a dataset lies while it is received.
-fn hidden(path: &str) -> String {
+pub(super) fn hidden(path: &str) -> String {
     match path.rsplit_once('/') {
         Some((parent, last)) => format!("{parent}/{HIDDEN}{last}"),
         None => format!("{HIDDEN}{path}"),

@@ -1,0 +1,52 @@
+//! `rebase`: a clone is moved onto a newer snapshot.
+
+use parking_lot::RwLock;
+use serde_json::json;
+
+use super::dataset::{dataset, same_pool, snapshot_name};
+use crate::args::Rebase;
+use crate::control::{Moving, Rebased, Reply, Request};
+use crate::deeds::{self, Nobody};
+use crate::failure::{Failure, Result};
+use crate::registry::Registry;
+use crate::table::printable;
+use crate::{pools, rebase, target};
+
+/// Moves it, or tells what is in the way.
+pub fn run(args: &Rebase) -> Result<()> {
+    let (clone, onto) = (dataset(&args.dataset)?, snapshot_name(&args.snapshot)?);
+    same_pool(&clone, &onto)?;
+    let (name, onto_name) = (clone.to_string(), onto.to_string());
+    let rebased = perform(&clone.pool, Moving { path: clone.path, onto: onto.path, own: args.recursive })?;
+    if args.json {
+        super::print_json(&json!({
+            "rebased": rebased.conflict_count == 0, "files": rebased.files,
+            "copied_bytes": rebased.copied_bytes, "conflicts": rebased.conflicts,
+            "conflict_count": rebased.conflict_count,
+        }))?;
+    } else {
+        rebased.conflicts.iter().for_each(|path| println!("{}", printable(path)));
+    }
+    match rebased.conflict_count {
+        0 => Ok(()),
+        count => Err(Failure::new(format!(
+            "{name} and {onto_name} have both changed what is listed ({count}); nothing was changed"
+        ))
+        .hint(format!("undo these changes in {name}, or give up all of them: pagefold reset {name}"))),
+    }
+}
+
+fn perform(pool: &str, what: Moving) -> Result<Rebased> {
+    if let Some(mut client) = target::connect(pool)? {
+        return match client.ask_and_wait(&Request::Rebase { what })? {
+            Reply::Rebased { rebased } => Ok(rebased),
+            _ => Err(client.misunderstood()),
+        };
+    }
+    let known = Registry::open()?.find(pool)?;
+    pools::with_offline(&known, |pool| {
+        let rebased = rebase::perform(pool, &what, &Nobody, &RwLock::new(()), &mut || true)?;
+        deeds::free_all(pool)?;
+        Ok(rebased)
+    })
+}
