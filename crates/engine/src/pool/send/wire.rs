@@ -18,6 +18,7 @@ use crate::{Error, Key, Result};
 const MAGIC: [u8; 8] = *b"PFsend\x01\0";
 /// Length, kind.
 const FRAME_HEAD_BYTES: usize = 5;
+const CHECKSUM_BYTES: usize = 8;
 /// A frame of entries is ended at this length, or the next entry would begin another one: what a receiver commits at once.
 pub(super) const FRAME_BYTES: usize = 1 << 20;
 /// Longest frame: one record more than [`FRAME_BYTES`], and what the fields of entries take beside records and values.
@@ -62,17 +63,33 @@ impl<'a> FrameWriter<'a> {
     }
 
     pub(super) fn frame(&mut self, kind: Kind, payload: &[u8]) -> Result<()> {
-        let mut bytes = Vec::with_capacity(payload.len() + 32);
+        let mut frame = Self::begin(payload.len());
+        frame.extend_from_slice(payload);
+        self.finish(kind, frame)
+    }
+
+    /// An empty frame, to which a payload of about so many bytes is appended before it is given to [`FrameWriter::finish`].
+    pub(super) fn begin(payload_bytes: usize) -> Vec<u8> {
+        let mut frame = Vec::with_capacity(FRAME_HEAD_BYTES + payload_bytes + CHECKSUM_BYTES);
+        frame.resize(FRAME_HEAD_BYTES, 0);
+        frame
+    }
+
+    /// Writes a frame that [`FrameWriter::begin`] began.
+    pub(super) fn finish(&mut self, kind: Kind, mut frame: Vec<u8>) -> Result<()> {
         if self.bytes == 0 {
-            bytes.extend_from_slice(&MAGIC);
+            self.write(&MAGIC)?;
         }
-        let begin = bytes.len();
-        bytes.extend_from_slice(&(payload.len() as u32).to_le_bytes());
-        bytes.push(kind as u8);
-        bytes.extend_from_slice(payload);
-        self.chain = xxh3_64_with_seed(bytes.get(begin..).unwrap_or_default(), self.chain);
-        bytes.extend_from_slice(&self.chain.to_le_bytes());
-        self.out.write_all(&bytes).map_err(|source| failed("write", self.bytes, bytes.len(), source))?;
+        let payload_bytes = (frame.len() - FRAME_HEAD_BYTES) as u32;
+        let head = payload_bytes.to_le_bytes().into_iter().chain([kind as u8]);
+        frame.iter_mut().zip(head).for_each(|(place, byte)| *place = byte);
+        self.chain = xxh3_64_with_seed(&frame, self.chain);
+        frame.extend_from_slice(&self.chain.to_le_bytes());
+        self.write(&frame)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.out.write_all(bytes).map_err(|source| failed("write", self.bytes, bytes.len(), source))?;
         self.bytes += bytes.len() as u64;
         Ok(())
     }
@@ -134,7 +151,7 @@ impl<'a> FrameReader<'a> {
         self.take(&mut bytes, len)?;
         let chain = xxh3_64_with_seed(&bytes, self.chain);
         let mut sum = Vec::new();
-        self.take(&mut sum, 8)?;
+        self.take(&mut sum, CHECKSUM_BYTES)?;
         if sum != chain.to_le_bytes() {
             let detail = format!("the checksum of what ends at byte {} does not hold", self.bytes);
             return Err(Error::corrupt("stream", detail));

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::wire::{
@@ -104,6 +105,32 @@ impl Batch {
         self.bytes >= frame_bytes
             || self.items.len() >= FRAME_ENTRIES_MAX
             || self.value_bytes >= FRAME_VALUES_MAX
+    }
+}
+
+/// The records of a batch, by position, in one piece of memory: there are tens of thousands a second.
+struct Records {
+    bytes: Vec<u8>,
+    /// Where each lies; none where it is empty.
+    places: Vec<Range<usize>>,
+}
+
+impl Records {
+    fn new(batch: &Batch) -> Self {
+        Self { bytes: Vec::with_capacity(batch.bytes), places: vec![0..0; batch.items.len()] }
+    }
+
+    /// Sets the record at `position`, which has no other from now on.
+    fn put(&mut self, position: usize, record: &[u8]) {
+        if let Some(place) = self.places.get_mut(position) {
+            *place = self.bytes.len()..self.bytes.len() + record.len();
+            self.bytes.extend_from_slice(record);
+        }
+    }
+
+    fn get(&self, position: usize) -> Option<&[u8]> {
+        let place = self.places.get(position)?.clone();
+        self.bytes.get(place).filter(|record| !record.is_empty())
     }
 }
 
@@ -240,15 +267,15 @@ impl Sending<'_> {
         }
         let sames = self.sames(batch);
         let records = self.read(batch, &sames)?;
-        let mut payload = Vec::with_capacity(batch.bytes + (batch.bytes >> 3));
+        let mut frame = FrameWriter::begin(batch.bytes + (batch.bytes >> 3));
         let mut at = 0;
         while let Some(rest) = batch.items.get(at..).filter(|rest| !rest.is_empty()) {
             let (entry, taken) = self.entry(rest, &records, &sames, at, frames)?;
             self.end.count(&entry);
-            entry.encode(&mut payload);
+            entry.encode(&mut frame);
             at += taken;
         }
-        frames.frame(Kind::Entries, &payload)
+        frames.finish(Kind::Entries, frame)
     }
 
     /// By position, the pages whose record was sent before, and where.
@@ -271,7 +298,7 @@ impl Sending<'_> {
     }
 
     /// The records of a batch, by position.
-    fn read(&self, batch: &Batch, sames: &HashMap<usize, (u64, u64)>) -> Result<HashMap<usize, Vec<u8>>> {
+    fn read(&self, batch: &Batch, sames: &HashMap<usize, (u64, u64)>) -> Result<Records> {
         let wanted: Vec<(usize, Addr)> = batch
             .items
             .iter()
@@ -282,11 +309,11 @@ impl Sending<'_> {
             )
             .collect();
         let addrs: Vec<Addr> = wanted.iter().map(|(_, addr)| *addr).collect();
-        let mut records = HashMap::with_capacity(wanted.len());
+        let mut records = Records::new(batch);
         let shared = &self.pool.shared;
         let read = shared.segments.read(&shared.devices, &addrs, &mut |at, record| {
             if let Some((position, _)) = wanted.get(at) {
-                records.insert(*position, record.to_vec());
+                records.put(*position, record);
             }
             Ok(())
         });
@@ -295,18 +322,19 @@ impl Sending<'_> {
             // A segment was folded meanwhile; or it is damaged, and then the next attempts tell.
             Err(Error::Corrupt { .. }) => {
                 for (position, addr) in &wanted {
-                    if !records.contains_key(position) {
-                        records.insert(*position, shared.read_record(*addr)?);
+                    if records.get(*position).is_none() {
+                        records.put(*position, &shared.read_record(*addr)?);
                     }
                 }
             }
             Err(error) => return Err(error),
         }
-        for (at, record) in &mut records {
-            if let Some(Item::Page(object, ..)) = batch.items.get(*at)
-                && is_delta(record)
+        for (at, item) in batch.items.iter().enumerate() {
+            if let Item::Page(object, ..) = item
+                && let Some(delta) = records.get(at).filter(|record| is_delta(record))
             {
-                *record = self.in_full(*object, record)?;
+                let full = self.in_full(*object, delta)?;
+                records.put(at, &full);
             }
         }
         Ok(records)
@@ -330,7 +358,7 @@ impl Sending<'_> {
     fn entry<'r>(
         &mut self,
         rest: &'r [Item],
-        records: &'r HashMap<usize, Vec<u8>>,
+        records: &'r Records,
         sames: &HashMap<usize, (u64, u64)>,
         at: usize,
         frames: &mut FrameWriter<'_>,
@@ -356,7 +384,7 @@ impl Sending<'_> {
                         break;
                     }
                     let position = at + pages.len();
-                    let page = match (sames.get(&position), records.get(&position)) {
+                    let page = match (sames.get(&position), records.get(position)) {
                         (Some((object, page)), _) => Page::Same(*object, *page),
                         (None, Some(record)) => self.page(record, record_size, frames)?,
                         (None, None) => return Err(Error::corrupt("record", "it was not read")),
