@@ -79,7 +79,7 @@ posix: ## The same system calls on a pool and on ext4, compared: OPS=1000000
 	cargo build --profile sim --locked --quiet -p pagefold-posix
 	@$(AS_ROOT) target/sim/pagefold-posix --ops $(OPS) $(if $(SEED),--seed $(SEED))
 
-fuzz: ## Hostile bytes for every decoder: SECONDS=60 for each, or for TARGET=name
+fuzz: ## Hostile bytes for every decoder: SECONDS=60 of processor time for each, or for TARGET=name
 	@scripts/setup build
 	cargo run --profile sim --locked --quiet -p pagefold-fuzz -- --seconds $(SECONDS) $(if $(TARGET),--target $(TARGET)) $(if $(SEED),--seed $(SEED))
 

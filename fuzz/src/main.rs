@@ -14,7 +14,7 @@ static ALLOCATOR: memory::Noting = memory::Noting;
 /// Hostile bytes for every decoder.
 #[derive(Parser)]
 struct Args {
-    /// Seconds for each target.
+    /// Seconds of processor time for each target.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
     /// One target alone; all unless said.

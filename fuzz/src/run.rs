@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use pagefold_sim::random::Random;
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::{ALLOCATION_MAX, PATIENCE, Target, memory, mutate};
 
@@ -50,7 +51,12 @@ pub fn try_input(target: &Target, bytes: &[u8]) -> std::result::Result<bool, Str
     Ok(accepted)
 }
 
-/// Tries seeds, then mutations of them, until `limit` inputs or the time are used up.
+/// Processor time that this process has had.
+fn cpu_time() -> Duration {
+    clock_gettime(ClockId::ProcessCPUTime).try_into().unwrap_or_default()
+}
+
+/// Tries seeds, then mutations of them, until `limit` inputs or so much processor time are used up.
 ///
 /// # Errors
 /// The first input that broke something.
@@ -63,9 +69,9 @@ pub fn attack(
     let seeds = (target.seeds)();
     let mut random = Random::new(seed);
     let mut stats = Stats::default();
-    let started = Instant::now();
+    let started = cpu_time();
     let mut next = seeds.iter().cloned();
-    while stats.executions < limit && (stats.executions % 64 != 0 || started.elapsed() < time) {
+    while stats.executions < limit && (stats.executions % 64 != 0 || cpu_time().saturating_sub(started) < time) {
         let bytes = next.next().unwrap_or_else(|| mutate::input(&mut random, &seeds));
         match try_input(target, &bytes) {
             Ok(accepted) => stats.accepted += u64::from(accepted),
