@@ -1,11 +1,14 @@
 //! Runs seeds until they are used up; prints what fails, shrunk.
 
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use clap::Parser;
 use pagefold_sim::history::{History, Theme};
 use pagefold_sim::run::{Failure, Stats, run};
 use pagefold_sim::shrink::shrink;
+use parking_lot::Mutex;
 
 /// Simulates crashes of the storage engine.
 #[derive(Parser)]
@@ -28,6 +31,9 @@ struct Args {
     /// Stop after so many failures.
     #[arg(long, default_value_t = 3)]
     failures: u64,
+    /// Threads that run histories; one for each processor unless said.
+    #[arg(long)]
+    threads: Option<NonZeroUsize>,
 }
 
 fn theme_name(theme: Theme) -> &'static str {
@@ -51,6 +57,7 @@ fn report(history: &History, failure: &Failure, runs: u64) {
         return;
     }
     let (short, failure) = shrink(history, failure, runs);
+    let _whole = std::io::stdout().lock();
     println!("  shrunk from {} to {} steps: {}", history.steps.len(), short.steps.len(), failure.what);
     println!("  devices {:?}, cache {}", short.devices, short.cache_bytes);
     for (at, step) in short.steps.iter().enumerate() {
@@ -58,33 +65,66 @@ fn report(history: &History, failure: &Failure, runs: u64) {
     }
 }
 
-fn main() -> anyhow::Result<()> {
-    let args = Args::parse();
-    std::panic::set_hook(Box::new(|_| {}));
-    let started = Instant::now();
-    let mut stats = Stats::default();
-    let (mut ran, mut failures) = (0, 0);
-    for seed in args.seed..args.seed.saturating_add(args.seeds) {
-        let history = History::new(seed);
-        if args.theme.as_deref().is_some_and(|theme| theme != theme_name(history.theme)) {
-            continue;
-        }
-        if args.seconds > 0 && started.elapsed().as_secs() >= args.seconds {
-            break;
-        }
-        ran += 1;
-        match run(&history) {
-            Ok(one) => stats.add(&one),
-            Err(failure) => {
-                failures += 1;
-                report(&history, &failure, args.shrink);
-                if failures >= args.failures {
-                    break;
+/// What all threads share.
+struct Campaign {
+    args: Args,
+    started: Instant,
+    /// The seed that is run next.
+    next: AtomicU64,
+    tally: Mutex<Tally>,
+}
+
+/// What came of the histories so far.
+#[derive(Default)]
+struct Tally {
+    stats: Stats,
+    ran: u32,
+    failures: u64,
+}
+
+impl Campaign {
+    /// Runs seeds that nobody else has, until there are none left, the time is up, or enough have failed.
+    fn work(&self) {
+        let end = self.args.seed.saturating_add(self.args.seeds);
+        loop {
+            let seed = self.next.fetch_add(1, Ordering::Relaxed);
+            let late = self.args.seconds > 0 && self.started.elapsed().as_secs() >= self.args.seconds;
+            if seed >= end || late || self.tally.lock().failures >= self.args.failures {
+                break;
+            }
+            let history = History::new(seed);
+            if self.args.theme.as_deref().is_some_and(|theme| theme != theme_name(history.theme)) {
+                continue;
+            }
+            let result = run(&history);
+            let mut tally = self.tally.lock();
+            tally.ran += 1;
+            match result {
+                Ok(one) => tally.stats.add(&one),
+                Err(failure) => {
+                    tally.failures += 1;
+                    drop(tally);
+                    report(&history, &failure, self.args.shrink);
                 }
             }
         }
     }
-    let seconds = started.elapsed().as_secs_f64();
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    std::panic::set_hook(Box::new(|_| {}));
+    let threads =
+        args.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
+    let next = args.seed.into();
+    let campaign = Campaign { args, started: Instant::now(), next, tally: Mutex::default() };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| campaign.work());
+        }
+    });
+    let seconds = campaign.started.elapsed().as_secs_f64();
+    let Tally { stats, ran, failures } = campaign.tally.into_inner();
     println!(
         "{ran} histories in {seconds:.1} s ({:.1}/s), {failures} failures; {stats:?}",
         f64::from(ran) / seconds

@@ -17,6 +17,9 @@ use crate::space::{Chunk, Chunks};
 use crate::types::SLOT_BITS;
 use crate::{Addr, Error, Result};
 
+/// Bytes read at a time: the longest buffer that is reused.
+const READ_BYTES: usize = 1 << 20;
+
 /// A batch that counts.
 pub struct BatchView<'a> {
     /// Its number.
@@ -281,22 +284,26 @@ impl Replay<'_> {
         let Some(place) = buf.get_mut(from..to).filter(|place| !place.is_empty()) else { return Ok(()) };
         let device = self.device(chunk)?;
         let offset = chunk.offset() + from as u64;
-        let mut part = AlignedBuf::zeroed(place.len());
-        match device.read(offset, &mut part) {
-            Ok(()) => place.copy_from_slice(&part[..place.len()]),
-            Err(error) if !self.source.accept_loss => return Err(error),
-            Err(_) => {
-                for (at, place) in (offset..).step_by(BLOCK_BYTES).zip(place.chunks_exact_mut(BLOCK_BYTES)) {
-                    let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
-                    match device.read(at, &mut block) {
-                        Ok(()) => place.copy_from_slice(&block),
-                        Err(_) => place.fill(0),
+        for (at, place) in (offset..).step_by(READ_BYTES).zip(place.chunks_mut(READ_BYTES)) {
+            match read_at(device, at, place) {
+                Err(_) if self.source.accept_loss => {
+                    for (at, block) in (at..).step_by(BLOCK_BYTES).zip(place.chunks_exact_mut(BLOCK_BYTES)) {
+                        read_at(device, at, block).unwrap_or_else(|_| block.fill(0));
                     }
                 }
+                read => read?,
             }
         }
         Ok(())
     }
+}
+
+/// Fills `place`, whose length is of whole blocks, from byte `offset` of the device on.
+fn read_at(device: &dyn Device, offset: u64, place: &mut [u8]) -> Result<()> {
+    let mut part = AlignedBuf::scratch(place.len());
+    device.read(offset, &mut part)?;
+    place.copy_from_slice(part.get(..place.len()).unwrap_or_default());
+    Ok(())
 }
 
 /// Whether a batch is the one that the log goes on with at `position` (T1, T3, T4).
