@@ -71,7 +71,9 @@ pub fn attack(
     let mut stats = Stats::default();
     let started = cpu_time();
     let mut next = seeds.iter().cloned();
-    while stats.executions < limit && (stats.executions % 64 != 0 || cpu_time().saturating_sub(started) < time) {
+    while stats.executions < limit
+        && (stats.executions % 64 != 0 || cpu_time().saturating_sub(started) < time)
+    {
         let bytes = next.next().unwrap_or_else(|| mutate::input(&mut random, &seeds));
         match try_input(target, &bytes) {
             Ok(accepted) => stats.accepted += u64::from(accepted),
