@@ -152,11 +152,13 @@ def memory_bytes(pids: list[int]) -> int:
 
 def many_at_once(pool: Pool, branches: Branches, server: Postgres, dataset: Mounted, count: int, tell) -> None:
     """So many branches that all run: each answers, writes, and has what it wrote; space follows what was changed."""
-    before, history = pool.used_bytes(), int(server.sql("SELECT count(*) FROM pgbench_history", database=DATABASE))
+    history = int(server.sql("SELECT count(*) FROM pgbench_history", database=DATABASE))
     began = time.monotonic()
     names = [f"many-{number}" for number in range(count)]
     told = [branches.create(dataset.name, name, "--start", "--set", "shared_buffers=8MB") for name in names]
-    took, idle = time.monotonic() - began, pool.used_bytes()
+    took = time.monotonic() - began
+    pool.pagefold("sync", pool.pool)
+    idle, before = branches.list(), pool.used_bytes()
     assert len({branch["port"] for branch in told}) == count
     began = time.monotonic()
     for number, branch in enumerate(told):
@@ -171,11 +173,12 @@ def many_at_once(pool: Pool, branches: Branches, server: Postgres, dataset: Moun
         assert balances(branch) == history + WRITES_PER_BRANCH
         if number % FULL_EVERY == 0:
             verify.pgbench_balances(At(branch, "|", psql), DATABASE)
-    unique = sorted(listed[name]["used_bytes"] for name in names)
+    unique, at_first = (sorted(those[name]["used_bytes"] for name in names) for those in (listed, idle))
     memory = memory_bytes([listed[name]["pid"] for name in names])
     tell(
-        f"branches: {count} at once: made, started and answering in {took:.1f} s ({took / count:.2f} s each), idle {(idle - before) / count / 1e6:.2f} MB each; "
-        f"after {WRITES_PER_BRANCH} transactions and a checkpoint on each ({wrote:.1f} s) {(after - before) / count / 1e6:.2f} MB each "
+        f"branches: {count} at once: made, started and answering in {took:.1f} s ({took / count:.2f} s each), "
+        f"USED {at_first[0] / 1e6:.2f} to {at_first[-1] / 1e6:.2f} MB each; "
+        f"after {WRITES_PER_BRANCH} transactions and a checkpoint on each ({wrote:.1f} s) {(after - before) / count / 1e6:.2f} MB more of the pool each "
         f"(USED {unique[0] / 1e6:.2f} to {unique[-1] / 1e6:.2f} MB); memory of all servers {memory / 1e6:.0f} MB"
     )
     began = time.monotonic()

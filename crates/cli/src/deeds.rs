@@ -146,7 +146,8 @@ impl Work<'_> {
         recursive: bool,
         properties: &[(String, String)],
     ) -> Result<Outcome> {
-        let listed = self.list()?;
+        // Only where it is needed: what each holds is summed up, which is as long as there are many.
+        let listed = if recursive { self.list()? } else { Vec::new() };
         let mut by_name: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for snapshot in snapshots {
             let (dataset, name) = split(snapshot)?;
@@ -155,10 +156,8 @@ impl Work<'_> {
             }
             let group = by_name.entry(name).or_default();
             group.push(dataset.to_owned());
-            if recursive {
-                let below = |found: &&Listed| !found.is_snapshot && is_within(&found.path, dataset);
-                group.extend(listed.iter().filter(below).map(|found| found.path.clone()));
-            }
+            let below = |found: &&Listed| !found.is_snapshot && is_within(&found.path, dataset);
+            group.extend(listed.iter().filter(below).map(|found| found.path.clone()));
         }
         let mut made = Vec::new();
         for (name, mut datasets) in by_name {

@@ -73,7 +73,7 @@ struct Size {
 /// Fills, measures, makes snapshots under load and without, measures again.
 pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
     let size = if bench.scale().quick {
-        Size { pages: 500_000, files: 10_000, snapshots: 300, timed: 100 }
+        Size { pages: 500_000, files: 10_000, snapshots: 300, timed: 200 }
     } else {
         Size { pages: 10_000_000, files: 100_000, snapshots: 1000, timed: 200 }
     };
