@@ -159,6 +159,21 @@ Examples:
   pagefold hold audit tank/db@monday
   pagefold hold -r audit tank@monday         and that of every dataset below")]
     Hold(Hold),
+    /// Show or set which snapshots the server makes and keeps by itself.
+    #[command(
+        after_long_help = "While the pool is served, a snapshot is made at the begin of each period that the policy names, in UTC, of all datasets
+concerned at one instant, and the oldest are removed: only those that were made by policy, and are neither held nor have
+clones nor are mounted. What was missed while the pool was not served is not made up for, but one is made at once. A
+pool that is 90 % full gets none, which is told by `pagefold events`. Of a period that is not named none is made,
+and none removed; N=0 removes all of it. It is the property `policy`, which datasets below inherit.
+
+Examples:
+  pagefold policy tank/db hourly=24,daily=7,monthly=12
+  pagefold policy tank/db/scratch none
+  pagefold policy -r tank                    what holds for which dataset?
+  pagefold inherit policy tank/db/scratch    as of the dataset above again"
+    )]
+    Policy(Policy),
     /// End a hold on snapshots.
     #[command(after_long_help = "Examples:
   pagefold release audit tank/db@monday")]
@@ -635,6 +650,21 @@ pub struct Rename {
     pub from: String,
     /// What it is to be; of a snapshot the new name is enough.
     pub to: String,
+}
+
+/// See [`Verb::Policy`].
+#[derive(Args, Debug)]
+pub struct Policy {
+    /// The dataset.
+    pub dataset: String,
+    /// none, or one or more of minutely=N, hourly=N, daily=N, weekly=N, monthly=N, separated by commas; shows it if left out.
+    pub policy: Option<String>,
+    /// Of the datasets below, too.
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// How to print.
+    #[command(flatten)]
+    pub output: Output,
 }
 
 /// See [`Verb::Hold`].

@@ -19,6 +19,7 @@ mod progress;
 mod props;
 mod rebase;
 mod registry;
+mod retention;
 mod serve;
 mod settings;
 mod signature;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use crate::failure::{Failure, Result};
 use crate::names::Name;
-use crate::{suggest, table, units};
+use crate::{retention, suggest, table, units};
 
 /// What values a property takes.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +18,8 @@ pub enum Values {
     RecordSize,
     /// An absolute path, or `none`.
     Path,
+    /// How many snapshots of which periods are kept, or `none`.
+    Policy,
     /// Computed by Pagefold; the kind says how it is printed.
     ReadOnly(Shape),
 }
@@ -110,6 +112,13 @@ pub const PROPERTIES: &[Property] = &[
         default: "none",
         doc: "Where `pagefold mount` and `mount -a` mount when no directory is given. Datasets below inherit it, each at the directory of its name below.",
     },
+    Property {
+        name: retention::POLICY,
+        values: Values::Policy,
+        scope: Scope::Dataset,
+        default: "none",
+        doc: "How many snapshots of each period are kept, e.g. hourly=24,daily=7. The pool's server makes them at the begin of each minute, hour, day, week (Monday) or month, in UTC, named auto-hourly-2026-11-21T13:00 and the like, of all datasets at one instant, and removes the oldest that it made itself. What is held or has clones stays. Of a period that is not named none is made, and none removed; N=0 removes all. A pool that is 90 % full gets none.",
+    },
     computed(
         "used",
         Shape::Bytes,
@@ -165,8 +174,8 @@ pub const PROPERTIES: &[Property] = &[
 /// Name of the property that says how far a stream came that was interrupted, as in ZFS.
 pub const RESUME_TOKEN: &str = "receive_resume_token";
 
-/// User properties whose names begin so are the engine's: what it knows of streams.
-const ENGINES: &str = "receive:";
+/// User properties whose names begin so are ours: what is known of streams, and of snapshots that were made by policy.
+const OURS: [&str; 2] = ["receive:", "policy:"];
 
 const fn computed(name: &'static str, shape: Shape, doc: &'static str) -> Property {
     Property { name, values: Values::ReadOnly(shape), scope: Scope::Dataset, default: "", doc }
@@ -185,6 +194,9 @@ impl Property {
             Values::Codec => "off | lz4 | zstd[-1..19] | zlib[-1..12] | page[-1..19] | auto".into(),
             Values::RecordSize => "auto | 4K | 8K | 16K ... 1M".into(),
             Values::Path => "an absolute path | none".into(),
+            Values::Policy => {
+                "none | minutely=N, hourly=N, daily=N, weekly=N, monthly=N, one or more of them".into()
+            }
             Values::ReadOnly(_) => "computed".into(),
         }
     }
@@ -210,6 +222,10 @@ impl Property {
             Values::RecordSize => parse_record_size(value).ok_or_else(|| wrong(None)),
             Values::Path if value == "none" || value.starts_with('/') => Ok(value.to_owned()),
             Values::Path => Err(wrong(None)),
+            Values::Policy => {
+                let policy = value.parse::<retention::Policy>();
+                policy.map(|policy| policy.to_string()).map_err(|()| wrong(None))
+            }
             Values::ReadOnly(_) => {
                 Err(Failure::usage(format!("{} is computed and cannot be set", self.name))
                     .hint(format!("properties that can be set: {}", names(true).join(", "))))
@@ -283,7 +299,7 @@ const USER_NAME_BYTES_MAX: usize = 255;
 pub fn is_user(name: &str) -> bool {
     let sane = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || ":+-._".contains(c);
     name.contains(':')
-        && !name.starts_with(ENGINES)
+        && !OURS.iter().any(|ours| name.starts_with(ours))
         && name.len() <= USER_NAME_BYTES_MAX
         && name.chars().all(sane)
 }
@@ -372,6 +388,7 @@ mod tests {
         assert_eq!(set("compression=page").unwrap(), "page");
         assert_eq!(set("compression=page-9").unwrap(), "page-9");
         assert_eq!(set("mountpoint=/var/lib/x").unwrap(), "/var/lib/x");
+        assert_eq!(set("policy=daily=7,hourly=24").unwrap(), "hourly=24,daily=7");
     }
 
     #[test]
@@ -385,6 +402,7 @@ mod tests {
             "recordsize=2M",
             "sync=on",
             "mountpoint=here",
+            "policy=often",
             "used=1",
             "compression",
         ] {

@@ -98,9 +98,15 @@ pub fn age(seconds: u64) -> String {
 
 /// Seconds since the epoch as `2026-11-20 18:30:05 UTC`.
 pub fn utc(seconds: u64) -> String {
+    let (date, time) = date_and_time(seconds);
+    format!("{date} {time}:{:02} UTC", seconds % 60)
+}
+
+/// Date and time of day in UTC, to the minute: `2026-11-21`, `13:07`.
+pub fn date_and_time(seconds: u64) -> (String, String) {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil(days);
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", rest / 3600, rest / 60 % 60, rest % 60)
+    (format!("{year:04}-{month:02}-{day:02}"), format!("{:02}:{:02}", rest / 3600, rest / 60 % 60))
 }
 
 /// Year, month and day of a number of days since 1970-01-01 (proleptic Gregorian calendar, counted in

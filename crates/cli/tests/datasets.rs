@@ -326,6 +326,50 @@ fn clone_rollback_promote_rename_hold() {
     assert!(sandbox.ok(&["check", "tank"]).contains(": 0 errors"));
 }
 
+#[test]
+fn snapshots_are_made_by_policy() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pool();
+    sandbox.ok(&["dataset", "create", "tank/db"]);
+    sandbox.ok(&["dataset", "create", "tank/db/scratch"]);
+    assert_failure(
+        &sandbox.run(&["policy", "tank/db", "yearly=1"]),
+        2,
+        &["not a value of policy", "monthly=N"],
+    );
+    assert_failure(&sandbox.run(&["set", "policy:period=daily", "tank/db"]), 2, &["user property"]);
+    sandbox.ok(&["policy", "tank/db/scratch", "none"]);
+    sandbox.ok(&["mount", "tank/db", "a"]);
+    fs::write(sandbox.path("a/file"), "kept").unwrap();
+    assert_eq!(names(&sandbox, "snapshot"), Vec::<String>::new());
+    // The first is made at once.
+    sandbox.ok(&["policy", "tank", "monthly=12, daily=7"]);
+    let of = |dataset: &str| {
+        let begin = format!("{dataset}@auto-");
+        names(&sandbox, "snapshot").into_iter().filter(|name| name.starts_with(&begin)).collect::<Vec<_>>()
+    };
+    wait_until(|| of("tank").len() == 2 && of("tank/db").len() == 2);
+    assert!(of("tank/db")[0].starts_with("tank/db@auto-daily-20"));
+    assert!(of("tank/db")[1].starts_with("tank/db@auto-monthly-20"));
+    assert_eq!(of("tank/db/scratch"), Vec::<String>::new());
+    let shown = sandbox.json(&["policy", "-r", "tank"]);
+    assert_eq!(shown["properties"][1]["value"], "daily=7,monthly=12");
+    assert_eq!(shown["properties"][1]["source"], "inherited from tank");
+    let made = of("tank/db")[0].clone();
+    assert_eq!(
+        fs::read(sandbox.path("a/.pagefold/snapshot").join(&made["tank/db@".len()..]).join("file")).unwrap(),
+        b"kept"
+    );
+    // One that has another name is no longer ours.
+    sandbox.ok(&["rename", &made, "mine"]);
+    sandbox.ok(&["policy", "tank/db", "daily=0,monthly=0"]);
+    wait_until(|| names(&sandbox, "snapshot").len() == 3);
+    assert_eq!(names(&sandbox, "snapshot").last().unwrap(), "tank/db@mine");
+    sandbox.ok(&["unmount", "tank"]);
+}
+
 /// Once by the server, and once without.
 #[test]
 fn a_clone_is_rebased() {

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Sandbox, assert_failure};
 
-const VERBS: [&str; 37] = [
+const VERBS: [&str; 38] = [
     "create",
     "destroy",
     "import",
@@ -30,6 +30,7 @@ const VERBS: [&str; 37] = [
     "promote",
     "rename",
     "hold",
+    "policy",
     "release",
     "holds",
     "branch",

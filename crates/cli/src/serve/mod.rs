@@ -10,6 +10,7 @@ mod events;
 mod folding;
 mod fullness;
 mod keep;
+mod keeper;
 mod mounted;
 pub mod plan;
 mod policy;

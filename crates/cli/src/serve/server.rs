@@ -15,6 +15,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use super::background::Watched;
 use super::events::Ring;
 use super::keep::{Keep, Left};
+use super::keeper::{Keeper, Turns};
 use super::mounted::{self, Mounted, Wanted};
 use super::plan::Plan;
 use super::streams::Streams;
@@ -23,6 +24,7 @@ use crate::deeds::{self, Deed, Mounts, Outcome};
 use crate::failure::{Context, Failure, Result};
 use crate::mountopts::{MountOptions, Takeover};
 use crate::registry::Known;
+use crate::retention::POLICY;
 use crate::{holder, names, places, pools};
 
 /// How long the connection may take to end by itself after the mount was detached by force.
@@ -81,6 +83,8 @@ pub struct Server {
     /// Read: mounts are made. Write: what is in use must not change.
     pub(super) deeds: Arc<RwLock<()>>,
     pool_work: Mutex<Option<pool::Background>>,
+    /// Makes snapshots by policy, from the first mount on.
+    keeper: Mutex<Option<Keeper>>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -96,6 +100,7 @@ impl Server {
             server.close().map_err(Failure::new)?;
             return Err(failure);
         }
+        server.start_keeper()?;
         Ok(server)
     }
 
@@ -108,8 +113,21 @@ impl Server {
             server.go_on(left)?;
         }
         server.keep.serving_again();
+        server.start_keeper()?;
         server.end_if_empty(&mut server.state.lock());
         Ok(server)
+    }
+
+    fn start_keeper(self: &Arc<Self>) -> Result<()> {
+        if !self.read_only {
+            *self.keeper.lock() = Some(Keeper::start(self)?);
+        }
+        Ok(())
+    }
+
+    /// Makes and removes snapshots by policy, as of `now`, in seconds since 1970.
+    pub(super) fn keep_snapshots(&self, turns: &mut Turns, now: u64) -> Result<()> {
+        if self.is_serving() { turns.turn(&self.pool, self, &self.deeds, now) } else { Ok(()) }
     }
 
     fn go_on(self: &Arc<Self>, left: Left) -> Result<()> {
@@ -148,6 +166,7 @@ impl Server {
             watched: Watched::default(),
             deeds: Arc::default(),
             pool_work: Mutex::new(Some(pool_work)),
+            keeper: Mutex::default(),
             state: Mutex::new(State {
                 phase: Phase::Serving,
                 mounts: Vec::new(),
@@ -408,6 +427,10 @@ impl Server {
 
     /// Closes the pool after the last mount has ended.
     pub fn close(&self) -> Result<(), String> {
+        let keeper = self.keeper.lock().take();
+        if let Some(keeper) = keeper {
+            keeper.stop();
+        }
         if let Some(work) = self.pool_work.lock().take() {
             work.stop();
         }
@@ -549,6 +572,9 @@ impl Server {
     /// Lets a property that was changed take effect on what is mounted.
     fn obey(&self, name: &str) -> Result<()> {
         self.obey_all()?;
+        if let (POLICY, Some(keeper)) = (name, &*self.keeper.lock()) {
+            keeper.look();
+        }
         for mounted in self.mounts() {
             let Some(of) = self.pool.path_of(mounted.id) else { continue };
             if let Ok(property) = crate::props::find(name) {

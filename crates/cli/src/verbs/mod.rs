@@ -17,6 +17,7 @@ mod list;
 mod manual;
 mod mount;
 mod mount_all;
+mod policy;
 mod properties;
 mod rebase;
 mod restart;
@@ -42,6 +43,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Clone(args) => dataset::clone_of(&args),
         Verb::Rollback(args) => dataset::rollback(&args),
         Verb::Reset(args) => dataset::reset(&args),
+        Verb::Policy(args) => policy::run(args),
         Verb::Rebase(args) => rebase::run(&args),
         Verb::Promote(args) => dataset::promote(&args),
         Verb::Rename(args) => dataset::rename(&args),

@@ -225,6 +225,20 @@ impl Pool {
     /// # Errors
     /// As [`Pool::create_dataset`].
     pub fn snapshot(&self, datasets: &[&str], name: &str, created: u64) -> Result<()> {
+        self.snapshot_with(datasets, name, created, &[])
+    }
+
+    /// As [`Pool::snapshot`], with properties that are set on each of the snapshots in the same instant.
+    ///
+    /// # Errors
+    /// As [`Pool::snapshot`].
+    pub fn snapshot_with(
+        &self,
+        datasets: &[&str],
+        name: &str,
+        created: u64,
+        properties: &[(&str, &str)],
+    ) -> Result<()> {
         check_part(name, "snapshot")?;
         self.perform(|catalogue, bound| {
             let mut deeds = Vec::new();
@@ -237,6 +251,8 @@ impl Pool {
                     return Err(Error::Exists(format!("there is a snapshot '{path}@{name}' already")));
                 }
                 deeds.push(Deed::Snapshot { dataset, id, bound, created, name });
+                let property = |(name, value)| Deed::Property { id, name, value: Some(value) };
+                deeds.extend(properties.iter().copied().map(property));
             }
             Ok(deeds)
         })

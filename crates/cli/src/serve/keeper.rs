@@ -1,0 +1,288 @@
+//! The keeper of snapshots: makes and removes them by policy, once a minute.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use pagefold_engine::Error;
+use pagefold_engine::pool::{Listed, Pool};
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use super::fullness::percent;
+use super::server::Server;
+use crate::deeds::Mounts;
+use crate::failure::{Context, Failure, Result};
+use crate::retention::{self, MARK, POLICY, Period, Policy, Work};
+use crate::{names, pools, props, settings};
+
+/// From this share of its capacity on, in parts of a hundred, a pool gets no more snapshots by policy.
+const LIMIT_PERCENT: u64 = 90;
+/// Pause between two looks, which come at full minutes.
+const INTERVAL_SECONDS: u64 = 60;
+
+/// What is remembered from one turn to the next.
+pub struct Turns {
+    limit_percent: u64,
+    /// It was told that the pool is above its limit.
+    full: bool,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self { limit_percent: LIMIT_PERCENT, full: false }
+    }
+}
+
+impl Turns {
+    /// Does what is to be done at `now`, in seconds since 1970. Nothing is mounted while `deeds` is locked for writing.
+    pub fn turn(&mut self, pool: &Pool, mounts: &dyn Mounts, deeds: &RwLock<()>, now: u64) -> Result<()> {
+        if self.plan(pool, now)?.1 == Work::default() {
+            return Ok(());
+        }
+        let _unchanged = deeds.write();
+        let (listed, work) = self.plan(pool, now)?;
+        for (name, period, datasets) in &work.due {
+            make(pool, name, *period, datasets, now)?;
+        }
+        remove(pool, mounts, &listed, &work.too_many)
+    }
+
+    /// What there is, and what is to be done about it.
+    fn plan(&mut self, pool: &Pool, now: u64) -> Result<(Vec<Listed>, Work)> {
+        let failed = |error| pools::failed("cannot see to snapshots by policy", &error);
+        let listed = pool.list().map_err(failed)?;
+        let policies = policies(pool, &listed)?;
+        let policy = |path: &str| policies.get(path).cloned().unwrap_or_default();
+        let mut work = retention::work(&listed, now, true, &policy);
+        if !work.due.is_empty() && self.is_full(pool) {
+            work = retention::work(&listed, now, false, &policy);
+        }
+        Ok((listed, work))
+    }
+
+    /// Whether the pool is above its limit; told when that begins and ends.
+    fn is_full(&mut self, pool: &Pool) -> bool {
+        let status = pool.status();
+        let used_bytes = status.capacity_bytes.saturating_sub(status.available_bytes);
+        let used = percent(used_bytes, status.capacity_bytes);
+        let full = used >= self.limit_percent;
+        match (full, std::mem::replace(&mut self.full, full)) {
+            (true, false) => tracing::warn!(
+                used_bytes,
+                "the pool is {used} % full: no snapshots are made by policy until it is below {} %",
+                self.limit_percent
+            ),
+            (false, true) => tracing::info!(used_bytes, "snapshots are made by policy again"),
+            _ => {}
+        }
+        full
+    }
+}
+
+/// The policies of the datasets that have one.
+fn policies(pool: &Pool, listed: &[Listed]) -> Result<BTreeMap<String, Policy>> {
+    let property = props::find(POLICY)?;
+    let mut found = BTreeMap::new();
+    if !listed.iter().any(|found| found.properties.contains_key(POLICY)) {
+        return Ok(found);
+    }
+    for dataset in listed.iter().filter(|found| !found.is_snapshot) {
+        let (text, _) = settings::of(pool, &dataset.path, property)?;
+        let policy = text.parse().map_err(|()| {
+            let name = names::full(pool.name(), &dataset.path);
+            Failure::new(format!("the policy of {name} is \"{text}\", which is unknown here"))
+        })?;
+        found.insert(dataset.path.clone(), policy);
+    }
+    Ok(found)
+}
+
+fn make(pool: &Pool, name: &str, period: Period, datasets: &[String], now: u64) -> Result<()> {
+    let paths: Vec<&str> = datasets.iter().map(String::as_str).collect();
+    let made = pool.snapshot_with(&paths, name, now, &[(MARK, period.name())]);
+    made.map_err(|error| pools::failed(format!("cannot make the snapshots {name} by policy"), &error))?;
+    tracing::info!(name, datasets = datasets.len(), "snapshots made by policy");
+    Ok(())
+}
+
+/// Destroys snapshots, but for those that are in use.
+fn remove(pool: &Pool, mounts: &dyn Mounts, listed: &[Listed], paths: &[String]) -> Result<()> {
+    let going = listed.iter().filter(|found| paths.contains(&found.path));
+    let going: Vec<&Listed> = going.filter(|found| mounts.mounted_at(found.id).is_none()).collect();
+    for found in going {
+        mounts.let_go(found.id);
+        let name = names::full(pool.name(), &found.path);
+        match pool.destroy_snapshots(&[&found.path]) {
+            Ok(()) => tracing::info!(name, "a snapshot removed by policy"),
+            // It is being sent, say: another time.
+            Err(Error::Busy(why)) => tracing::debug!(name, why, "a snapshot stays for now"),
+            Err(error) => {
+                return Err(pools::failed(format!("cannot remove {name} by policy"), &error));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Signal {
+    stop: bool,
+    /// A policy has changed.
+    look: bool,
+}
+
+/// The thread that takes the turns of a server.
+pub struct Keeper {
+    signal: Arc<(Mutex<Signal>, Condvar)>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Keeper {
+    /// Starts it, with a turn at once: what was missed is made once.
+    pub fn start(server: &Arc<Server>) -> Result<Self> {
+        let signal: Arc<(Mutex<Signal>, Condvar)> = Arc::default();
+        let (server, signalled) = (Arc::downgrade(server), Arc::clone(&signal));
+        let thread = thread::Builder::new().name("keeper".into()).spawn(move || work(&server, &signalled));
+        let thread = thread.context(|| "cannot start a thread".into())?;
+        Ok(Self { signal, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Has it look at once.
+    pub fn look(&self) {
+        self.signal.0.lock().look = true;
+        self.signal.1.notify_all();
+    }
+
+    /// Stops it and waits until it has.
+    pub fn stop(&self) {
+        self.signal.0.lock().stop = true;
+        self.signal.1.notify_all();
+        if self.thread.lock().take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that makes snapshots by policy panicked");
+        }
+    }
+}
+
+fn work(server: &Weak<Server>, signal: &(Mutex<Signal>, Condvar)) {
+    let mut turns = Turns::default();
+    let mut failed = false;
+    loop {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let Some(server) = server.upgrade() else { return };
+        let done = server.keep_snapshots(&mut turns, now.as_secs());
+        drop(server);
+        if let (Err(failure), false) = (&done, failed) {
+            // Once, not every minute.
+            tracing::error!(failure = failure.what(), "snapshots are not kept by policy");
+        }
+        failed = done.is_err();
+        let rest = INTERVAL_SECONDS - now.as_secs() % INTERVAL_SECONDS;
+        let mut signal_state = signal.0.lock();
+        if !signal_state.stop && !signal_state.look {
+            signal.1.wait_for(&mut signal_state, Duration::from_secs(rest));
+        }
+        signal_state.look = false;
+        if signal_state.stop {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pagefold_engine::device::{Device, SimDevice};
+    use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, create_on};
+
+    use super::*;
+    use crate::deeds::Nobody;
+
+    const MINUTE: u64 = 60;
+    const START: u64 = 1_795_266_462;
+
+    fn pool() -> Arc<Pool> {
+        let devices = vec![Arc::new(SimDevice::new(160 << 20, 3)) as Arc<dyn Device>];
+        let options = CreateOptions { force: false, created: 0, guid: Guid(*b"a pool with past") };
+        create_on("tank", &devices, &options).unwrap();
+        let pool = Pool::open_on(devices, &OpenOptions::default()).unwrap();
+        ["db", "db/log", "other"].iter().for_each(|path| pool.create_dataset(path, 1).unwrap());
+        pool
+    }
+
+    fn snapshots(pool: &Pool, of: &str) -> Vec<String> {
+        let id = pool.version(of).unwrap().id;
+        pool.snapshots_of(id).into_iter().map(|(_, name)| name).collect()
+    }
+
+    #[test]
+    fn the_newest_are_kept_of_all_datasets_with_a_policy() {
+        let pool = pool();
+        let mut turns = Turns::default();
+        pool.set_property_of("db", POLICY, Some("minutely=3,hourly=2")).unwrap();
+        pool.set_property_of("db/log", POLICY, Some("hourly=1")).unwrap();
+        for minute in 0..200 {
+            turns.turn(&pool, &Nobody, &RwLock::default(), START + minute * MINUTE).unwrap();
+        }
+        let expected = [
+            "auto-hourly-2026-11-21T15:00",
+            "auto-hourly-2026-11-21T16:00",
+            "auto-minutely-2026-11-21T16:24",
+            "auto-minutely-2026-11-21T16:25",
+            "auto-minutely-2026-11-21T16:26",
+        ];
+        assert_eq!(snapshots(&pool, "db"), expected);
+        assert_eq!(snapshots(&pool, "db/log"), expected[1..2]);
+        assert_eq!(snapshots(&pool, "other"), Vec::<String>::new());
+        // The server was down for a day: one of each, not many. A second turn in the same minute does nothing.
+        (0..2).for_each(|_| turns.turn(&pool, &Nobody, &RwLock::default(), START + 86_400).unwrap());
+        assert_eq!(snapshots(&pool, "db").len(), 5);
+        assert_eq!(snapshots(&pool, "db/log"), ["auto-hourly-2026-11-22T13:00"]);
+        // Inherited, and taken back.
+        pool.set_property_of("db/log", POLICY, None).unwrap();
+        pool.set_property_of("db", POLICY, Some("none")).unwrap();
+        turns.turn(&pool, &Nobody, &RwLock::default(), START + 2 * 86_400).unwrap();
+        assert_eq!((snapshots(&pool, "db").len(), snapshots(&pool, "db/log").len()), (5, 1));
+    }
+
+    #[test]
+    fn what_is_in_use_or_of_others_stays() {
+        let pool = pool();
+        let mut turns = Turns::default();
+        pool.set_property_of("db", POLICY, Some("minutely=1")).unwrap();
+        turns.turn(&pool, &Nobody, &RwLock::default(), START).unwrap();
+        pool.hold("db@auto-minutely-2026-11-21T13:07", "audit", 1).unwrap();
+        turns.turn(&pool, &Nobody, &RwLock::default(), START + MINUTE).unwrap();
+        pool.clone_snapshot("db@auto-minutely-2026-11-21T13:08", "clone", 1).unwrap();
+        pool.set_property_of("clone", POLICY, Some("none")).unwrap();
+        pool.snapshot(&["db"], "auto-minutely-2026-11-21T13:09", 1).unwrap();
+        for minute in 2..6 {
+            turns.turn(&pool, &Nobody, &RwLock::default(), START + minute * MINUTE).unwrap();
+        }
+        let times = ["07", "08", "09", "12"].map(|minute| format!("auto-minutely-2026-11-21T13:{minute}"));
+        assert_eq!(snapshots(&pool, "db"), times);
+        pool.release("db@auto-minutely-2026-11-21T13:07", "audit").unwrap();
+        turns.turn(&pool, &Nobody, &RwLock::default(), START + 5 * MINUTE).unwrap();
+        assert_eq!(snapshots(&pool, "db"), times[1..]);
+    }
+
+    #[test]
+    fn a_pool_above_its_limit_gets_none_and_loses_none() {
+        let pool = pool();
+        let mut turns = Turns::default();
+        pool.set_property_of("db", POLICY, Some("minutely=2")).unwrap();
+        (0..3).for_each(|minute| {
+            turns.turn(&pool, &Nobody, &RwLock::default(), START + minute * MINUTE).unwrap();
+        });
+        turns.limit_percent = 0;
+        let before = snapshots(&pool, "db");
+        (3..9).for_each(|minute| {
+            turns.turn(&pool, &Nobody, &RwLock::default(), START + minute * MINUTE).unwrap();
+        });
+        assert!(turns.full);
+        assert_eq!((snapshots(&pool, "db"), before.len()), (before, 2));
+        turns.limit_percent = LIMIT_PERCENT;
+        turns.turn(&pool, &Nobody, &RwLock::default(), START + 9 * MINUTE).unwrap();
+        assert!(!turns.full);
+        assert_eq!(snapshots(&pool, "db")[1], "auto-minutely-2026-11-21T13:16");
+    }
+}

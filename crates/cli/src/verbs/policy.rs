@@ -1,0 +1,20 @@
+//! `policy`: which snapshots the server keeps of datasets.
+
+use crate::args::{Get, Policy, Set};
+use crate::failure::Result;
+use crate::retention::POLICY;
+
+/// Sets it, or prints what holds.
+pub fn run(args: Policy) -> Result<()> {
+    match args.policy {
+        Some(policy) => {
+            super::properties::set(&Set { words: vec![format!("{POLICY}={policy}"), args.dataset] })
+        }
+        None => super::properties::get(&Get {
+            properties: POLICY.into(),
+            targets: vec![args.dataset],
+            recursive: args.recursive,
+            output: args.output,
+        }),
+    }
+}
