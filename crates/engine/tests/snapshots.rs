@@ -294,3 +294,47 @@ fn what_is_not_possible_changes_nothing() {
     assert_eq!(pool.list().unwrap().len(), 1);
     settle(&pool);
 }
+
+/// What a crash leaves of a rebase goes when the pool is opened again; the clone is as it was, and can be rebased.
+#[test]
+fn a_rebase_that_a_crash_ends_has_changed_nothing() {
+    let (device, pool) = fresh(200);
+    let busy = |done: pagefold_engine::Result<()>| assert!(matches!(done, Err(Error::Busy(_))), "{done:?}");
+    pool.create_dataset("db", 1).unwrap();
+    write(&*pool.open_dataset("db").unwrap(), 1).unwrap();
+    pool.snapshot(&["db"], "one", 1).unwrap();
+    pool.clone_snapshot("db@one", "dev", 2).unwrap();
+    write(&*pool.open_dataset("dev").unwrap(), 2).unwrap();
+    write(&*pool.open_dataset("db").unwrap(), 3).unwrap();
+    pool.snapshot(&["db"], "two", 3).unwrap();
+    settle(&pool);
+    let used = pool.status().used_bytes;
+
+    let under_way = pool.begin_rebase("dev", "db@two", false, 4).unwrap();
+    busy(pool.begin_rebase("dev", "db@two", false, 4).map(drop));
+    busy(pool.destroy_dataset("dev"));
+    busy(pool.reset("dev", true));
+    busy(pool.destroy_snapshots(&["db@two"]));
+    let noise: Vec<u8> = (0..MIB).map(|at| (at.wrapping_mul(0x9E37_79B9) >> 13) as u8).collect();
+    for at in 0..8 {
+        let changes = [Change::Write { object: 9, record_size: PAGE, offset: at * MIB, data: &noise }];
+        under_way.target().apply(&changes).unwrap();
+    }
+    pool.sync().unwrap();
+    // As a crash does, which gives nothing up.
+    std::mem::forget(under_way);
+    drop(pool);
+    let device = Arc::new(device.crash_seeded(7));
+    let pool = open(&device);
+    let paths: Vec<String> = pool.list().unwrap().into_iter().map(|listed| listed.path).collect();
+    assert_eq!(paths, ["", "db", "db@one", "db@two", "dev"]);
+    assert_eq!(counter(&*pool.open_dataset("dev").unwrap(), 1), 2);
+    settle(&pool);
+    let left = pool.status().used_bytes;
+    assert!(left < used + MIB / 4, "{left} bytes are in use, {used} were");
+
+    pool.begin_rebase("dev", "db@two", false, 4).unwrap().finish().unwrap();
+    assert_eq!(counter(&*pool.open_dataset("dev").unwrap(), 1), 3);
+    assert_eq!(pool.listed("dev").unwrap().origin.as_deref(), Some("db@two"));
+    settle(&pool);
+}
