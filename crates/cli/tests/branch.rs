@@ -83,6 +83,7 @@ fn a_branch_is_made_listed_reset_and_deleted_without_a_side_file() {
     assert!(!dir.join("data/postmaster.pid").exists() && sandbox.path("prod/data/postmaster.pid").exists());
     assert!(!dir.join("data/pg_replslot/slot").exists());
     assert!(sandbox.path("prod/data/pg_replslot/slot/state").exists());
+    assert!(sandbox.ok(&["get", "-Hp", "policy", "tank/feature-x"]).contains("\tnone\tlocal"));
     // Two branches have two ports; what lies below a branch is none.
     let second = sandbox.json(&["branch", "create", "tank/prod", "tank/prod/second"]);
     assert_ne!(second["port"], told["port"]);

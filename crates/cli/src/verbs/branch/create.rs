@@ -13,7 +13,7 @@ use crate::deeds::Deed;
 use crate::failure::{Context, Failure, Result};
 use crate::names::{self, Name};
 use crate::registry::Registry;
-use crate::{pools, target};
+use crate::{pools, retention, target};
 
 /// What has been made so far, to be undone.
 #[derive(Default)]
@@ -130,8 +130,9 @@ fn make(
         made.snapshot = Some(own.clone());
         own
     };
-    let properties: Vec<(String, String)> =
-        place.property.iter().map(|dir| ("mountpoint".to_owned(), dir.clone())).collect();
+    // Snapshots that a policy from above would make of it would be in the way of its reset and its end.
+    let mut properties = vec![(retention::POLICY.to_owned(), "none".to_owned())];
+    properties.extend(place.property.iter().map(|dir| ("mountpoint".to_owned(), dir.clone())));
     datasets::perform(
         &name.pool,
         Deed::Clone { snapshot: snapshot.path, path: name.path.clone(), properties },
