@@ -37,7 +37,8 @@ impl Default for Turns {
 impl Turns {
     /// Does what is to be done at `now`, in seconds since 1970. Nothing is mounted while `deeds` is locked for writing.
     pub fn turn(&mut self, pool: &Pool, mounts: &dyn Mounts, deeds: &RwLock<()>, now: u64) -> Result<()> {
-        if self.plan(pool, now)?.1 == Work::default() {
+        // What all hold is summed up only where somebody wants it.
+        if !pool.is_set_anywhere(POLICY) || self.plan(pool, now)?.1 == Work::default() {
             return Ok(());
         }
         let _unchanged = deeds.write();
@@ -84,9 +85,6 @@ impl Turns {
 fn policies(pool: &Pool, listed: &[Listed]) -> Result<BTreeMap<String, Policy>> {
     let property = props::find(POLICY)?;
     let mut found = BTreeMap::new();
-    if !listed.iter().any(|found| found.properties.contains_key(POLICY)) {
-        return Ok(found);
-    }
     for dataset in listed.iter().filter(|found| !found.is_snapshot) {
         let (text, _) = settings::of(pool, &dataset.path, property)?;
         let policy = text.parse().map_err(|()| {

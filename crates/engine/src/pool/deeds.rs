@@ -435,6 +435,11 @@ impl Pool {
         Ok(catalogue.get(catalogue.find(path)?)?.properties.get(name).cloned())
     }
 
+    /// Whether any dataset has a property that is set on itself. Asks nothing but the catalogue in memory.
+    pub fn is_set_anywhere(&self, name: &str) -> bool {
+        self.catalogue.read().datasets().any(|(_, version)| version.properties.contains_key(name))
+    }
+
     /// Sets a property; `None` clears it.
     ///
     /// # Errors
