@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pagefold_engine::dataset::{Change, Commit, Dataset};
-use pagefold_engine::device::{Device, SimDevice};
+use pagefold_engine::device::{Device, Fault, SimDevice, SimOp};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
 use pagefold_engine::segment::Devices;
 use pagefold_engine::{Error, Key};
@@ -337,4 +337,27 @@ fn a_rebase_that_a_crash_ends_has_changed_nothing() {
     assert_eq!(counter(&*pool.open_dataset("dev").unwrap(), 1), 3);
     assert_eq!(pool.listed("dev").unwrap().origin.as_deref(), Some("db@two"));
     settle(&pool);
+}
+
+/// A device that fails to read for a while costs a destroyed dataset no space; `settle` checks that nothing of it is left.
+#[test]
+fn what_could_not_be_read_is_freed_later() {
+    let (device, pool) = fresh(400);
+    pool.create_dataset("db", 1).unwrap();
+    let dataset = pool.open_dataset("db").unwrap();
+    // More nodes than opening the pool reads.
+    for object in 1..100 {
+        let value = |offset| Change::Put(Key::new(object, 1, offset), vec![object as u8; 200]);
+        dataset.apply(&(0..500).map(value).collect::<Vec<_>>()).unwrap();
+    }
+    drop(dataset);
+    pool.export().unwrap();
+    drop(pool);
+    let pool = open(&device);
+    let before = pool.status().used_bytes;
+    pool.destroy_dataset("db").unwrap();
+    device.inject(Fault { op: SimOp::Read, range: 0..u64::MAX, skip: 0, times: 8 });
+    assert!(!pool.reap().unwrap(), "nothing can be read");
+    settle(&pool);
+    assert!(pool.status().used_bytes < before / 4, "{} of {before} are in use", pool.status().used_bytes);
 }

@@ -117,8 +117,8 @@ pub struct Pool {
     datasets: RwLock<Arc<Vec<Arc<LiveDataset>>>>,
     /// Taken after the gate, and before the locks of datasets.
     catalogue: RwLock<Catalogue>,
-    /// One at a time frees what was destroyed.
-    reaping: Mutex<()>,
+    /// One at a time frees what was destroyed; so often the next step could not be read.
+    reaping: Mutex<u32>,
     sizing: Sizing,
     log: Mutex<Log>,
     maintenance: Mutex<Maintenance>,

@@ -9,10 +9,12 @@ use super::Pool;
 use super::catalogue::Dying;
 use super::store::Nodes;
 use crate::tree::{Tree, reap};
-use crate::{Key, Ptr, Result};
+use crate::{Error, Key, Ptr, Result};
 
 /// Records of a tree that a step looks at, about.
 const STEP_RECORDS: usize = 2048;
+/// So often the next step is tried before the space of what cannot be read is given up: a device may have had a bad moment.
+const TRIES: u32 = 16;
 
 /// What a step found to do, with what it read.
 enum Step {
@@ -46,20 +48,36 @@ impl Pool {
         !self.catalogue.read().dying.is_empty()
     }
 
-    /// One step of freeing what was destroyed. False: there is nothing to do before the next checkpoint.
+    /// One step of freeing what was destroyed. False: there is nothing to do before the next checkpoint, or it could not be read
+    /// for now. What stays unreadable is given up: the pool goes on without its space, which the log tells, and `check`.
     ///
     /// # Errors
-    /// Of reading trees; the pool goes on without the space of what cannot be read.
+    /// Of a pool that takes no changes; of the log.
     pub fn reap(&self) -> Result<bool> {
         self.shared.check_writable()?;
-        let _alone = self.reaping.lock();
-        let Some(step) = self.reap_step()? else { return Ok(false) };
+        let mut failed = self.reaping.lock();
+        let last = *failed + 1 >= TRIES;
+        let step = match self.reap_step(last) {
+            Ok(Some(step)) => step,
+            Ok(None) => return Ok(false),
+            Err(error) if !last => {
+                *failed += 1;
+                tracing::warn!(%error, attempt = *failed, "what was destroyed could not be read, and is yet to be freed");
+                return Ok(false);
+            }
+            Err(error) => {
+                tracing::error!(%error, "what was destroyed cannot be read; its space is lost");
+                Step::Done
+            }
+        };
+        *failed = 0;
         self.with_log(|| self.take_step(&step))?;
         Ok(true)
     }
 
-    /// Reads what the next step needs. Only steps take from the front of what is dying, so it stays there meanwhile.
-    fn reap_step(&self) -> Result<Option<Step>> {
+    /// Reads what the next step needs; the `last` time without what cannot be read. Only steps take from the front of what is
+    /// dying, so it stays there meanwhile.
+    fn reap_step(&self, last: bool) -> Result<Option<Step>> {
         let blocks = Arc::clone(&self.catalogue.read().parts.blocks);
         let (list, at) = {
             let mut catalogue = self.catalogue.write();
@@ -77,22 +95,33 @@ impl Pool {
                 Some(Dying::Tree { data, bound, node_bound, cursor }) => {
                     let (data, bounds, cursor) = (Arc::clone(data), (*bound, *node_bound), *cursor);
                     drop(catalogue);
-                    return Ok(Some(self.reap_tree(&data.tree, bounds, cursor)));
+                    return self.reap_tree(&data.tree, bounds, cursor, last).map(Some);
                 }
             }
         };
         Ok(Some(Step::Block { list, at, records: blocks.load(list, at)? }))
     }
 
-    fn reap_tree(&self, tree: &Tree, (bound, node_bound): (u64, u64), cursor: Option<Key>) -> Step {
+    fn reap_tree(
+        &self,
+        tree: &Tree,
+        (bound, node_bound): (u64, u64),
+        cursor: Option<Key>,
+        last: bool,
+    ) -> Result<Step> {
         let store = Nodes(Arc::clone(&self.shared));
-        let found = reap(tree.stored_root().flatten(), &store, cursor, node_bound, STEP_RECORDS);
+        let mut found = reap(tree.stored_root().flatten(), &store, cursor, node_bound, STEP_RECORDS);
+        // Damage stays; what a device failed to read it may read the next time.
+        let passing = found.unreadable.iter().position(|(_, error)| !matches!(error, Error::Corrupt { .. }));
+        if let Some(at) = passing.filter(|_| !last) {
+            return Err(found.unreadable.swap_remove(at).1);
+        }
         for (ptr, error) in &found.unreadable {
             tracing::error!(addr = %ptr.addr, %error, "a node of a destroyed dataset could not be read; its space is lost");
         }
         let mut dead = found.nodes;
         dead.extend(found.pages.into_iter().filter(|page| page.addr.raw() >= bound));
-        Step::Tree { dead, next: found.next }
+        Ok(Step::Tree { dead, next: found.next })
     }
 
     fn take_step(&self, step: &Step) -> Result<()> {
