@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{Sandbox, assert_failure, can_mount, signal, wait_until};
@@ -168,6 +168,24 @@ fn a_killed_server_loses_nothing_that_was_synced_and_one_mount_recovers() {
     sandbox.ok(&["export", "tank"]);
     assert!(sandbox.ok(&["check", "./tank.pf"]).contains("pool tank: "), "a pool that nobody knows any more");
     assert!(sandbox.ok(&["import", "-d", "."]).contains("EXPORTED"));
+}
+
+/// Between the end of its socket and the end of its mounts a dying server is neither there nor dead.
+#[test]
+fn a_server_that_is_about_to_have_died_is_waited_for() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = mounted();
+    let pid = server_pid(&sandbox);
+    fs::remove_file(sandbox.path("run/tank.sock")).unwrap();
+    let unmount = sandbox.command(&["unmount", "tank"]).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    signal(pid, rustix::process::Signal::KILL);
+    let told = unmount.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&told.stderr);
+    assert!(told.status.success() && stderr.contains("had died"), "{stderr}");
+    assert!(sandbox.ok(&["check", "tank"]).contains(": 0 errors"));
 }
 
 #[test]

@@ -48,15 +48,23 @@ pub fn run(args: &Unmount) -> Result<()> {
         Ok(mount) if Name::parse(word).ok().as_ref() != Some(&name) => Which::At(mount.dir),
         _ => Which::Named(name.clone()),
     };
-    if let Some(mut client) = target::connect(&name.pool)? {
-        let chosen = chosen(&mut client, &which)?;
-        return end(&mut client, &chosen, mode);
-    }
-    let dead: Vec<MountEntry> =
-        mounts::dead(&name.pool)?.into_iter().filter(|mount| is_chosen(mount, &which)).collect();
-    match dead.as_slice() {
-        [] => target::server(word).map(|_| ()),
-        dead => dead.iter().rev().try_for_each(detach_dead),
+    let started = Instant::now();
+    loop {
+        if let Some(mut client) = target::connect(&name.pool)? {
+            let chosen = chosen(&mut client, &which)?;
+            return end(&mut client, &chosen, mode);
+        }
+        let dead: Vec<MountEntry> =
+            mounts::dead(&name.pool)?.into_iter().filter(|mount| is_chosen(mount, &which)).collect();
+        if !dead.is_empty() {
+            return dead.iter().rev().try_for_each(detach_dead);
+        }
+        // The kernel takes a moment to see that a server has died who answers no more.
+        let is_there = mounts::ours()?.iter().any(|mount| is_chosen(mount, &which));
+        if !is_there || started.elapsed() > KERNEL_PATIENCE {
+            return target::server(word).map(|_| ());
+        }
+        std::thread::sleep(KERNEL_STEP);
     }
 }
 
