@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use pagefold_engine::pool::{Listed, Pool};
 use pagefold_engine::{Error, dataset::Dataset as _};
@@ -11,7 +10,7 @@ use crate::control::Moving;
 pub use crate::control::{Deed, Outcome};
 use crate::failure::{Failure, Result};
 use crate::names::{self, dataset_of, is_within};
-use crate::{pools, props};
+use crate::{pools, props, units};
 
 /// Who uses datasets and snapshots.
 pub trait Mounts {
@@ -33,7 +32,7 @@ impl Mounts for Nobody {
 
 /// Does it. On return it is durable; what was destroyed is freed in the background.
 pub fn perform(pool: &Pool, deed: &Deed, mounts: &dyn Mounts) -> Result<Outcome> {
-    let work = Work { pool, mounts, now: now() };
+    let work = Work { pool, mounts, now: units::now() };
     match deed {
         Deed::Create { path, parents, properties } => work.create(path, *parents, properties),
         Deed::Snapshot { snapshots, recursive, properties } => {
@@ -58,7 +57,7 @@ pub fn perform(pool: &Pool, deed: &Deed, mounts: &dyn Mounts) -> Result<Outcome>
 
 /// Errors if something is in the way of a clone's move.
 pub fn clear_way_to_move(pool: &Pool, what: &Moving, mounts: &dyn Mounts) -> Result<()> {
-    let work = Work { pool, mounts, now: now() };
+    let work = Work { pool, mounts, now: units::now() };
     let listed = work.list()?;
     let own = work.own_snapshots(&listed, &what.path, what.own, "rebase -r")?;
     work.clear_way(&listed, &what.path, &own)
@@ -78,11 +77,6 @@ pub fn free_all(pool: &Pool) -> Result<()> {
 /// Checks properties that are to be set on a dataset or snapshot, and brings their values into the form in which they are stored.
 pub fn parse_properties(words: &[String]) -> Result<Vec<(String, String)>> {
     words.iter().map(|word| props::parse_for_dataset(word)).collect()
-}
-
-/// Seconds since 1970.
-pub fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 struct Work<'a> {

@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use pagefold_engine::Error;
 use pagefold_engine::dataset::Dataset;
@@ -169,7 +168,7 @@ pub fn create(
 ) -> Result<String> {
     let doing = || format!("cannot create pool {name}");
     let guid = Guid(random()?);
-    let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let created = units::now();
     pool::create(name, devices, &CreateOptions { force, created, guid })
         .map_err(|error| failed(doing(), &error))?;
     let filled = fill(devices, properties);

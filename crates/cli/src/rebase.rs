@@ -8,12 +8,12 @@ use parking_lot::RwLock;
 use crate::control::{Moving, Rebased};
 use crate::deeds::{self, Mounts};
 use crate::failure::{Context, Failure, Result};
-use crate::{names, pools};
+use crate::{names, pools, units};
 
 /// Conflicts that are told one by one; beyond, they are counted.
 const CONFLICTS_MAX: usize = 1000;
 
-/// Moves a clone that nobody uses. Datasets and mounts stay what they are while somebody holds `deeds` for reading. Given up when
+/// Moves a clone that nobody uses, as [`deeds::clear_way_to_move`] has found. Datasets and mounts stay what they are while somebody holds `deeds` for reading. Given up when
 /// `go_on` is false.
 pub fn perform(
     pool: &Pool,
@@ -35,8 +35,7 @@ pub fn perform(
             _ => pools::failed(doing(), &error),
         }
     };
-    deeds::clear_way_to_move(pool, what, mounts)?;
-    let under_way = pool.begin_rebase(path, onto, *own, deeds::now()).map_err(failed)?;
+    let under_way = pool.begin_rebase(path, onto, *own, units::now()).map_err(failed)?;
     let done = {
         let (ours, theirs) = (under_way.ours().map_err(failed)?, under_way.theirs());
         let origin = ours.older();

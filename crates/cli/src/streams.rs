@@ -1,7 +1,6 @@
 //! Streams of snapshots and differences of versions: the same on a pool that is served and on one that is opened for a moment.
 
 use std::io::{Read, Write};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use pagefold_engine::Error;
 use pagefold_engine::pool::{Partial, Pool, ReceiveOptions, Source, Token, Transfer};
@@ -10,8 +9,7 @@ use pagefold_fs::diff::{Fate, FileDifference};
 
 pub use crate::control::{Difference, PartialFigures, Sendable, Transferred};
 use crate::failure::{Context, Failure, Result};
-use crate::names;
-use crate::pools;
+use crate::{names, pools, units};
 
 /// Sees after each frame how far a stream is.
 pub type Watch<'a> = &'a mut dyn FnMut(&Transfer);
@@ -95,7 +93,7 @@ pub fn receive(
     input: &mut dyn Read,
     watch: Watch<'_>,
 ) -> Result<Transferred> {
-    let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let created = units::now();
     let options = ReceiveOptions { created, keep: true, force };
     match pool.receive(path, &options, input, watch) {
         Ok(received) => {
@@ -135,7 +133,7 @@ pub fn partials(pool: &Pool) -> Vec<PartialFigures> {
 /// Writes how the file systems of two versions differ, a [`Difference`] per line, as JSON.
 pub fn diff(pool: &Pool, old: &str, new: &str, ranges: bool, out: &mut dyn Write) -> Result<()> {
     let (old_name, new_name) = (names::full(pool.name(), old), names::full(pool.name(), new));
-    let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let created = units::now();
     let doing = || format!("cannot compare {old_name} with {new_name}");
     let comparison = pool.compare_versions(old, new, created).map_err(|error| {
         let missing = [old, new].into_iter().find(|path| pool.version(path).is_err());

@@ -53,6 +53,15 @@ pub fn mount_of(path: &Path) -> Result<MountEntry> {
     })
 }
 
+/// What words name; all pools that are known if there are none.
+pub fn names(words: &[String]) -> Result<Vec<Name>> {
+    if !words.is_empty() {
+        return words.iter().map(|word| name(word)).collect();
+    }
+    let known = Registry::open()?.all()?;
+    Ok(known.into_iter().map(|known| Name::new(&known.name, "")).collect())
+}
+
 /// The server of the mounted pool that `word` names; the error tells an unmounted pool from an unknown one.
 pub fn server(word: &str) -> Result<Client> {
     let pool = pool_name(word)?;

@@ -1,5 +1,7 @@
 //! Sizes, ratios, rates and times as people write and read them.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use crate::failure::{Failure, Result};
 
 const SUFFIXES: [&str; 7] = ["B", "K", "M", "G", "T", "P", "E"];
@@ -84,6 +86,11 @@ pub fn percent(part: u64, whole: u64) -> String {
         return "-".into();
     }
     format!("{:.0}%", part as f64 * 100.0 / whole as f64)
+}
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// A length of time in its largest unit: `42s`, `17m`, `5h`, `12d`.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use pagefold_engine::Error;
 use pagefold_engine::pool::{Listed, Pool};
@@ -14,7 +14,7 @@ use super::server::Server;
 use crate::deeds::Mounts;
 use crate::failure::{Context, Failure, Result};
 use crate::retention::{self, MARK, POLICY, Period, Policy, Work};
-use crate::{names, pools, props, settings};
+use crate::{names, pools, props, settings, units};
 
 /// From this share of its capacity on, in parts of a hundred, a pool gets no more snapshots by policy.
 const LIMIT_PERCENT: u64 = 90;
@@ -166,16 +166,16 @@ fn work(server: &Weak<Server>, signal: &(Mutex<Signal>, Condvar)) {
     let mut turns = Turns::default();
     let mut failed = false;
     loop {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = units::now();
         let Some(server) = server.upgrade() else { return };
-        let done = server.keep_snapshots(&mut turns, now.as_secs());
+        let done = server.keep_snapshots(&mut turns, now);
         drop(server);
         if let (Err(failure), false) = (&done, failed) {
             // Once, not every minute.
             tracing::error!(failure = failure.what(), "snapshots are not kept by policy");
         }
         failed = done.is_err();
-        let rest = INTERVAL_SECONDS - now.as_secs() % INTERVAL_SECONDS;
+        let rest = INTERVAL_SECONDS - now % INTERVAL_SECONDS;
         let mut signal_state = signal.0.lock();
         if !signal_state.stop && !signal_state.look {
             signal.1.wait_for(&mut signal_state, Duration::from_secs(rest));

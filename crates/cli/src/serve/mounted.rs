@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use pagefold_engine::Key;
 use pagefold_engine::dataset::Dataset;
@@ -118,7 +117,7 @@ impl Mounted {
         };
         let handler: Arc<dyn Handler> =
             if is_snapshot { Arc::new(live) } else { Arc::new(WithSnapshots::new(live, Arc::clone(&tree))) };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now = units::now();
         let since = left.as_ref().map_or(now, |left| left.record.since);
         let is_new = left.is_none();
         let session = match left {

@@ -6,7 +6,6 @@ use crate::args::{List, ListDatasets, ListType, Output};
 use crate::datasets::{self, Figures};
 use crate::failure::Result;
 use crate::names::{Name, is_within};
-use crate::registry::Registry;
 use crate::table::{Align, Table};
 use crate::{target, units};
 
@@ -45,7 +44,7 @@ pub fn datasets(args: &ListDatasets) -> Result<()> {
 
 fn show(wanted: &Wanted<'_>) -> Result<()> {
     let mut all: Vec<Figures> = Vec::new();
-    for name in names(wanted.targets)? {
+    for name in target::names(wanted.targets)? {
         if !name.path.is_empty() {
             datasets::find(&name)?;
         }
@@ -71,7 +70,7 @@ fn show(wanted: &Wanted<'_>) -> Result<()> {
 /// What was received in part.
 fn partials(targets: &[String], output: Output) -> Result<()> {
     let mut all = Vec::new();
-    for name in names(targets)? {
+    for name in target::names(targets)? {
         let found = datasets::partials_of(&name.pool)?;
         all.extend(found.into_iter().filter(|partial| is_within(&partial.path, &name.path)));
     }
@@ -87,14 +86,6 @@ fn partials(targets: &[String], output: Output) -> Result<()> {
     }
     table.print(output.script);
     Ok(())
-}
-
-fn names(words: &[String]) -> Result<Vec<Name>> {
-    if !words.is_empty() {
-        return words.iter().map(|word| target::name(word)).collect();
-    }
-    let known = Registry::open()?.all()?;
-    Ok(known.into_iter().map(|known| Name::new(&known.name, "")).collect())
 }
 
 fn print(all: &[Figures], wanted: &Wanted<'_>) {

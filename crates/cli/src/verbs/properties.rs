@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::args::{Get, Inherit, Set};
-use crate::control::{PropertyValue, Reply, Request};
+use crate::control::{Client, PropertyValue, Reply, Request};
 use crate::datasets;
 use crate::deeds::Deed;
 use crate::failure::{Context, Failure, Result};
@@ -65,10 +65,7 @@ pub fn get(args: &Get) -> Result<()> {
 
 /// The datasets and snapshots that are meant.
 fn targets(args: &Get) -> Result<Vec<Name>> {
-    let names: Vec<Name> = match args.targets.as_slice() {
-        [] => Registry::open()?.all()?.into_iter().map(|known| Name::new(&known.name, "")).collect(),
-        some => some.iter().map(|word| target::name(word)).collect::<Result<_>>()?,
-    };
+    let names = target::names(&args.targets)?;
     if !args.recursive {
         return Ok(names);
     }
@@ -94,14 +91,19 @@ fn wanted(list: &str) -> Result<Option<Vec<String>>> {
 }
 
 /// The properties of a dataset or snapshot, from its server or from its devices.
-fn values(name: &Name) -> Result<Vec<PropertyValue>> {
-    if let Some(mut client) = target::connect(&name.pool)? {
-        return match client.ask(&Request::Properties { path: name.path.clone() })? {
-            Reply::Properties { values } => Ok(values),
-            _ => Err(client.misunderstood()),
-        };
+pub(super) fn values(name: &Name) -> Result<Vec<PropertyValue>> {
+    match target::connect(&name.pool)? {
+        Some(mut client) => asked(&mut client, &name.path),
+        None => pools::properties_offline(&Registry::open()?.find(&name.pool)?, &name.path),
     }
-    pools::properties_offline(&Registry::open()?.find(&name.pool)?, &name.path)
+}
+
+/// Likewise, from its server.
+pub(super) fn asked(client: &mut Client, path: &str) -> Result<Vec<PropertyValue>> {
+    match client.ask(&Request::Properties { path: path.to_owned() })? {
+        Reply::Properties { values } => Ok(values),
+        _ => Err(client.misunderstood()),
+    }
 }
 
 /// Sets properties: all are checked before the first is set.
@@ -128,7 +130,8 @@ pub fn set(args: &Set) -> Result<()> {
     targets.iter().try_for_each(|name| set_on(name, &assignments))
 }
 
-fn set_on(name: &Name, assignments: &[(String, String)]) -> Result<()> {
+/// Sets properties of a dataset or snapshot, which were checked.
+pub(super) fn set_on(name: &Name, assignments: &[(String, String)]) -> Result<()> {
     let Some(mut client) = target::connect(&name.pool)? else {
         let known = Registry::open()?.find(&name.pool)?;
         return pools::with_offline(&known, |pool| {

@@ -45,6 +45,7 @@ fn perform(pool: &str, what: Moving) -> Result<Rebased> {
     }
     let known = Registry::open()?.find(pool)?;
     pools::with_offline(&known, |pool| {
+        deeds::clear_way_to_move(pool, &what, &Nobody)?;
         let rebased = rebase::perform(pool, &what, &Nobody, &RwLock::new(()), &mut || true)?;
         deeds::free_all(pool)?;
         Ok(rebased)

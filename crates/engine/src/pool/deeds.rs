@@ -144,9 +144,8 @@ impl Catalogue {
         Ok(own)
     }
 
-    /// What destroys `newer`, so that a dataset grows from `to`, a snapshot before all of them.
+    /// What destroys `newer`, which can be, so that a dataset grows from `to`, a snapshot before all of them.
     pub(super) fn back_to(&self, newer: Vec<u64>, to: u64) -> Result<Vec<Deed<'static>>> {
-        newer.iter().try_for_each(|id| self.check_destroyable(*id))?;
         match self.holder(to) {
             Some(holder) if holder.node_bound.is_some() => {}
             _ => return Err(Error::Busy(NOT_STORED.into())),
@@ -329,6 +328,7 @@ impl Pool {
             if let (Some(first), false) = (newer.first(), destroy_newer) {
                 return Err(Error::Busy(format!("there is a newer snapshot: '{}'", catalogue.path(*first))));
             }
+            newer.iter().try_for_each(|id| catalogue.check_destroyable(*id))?;
             let mut deeds = catalogue.back_to(newer, to)?;
             deeds.push(Deed::Rollback { dataset });
             Ok(deeds)

@@ -7,13 +7,12 @@ use super::data::{self, DataDir};
 use super::record::{Options, Position, Product, Record};
 use super::{Branch, branch_name, list, mariadb, ports, postgres, process, server};
 use crate::args::CreateBranch;
-use crate::control::Request;
 use crate::datasets::{self, Figures};
 use crate::deeds::Deed;
 use crate::failure::{Context, Failure, Result};
 use crate::names::{self, Name};
-use crate::registry::Registry;
-use crate::{pools, retention, target};
+use crate::retention;
+use crate::verbs::properties;
 
 /// What has been made so far, to be undone.
 #[derive(Default)]
@@ -188,23 +187,7 @@ pub fn look(mount: &Path, mut record: Record) -> Result<Record> {
 
 /// Keeps what is known of a branch as properties of its dataset.
 pub fn keep(name: &Name, record: &Record) -> Result<()> {
-    set(name, record.properties()?)
-}
-
-/// Sets properties of a dataset.
-pub fn set(name: &Name, properties: Vec<(String, String)>) -> Result<()> {
-    let Some(mut client) = target::connect(&name.pool)? else {
-        let known = Registry::open()?.find(&name.pool)?;
-        return pools::with_offline(&known, |pool| {
-            properties
-                .iter()
-                .try_for_each(|(property, value)| pools::set_one(pool, &name.path, property, Some(value)))
-        });
-    };
-    for (property, value) in properties {
-        client.ask_and_wait(&Request::Set { path: name.path.clone(), name: property, value })?;
-    }
-    Ok(())
+    properties::set_on(name, &record.properties()?)
 }
 
 impl Made {

@@ -1,7 +1,5 @@
 //! `branch list`, and what is told of a branch that was made or started.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use serde_json::{Value, json};
 
 use super::data::DataDir;
@@ -10,8 +8,7 @@ use super::record::Product;
 use super::{Branch, server};
 use crate::args::ListBranches;
 use crate::failure::Result;
-use crate::names::{self, Name};
-use crate::registry::Registry;
+use crate::names;
 use crate::table::{Align, Table};
 use crate::{target, units};
 
@@ -58,7 +55,7 @@ impl Told {
     }
 
     fn age_seconds(&self) -> u64 {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now = units::now();
         now.saturating_sub(self.branch.figures.created)
     }
 
@@ -90,10 +87,7 @@ impl Told {
 
 /// Lists branches.
 pub fn run(args: &ListBranches) -> Result<()> {
-    let targets: Vec<Name> = match args.targets.as_slice() {
-        [] => Registry::open()?.all()?.into_iter().map(|known| Name::new(&known.name, "")).collect(),
-        some => some.iter().map(|word| target::name(word)).collect::<Result<_>>()?,
-    };
+    let targets = target::names(&args.targets)?;
     let processes = Processes::now();
     let mut all = Vec::new();
     for name in targets {

@@ -27,12 +27,13 @@ mod server;
 use std::path::PathBuf;
 
 use crate::args::Branch as Verb;
-use crate::control::{Client, PropertyValue, Reply, Request, Source};
+use crate::control::{PropertyValue, Source};
 use crate::datasets::{self, Figures};
 use crate::deeds::Deed;
 use crate::failure::{Failure, Result};
 use crate::names::Name;
 use crate::registry::Registry;
+use crate::verbs::properties;
 use crate::{names, pools, target};
 use record::Record;
 
@@ -75,7 +76,7 @@ impl Branch {
 fn find(word: &str) -> Result<Branch> {
     let name = super::dataset::dataset(word)?;
     let figures = datasets::find(&name)?;
-    let record = Record::of(&properties(&name)?)?;
+    let record = Record::of(&properties::values(&name)?)?;
     let Some(record) = record else {
         return Err(Failure::new(format!("{name} is not a branch"))
             .hint(format!("see which there are: pagefold branch list {}", name.pool)));
@@ -95,7 +96,7 @@ fn all(pool: &str) -> Result<Vec<Branch>> {
     };
     if let Some(mut client) = target::connect(pool)? {
         for figures in figures {
-            let values = asked(&mut client, &figures.path)?;
+            let values = properties::asked(&mut client, &figures.path)?;
             keep(figures, &values);
         }
         return Ok(branches);
@@ -111,21 +112,6 @@ fn all(pool: &str) -> Result<Vec<Branch>> {
     Ok(branches)
 }
 
-/// The properties of a dataset or snapshot.
-fn properties(name: &Name) -> Result<Vec<PropertyValue>> {
-    match target::connect(&name.pool)? {
-        Some(mut client) => asked(&mut client, &name.path),
-        None => pools::properties_offline(&Registry::open()?.find(&name.pool)?, &name.path),
-    }
-}
-
-fn asked(client: &mut Client, path: &str) -> Result<Vec<PropertyValue>> {
-    match client.ask(&Request::Properties { path: path.to_owned() })? {
-        Reply::Properties { values } => Ok(values),
-        _ => Err(client.misunderstood()),
-    }
-}
-
 /// The property that is set on the dataset or snapshot itself.
 fn local<'a>(values: &'a [PropertyValue], name: &str) -> Option<&'a str> {
     let found = values.iter().find(|value| value.name == name && value.source == Source::Local);
@@ -134,7 +120,7 @@ fn local<'a>(values: &'a [PropertyValue], name: &str) -> Option<&'a str> {
 
 /// Whether a snapshot was made for a branch, and goes with it.
 fn is_own(snapshot: &Name) -> Result<bool> {
-    Ok(local(&properties(snapshot)?, record::OWN).is_some())
+    Ok(local(&properties::values(snapshot)?, record::OWN).is_some())
 }
 
 /// A snapshot of a dataset as it is now, made for the branch `path`, under a name that is free.

@@ -11,6 +11,7 @@ use crate::datasets;
 use crate::failure::{Failure, Result};
 use crate::names::{self, Name};
 use crate::props;
+use crate::verbs::properties;
 
 /// Resets a branch.
 pub fn run(args: &ResetBranch) -> Result<()> {
@@ -100,7 +101,7 @@ fn end(branch: &Branch) -> Result<bool> {
 
 /// What is set on the branch itself.
 fn local(name: &Name) -> Result<Vec<(String, String)>> {
-    let own = super::properties(name)?.into_iter().filter(|value| value.source == Source::Local);
+    let own = properties::values(name)?.into_iter().filter(|value| value.source == Source::Local);
     let settable =
         |name: &str| props::is_user(name) || props::find(name).is_ok_and(props::Property::settable);
     Ok(own.filter(|value| settable(&value.name)).map(|value| (value.name, value.value)).collect())
