@@ -168,12 +168,14 @@ impl Pool {
         let frozen = frozen.chain(versions.dying.iter().map(|(_, frozen)| frozen)).chain([&versions.own]);
         let mut left: Written = frozen.flat_map(Frozen::written).collect();
         let bounds = versions.bounds.clone();
+        // Dropped after the locks: nobody has to wait until the memory of all nodes is freed.
+        let mut settling = Settling::default();
+        let mut written: BTreeMap<u64, Written> = BTreeMap::new();
         let _log = self.log.lock();
         let _gate = self.shared.gate.write();
         let mut catalogue = self.catalogue.write();
         bounds.iter().for_each(|(id, bound)| catalogue.set_node_bound(*id, *bound));
         let trees = catalogue.trees();
-        let mut written: BTreeMap<u64, Written> = BTreeMap::new();
         for (id, data) in trees.iter().map(|(id, data)| (*id, data)).chain([(0, &self.own)]) {
             let of = data.tree.written();
             for node in of.keys() {
@@ -191,7 +193,6 @@ impl Pool {
         }
         // Or else they would count as references.
         drop(versions);
-        let mut settling = Settling::default();
         for data in trees.iter().map(|(_, data)| data).chain([&self.own]) {
             data.tree.settle(&mut settling);
         }

@@ -26,11 +26,14 @@ pub struct Frozen {
     footprint_bytes: u64,
 }
 
-/// What [`Tree::settle`] has made of nodes that several versions share: the node before (so that its place in memory is not used
-/// anew meanwhile), what it became, and what was counted below it.
+/// What [`Tree::settle`] has made of nodes, and what it has let go of. To be dropped when nobody waits any more: that frees all nodes
+/// that were written, one by one.
 #[derive(Default)]
 pub struct Settling {
-    made: HashMap<usize, (Arc<Node>, Child, Vec<Ptr>)>,
+    /// Of nodes that several versions share: the node before (so that its place in memory is not used anew meanwhile), and what it
+    /// became if anything below it had been written.
+    made: HashMap<usize, (Arc<Node>, Option<Child>)>,
+    gone: Vec<Child>,
 }
 
 impl Tree {
@@ -92,16 +95,14 @@ impl Tree {
         found
     }
 
-    /// Makes references to nodes that have been written clean ones, and returns these nodes. `settling` is the same for all
-    /// versions that may share nodes; none of them may change between the first and the last.
-    pub fn settle(&self, settling: &mut Settling) -> Vec<Ptr> {
+    /// Makes references to nodes that have been written clean ones: as many steps as there are nodes that have not. `settling` is
+    /// the same for all versions that may share nodes; none of them may change between the first and the last.
+    pub fn settle(&self, settling: &mut Settling) {
         let _writer = self.writer.lock();
-        let mut settled = Vec::new();
         if let Some(root) = &mut self.live.write().root {
-            settle(root, settling, &mut settled);
+            settle(root, settling);
         }
         self.frozen_bytes.store(0, Ordering::Relaxed);
-        settled
     }
 }
 
@@ -122,47 +123,41 @@ fn collect_written(child: &Child, found: &mut Written) {
     }
 }
 
-/// Reports the written nodes from `child` down, all of which become clean with it.
-fn collect_ptrs(child: &Child, found: &mut Vec<Ptr>) {
-    let Child::Dirty(node) = child else { return };
-    found.extend(node.written());
-    if let Body::Branch(branch) = node.body() {
-        branch.children().iter().for_each(|child| collect_ptrs(child, found));
-    }
-}
-
-fn settle(child: &mut Child, settling: &mut Settling, settled: &mut Vec<Ptr>) {
-    let Child::Dirty(node) = child else { return };
+/// Whether anything has changed.
+fn settle(child: &mut Child, settling: &mut Settling) -> bool {
+    let Child::Dirty(node) = child else { return false };
     if let Some(ptr) = node.written() {
-        collect_ptrs(child, settled);
-        *child = Child::clean(ptr);
-        return;
+        settling.gone.push(std::mem::replace(child, Child::clean(ptr)));
+        return true;
     }
     if let Some(node) = Arc::get_mut(node) {
-        if let Body::Branch(branch) = node.body_mut() {
-            branch.children_mut().iter_mut().for_each(|child| settle(child, settling, settled));
-        }
-        return;
+        return settle_children(node, settling);
     }
     // Several versions refer to this node: all of them get the same new one.
     if !matches!(node.body(), Body::Branch(_)) {
-        return;
+        return false;
     }
     let (old, key) = (Arc::clone(node), name(node));
-    if let Some((_, made, below)) = settling.made.get(&key) {
-        settled.extend_from_slice(below);
-        *child = made.clone();
-        return;
+    let made = match settling.made.get(&key) {
+        Some((_, made)) => made.clone(),
+        None => {
+            let mut copy = Node::clone(node);
+            let made = settle_children(&mut copy, settling).then(|| Child::dirty(copy));
+            settling.made.insert(key, (old, made.clone()));
+            made
+        }
+    };
+    if let Some(made) = made {
+        *child = made;
+        return true;
     }
-    let mut copy = Node::clone(node);
-    let mut below = Vec::new();
-    if let Body::Branch(branch) = copy.body_mut() {
-        branch.children_mut().iter_mut().for_each(|child| settle(child, settling, &mut below));
-    }
-    let made = if below.is_empty() { Child::Dirty(Arc::clone(&old)) } else { Child::dirty(copy) };
-    settled.extend_from_slice(&below);
-    settling.made.insert(key, (old, made.clone(), below));
-    *child = made;
+    false
+}
+
+fn settle_children(node: &mut Node, settling: &mut Settling) -> bool {
+    let Body::Branch(branch) = node.body_mut() else { return false };
+    // All of them: `any` would stop at the first.
+    branch.children_mut().iter_mut().fold(false, |changed, child| settle(child, settling) | changed)
 }
 
 /// All nodes below `child` that are to be written, by level.
