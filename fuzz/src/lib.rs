@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Largest single allocation that a decoder may make, in bytes: four chunks' worth of a device.
 pub const ALLOCATION_MAX: usize = 16 << 20;
-/// Longest time that one input may take.
+/// Longest processor time that one input may take.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest input in bytes.
 pub const INPUT_MAX: usize = 64 << 10;
