@@ -1,28 +1,36 @@
-//! Snapshots and clones of a dataset with many pages and files, under load; and what a thousand of them cost readers and writers.
+//! Snapshots and clones of a dataset with many pages and files, under pgbench; and what a thousand of them cost readers and writers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, anyhow};
 
 use super::{Field, volumes};
 use crate::bench::Bench;
-use crate::host::exec::check_interrupted;
+use crate::host::exec::{check_interrupted, shown};
 use crate::results::Target::{AtLeast, AtMost};
 use crate::results::{Line, Metric, Profile, Section, figure};
 use crate::systems::{Options, System, Volume};
 use crate::tools::fio::{self, Job};
-use crate::tools::writers::{self, Operation, PAGE};
+use crate::tools::postgres::{Settings, copy_cluster, describe};
+use crate::tools::transactions::Transaction;
+use crate::tools::writers::{self, PAGE};
 
 const OURS: &str = "pagefold-zstd";
 const WRITERS: usize = 4;
+/// Clients of pgbench, which is the load.
+const CLIENTS: u32 = 4;
 const READERS: u32 = 4;
 /// Files of a directory.
 const FILES_PER_DIRECTORY: u64 = 1000;
 /// Between two snapshots under load.
-const PAUSE: Duration = Duration::from_millis(40);
+const PAUSE: Duration = Duration::from_millis(100);
+/// The load ends after so many seconds; on systems whose snapshots take long fewer are made than were wanted.
+const LOAD_SECONDS: u64 = 40;
+/// zfs-fuse fills a file at a tenth of the others' speed, and has a tenth of it.
+const PART_OF_ZFS: u64 = 10;
 /// Of a snapshot that is made without load: for so long pages are overwritten before it, so that it holds something.
 const CHANGES: Duration = Duration::from_millis(3);
 
@@ -36,8 +44,10 @@ const CLONE: Latency = Latency {
     p99: Metric { name: "clone, 99th percentile", unit: "ms" },
     longest: Metric { name: "clone, longest", unit: "ms" },
 };
-const MET: Metric = Metric { name: "longest overwrite + fdatasync that met a snapshot or clone", unit: "ms" };
-const UNMET: Metric = Metric { name: "longest overwrite + fdatasync that met none", unit: "ms" };
+const MADE: Metric = Metric { name: "snapshots under load", unit: "" };
+const LOAD: Metric = Metric { name: "pgbench meanwhile", unit: "transactions/s" };
+const MET: Metric = Metric { name: "longest transaction that met a snapshot or clone", unit: "ms" };
+const UNMET: Metric = Metric { name: "longest transaction that met none", unit: "ms" };
 const READS: Pair = Pair {
     before: Metric { name: "random reads without snapshots", unit: "reads/s" },
     after: Metric { name: "random reads with all snapshots", unit: "reads/s" },
@@ -68,14 +78,16 @@ struct Size {
     snapshots: u32,
     /// Of these, under load, each with a clone.
     timed: u32,
+    /// pgbench's database, in bytes.
+    database_bytes: u64,
 }
 
 /// Fills, measures, makes snapshots under load and without, measures again.
 pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
     let size = if bench.scale().quick {
-        Size { pages: 500_000, files: 10_000, snapshots: 300, timed: 200 }
+        Size { pages: 500_000, files: 10_000, snapshots: 300, timed: 200, database_bytes: 64 << 20 }
     } else {
-        Size { pages: 10_000_000, files: 100_000, snapshots: 1000, timed: 200 }
+        Size { pages: 10_000_000, files: 100_000, snapshots: 1000, timed: 200, database_bytes: 512 << 20 }
     };
     let field =
         Field { compared: &[System::Pagefold("zstd"), System::Btrfs("zstd")], beside: &[System::Zfs] };
@@ -83,16 +95,21 @@ pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Res
     let mut all = volumes(bench, section, &field, bench.scale().disk_bytes, &Options::default())?;
     for volume in &mut all {
         let throttled = bench.profile(profile, volume)?;
+        let part = if volume.system() == System::Zfs { PART_OF_ZFS } else { 1 };
+        let size = Size { pages: size.pages / part, files: size.files / part, ..size };
         measure(bench, profile, section, volume, &size)?;
         drop(throttled);
     }
-    let Size { pages, files, snapshots, timed } = size;
+    let Size { pages, files, snapshots, timed, database_bytes } = size;
     section.note(format!(
-        "A dataset with a file of {pages} pages of 8 KiB (64 bytes of each random) and {files} files of one page. {timed} snapshots are made \
-         under {WRITERS} writers that overwrite random pages with fdatasync, each with a clone of it; each command from its start to its end. Then \
-         {} more are made, pages changed before each. On btrfs a snapshot is `btrfs subvolume snapshot -r`, and not durable when the command returns; \
-         Pagefold's is.",
-        snapshots - timed
+        "A dataset with a file of {pages} pages of 8 KiB (64 bytes of each random), {files} files of one page and a PostgreSQL of {} MiB \
+         (zfs-fuse: a {PART_OF_ZFS}th of the pages and files). {timed} snapshots are made, {} ms between them, under pgbench's TPC-B with {CLIENTS} \
+         clients, each with a clone of it; each command from its start to its end. pgbench notes each transaction. Then {} more are made, pages changed \
+         before each. On btrfs a snapshot is `btrfs subvolume snapshot -r`, and not durable when the command returns; Pagefold's is. PostgreSQL: {}.",
+        database_bytes >> 20,
+        PAUSE.as_millis(),
+        snapshots - timed,
+        describe(&settings(true)),
     ));
     judge(profile, section, snapshots);
     Ok(())
@@ -111,10 +128,11 @@ fn measure(
     let file = folder.join("pages");
     writers::fill(&file, size.pages)?;
     make_files(&folder, size.files)?;
+    copy_cluster(&bench.prepared().tpcb(bench, size.database_bytes)?, &folder.join("pg"))?;
     volume.sync()?;
     rates(bench, profile, section, &label, &file, size, (READS.before, WRITES.before))?;
     bench.progress(&format!("snapshots of {label} under load"));
-    under_load(profile, section, volume, &file, size)?;
+    under_load(bench, profile, section, volume, &folder, size)?;
     bench.progress(&format!("more snapshots of {label}"));
     for n in size.timed..size.snapshots {
         check_interrupted()?;
@@ -140,7 +158,7 @@ fn make_files(folder: &Path, files: u64) -> Result<()> {
     Ok(())
 }
 
-/// Random reads and overwrites, each for the length of a measurement.
+/// Random reads and overwrites, each for the length of a measurement, after one that does not count: it meets what was written before.
 fn rates(
     bench: &Bench,
     profile: Profile,
@@ -150,46 +168,66 @@ fn rates(
     size: &Size,
     (reads, writes): (Metric, Metric),
 ) -> Result<()> {
-    for _ in 0..bench.scale().repetitions {
+    for n in 0..=bench.scale().repetitions {
         let job = Job::random_reads(file, READERS, 1, bench.scale().seconds);
-        section.command(crate::host::exec::shown(&job.command()));
-        section.add(profile, reads, label, fio::run(&job)?.read.per_second);
+        section.command(shown(&job.command()));
+        let read = fio::run(&job)?.read.per_second;
         let began = Instant::now();
         let done = writers::run_for(file, WRITERS, size.pages, bench.scale().duration())?;
-        section.add(profile, writes, label, done.len() as f64 / began.elapsed().as_secs_f64());
+        let written = done as f64 / began.elapsed().as_secs_f64();
+        if n > 0 {
+            section.add(profile, reads, label, read);
+            section.add(profile, writes, label, written);
+        }
     }
     Ok(())
 }
 
-/// Snapshots and clones while writers go on; what these saw of it.
+fn settings(full_page_writes: bool) -> Settings {
+    Settings { full_page_writes, shared_buffers_mib: 64, max_wal_mib: 1024 }
+}
+
+/// Snapshots and clones while pgbench goes on; what its transactions saw of it.
 fn under_load(
+    bench: &Bench,
     profile: Profile,
     section: &mut Section,
     volume: &mut Volume,
-    file: &Path,
+    folder: &Path,
     size: &Size,
 ) -> Result<()> {
     let label = volume.label();
-    let stop = AtomicBool::new(false);
+    let full_page_writes = !volume.system().is_ours();
+    let server = bench.postgres()?.start(&folder.join("pg"), &settings(full_page_writes), None)?;
+    section.command(shown(&server.pgbench_command(CLIENTS, LOAD_SECONDS)));
+    let over = AtomicBool::new(false);
     let (mut snapshots, mut clones, mut moments) = (Vec::new(), Vec::new(), Vec::new());
-    let operations = std::thread::scope(|scope| {
-        let work = scope.spawn(|| writers::run(file, WRITERS, size.pages, &stop));
+    let transactions = std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let noted = server.noted_pgbench(CLIENTS, LOAD_SECONDS);
+            over.store(true, Ordering::Relaxed);
+            noted
+        });
         let mut make = || -> Result<()> {
             for n in 0..size.timed {
                 std::thread::sleep(PAUSE);
-                let (name, began) = (format!("s{n}"), Instant::now());
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+                let (name, began) = (format!("s{n}"), SystemTime::now());
                 snapshots.push(volume.snapshot(&name)?);
                 clones.push(volume.clone_snapshot(&name, &format!("c{n}"))?);
-                moments.push((began, Instant::now()));
+                moments.push((began, SystemTime::now()));
             }
-            std::thread::sleep(PAUSE);
             Ok(())
         };
         let made = make();
-        stop.store(true, Ordering::Relaxed);
-        let operations = work.join().unwrap_or_else(|_| Err(anyhow!("the writers panicked")));
-        made.and(operations)
+        let load = load.join().unwrap_or_else(|_| Err(anyhow!("the thread of pgbench panicked")));
+        made.and(load)
     })?;
+    server.stop()?;
+    section.add(profile, MADE, &label, snapshots.len() as f64);
+    section.add(profile, LOAD, &label, transactions.len() as f64 / LOAD_SECONDS as f64);
     for (latency, mut seconds) in [(SNAPSHOT, snapshots), (CLONE, clones)] {
         seconds.sort_by(f64::total_cmp);
         // By nearest rank.
@@ -201,8 +239,8 @@ fn under_load(
             section.add(profile, metric, &label, at(share) * 1000.0);
         }
     }
-    let (met, unmet): (Vec<&Operation>, Vec<&Operation>) =
-        operations.iter().partition(|one| moments.iter().any(|&moment| one.meets(moment)));
+    let (met, unmet): (Vec<&Transaction>, Vec<&Transaction>) =
+        transactions.iter().partition(|one| moments.iter().any(|&moment| one.meets(moment)));
     for (metric, those) in [(MET, met), (UNMET, unmet)] {
         let longest = those.iter().map(|one| one.took).max().unwrap_or_default();
         section.add(profile, metric, &label, longest.as_secs_f64() * 1000.0);
@@ -242,7 +280,7 @@ fn judge(profile: Profile, section: &mut Section, snapshots: u32) {
         measured: ratio(pair, OURS),
         detail: beside_ratio(pair),
     };
-    let mut delay = at_most("snapshot-delay", "no write of the load takes over 100 ms by it", 100.0, MET);
+    let mut delay = at_most("snapshot-delay", "no transaction takes over 100 ms by it", 100.0, MET);
     let without = of(UNMET, OURS).map_or_else(String::new, |ms| format!("{} ms without; ", figure(ms)));
     delay.detail.insert_str(0, &without);
     let lines = [

@@ -6,4 +6,5 @@ pub(crate) mod overwrite;
 pub(crate) mod postgres;
 pub(crate) mod rrd;
 mod tpcc;
+pub(crate) mod transactions;
 pub(crate) mod writers;
