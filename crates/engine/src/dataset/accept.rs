@@ -279,7 +279,10 @@ impl LiveDataset {
             }
         }
         drop(stages);
-        self.stages.write().accepting.claimed_bytes += claim;
+        let mut stages = self.stages.write();
+        stages.accepting.claimed_bytes += claim;
+        self.touch(&mut stages);
+        drop(stages);
         self.shared.accepted.fetch_add(1, Ordering::Release);
         Ok(())
     }

@@ -24,6 +24,8 @@ use crate::{Key, Ptr, Result};
 pub(super) struct Stages {
     pub(super) accepting: Pending,
     pub(super) committing: Option<Arc<Pending>>,
+    /// Whether the next cut is to come here: something was accepted since the last.
+    pub(super) touched: bool,
 }
 
 /// Objects whose usage waits in memory at most, so that a snapshot is made in constant time.
@@ -107,13 +109,22 @@ impl LiveDataset {
         stages.accepting.claimed_bytes += claim;
         stages.accepting.write(object, page, content);
         stages.accepting.plain.insert((object, page));
+        self.touch(&mut stages);
         Ok(true)
+    }
+
+    /// Something was accepted.
+    pub(super) fn touch(&self, stages: &mut Stages) {
+        if !std::mem::replace(&mut stages.touched, true) {
+            self.shared.touched.lock().push(self.id);
+        }
     }
 
     /// Begins a commit: what was accepted becomes what is being committed. The caller holds the gate's write side, and resets
     /// `redo_bytes` when all datasets were cut.
     pub fn cut(&self) -> Option<Arc<Pending>> {
         let mut stages = self.stages.write();
+        stages.touched = false;
         if stages.accepting.is_empty() {
             self.shared.release(std::mem::take(&mut stages.accepting.claimed_bytes));
             return None;

@@ -120,6 +120,8 @@ pub struct Shared {
     pub redo_bytes: AtomicU64,
     /// Number of accepted changes; read under the gate's write side it names a cut.
     pub accepted: AtomicU64,
+    /// Numbers of the datasets that accepted something since the last cut, each once.
+    pub touched: Mutex<Vec<u64>>,
     /// Whether a commit is between its cut and its end.
     pub in_flight: Mutex<bool>,
     /// Signalled at the end of each commit.
@@ -160,6 +162,7 @@ impl Shared {
             dirty_limit: bounds.dirty_hard_bytes.into(),
             redo_bytes: AtomicU64::default(),
             accepted: AtomicU64::default(),
+            touched: Mutex::default(),
             in_flight: Mutex::default(),
             landed: Condvar::default(),
             counters: Counters::default(),

@@ -29,6 +29,13 @@ pub struct FileDevice {
     stats: DeviceStats,
 }
 
+/// Unlocks it: a process that was forked a moment ago may have a copy of the descriptor until it executes its program.
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        super::lock::unlock(&self.file);
+    }
+}
+
 impl FileDevice {
     /// Opens `path`, a regular file or block device, and locks it until the device is dropped. A process that had it and has just
     /// ended is waited for.

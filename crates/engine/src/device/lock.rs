@@ -27,6 +27,13 @@ pub(super) fn lock(file: &File, path: &Path, mode: OpenMode) -> Result<()> {
     }
 }
 
+/// Lets go of the lock, whoever still has a copy of the descriptor.
+pub(super) fn unlock(file: &File) {
+    if let Err(error) = rustix::fs::flock(file, FlockOperation::Unlock) {
+        tracing::warn!(%error, "a device's lock goes with its descriptor");
+    }
+}
+
 /// Whether a process that has ended holds the lock: the kernel lets go of it once the last request of its io_uring is done.
 pub(super) fn is_left_behind(path: &Path) -> bool {
     let ended = |pid: i32| match std::fs::read_to_string(format!("/proc/{pid}/stat")) {

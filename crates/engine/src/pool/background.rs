@@ -213,7 +213,7 @@ impl Pool {
             steps += 1;
         }
         let due = window >= self.sizing.window_bytes
-            || self.dirty_tree_bytes() >= self.sizing.dirty_tree_bytes
+            || self.nodes.dirty_bytes() >= self.sizing.dirty_tree_bytes
             // What is left to free waits to be stored.
             || (steps == 0 && self.is_reaping());
         if !due && !low {

@@ -36,9 +36,11 @@ impl Pool {
     /// Cuts what was accepted. The caller holds the log's lock and the gate's write side, and must call [`Pool::finish`] before it
     /// lets go of the log (J3).
     pub(super) fn cut(&self, log: &Log) -> Cut {
-        let datasets = self.datasets.read().clone();
+        let mut touched = std::mem::take(&mut *self.shared.touched.lock());
+        touched.sort_unstable();
+        let datasets = touched.into_iter().filter_map(|id| self.dataset_by_id(id));
         let cut: Cut =
-            datasets.iter().filter_map(|dataset| Some((Arc::clone(dataset), dataset.cut()?))).collect();
+            datasets.filter_map(|dataset| dataset.cut().map(|pending| (dataset, pending))).collect();
         self.shared.redo_bytes.store(0, Ordering::Relaxed);
         *self.shared.in_flight.lock() = !cut.is_empty();
         if let Some(journal) = self.shared.journal().filter(|_| !cut.is_empty()) {
@@ -49,7 +51,7 @@ impl Pool {
 
     /// Brings a cut into the log and its pages into the trees; `alone` as in [`crate::txg::LogWriter::append`].
     pub(super) fn finish(&self, log: &mut Log, cut: &Cut, accepted: u64, alone: bool) -> Result<()> {
-        let before = self.dirty_tree_bytes();
+        let before = self.nodes.dirty_bytes();
         let written = if cut.is_empty() { Ok(false) } else { self.write(log, cut, alone) };
         match &written {
             Ok(durable) => {
@@ -81,7 +83,7 @@ impl Pool {
         if page_bytes < GROWTH_PAGES_MIN {
             return;
         }
-        let tree_bytes = self.dirty_tree_bytes().saturating_sub(tree_bytes_before);
+        let tree_bytes = self.nodes.dirty_bytes().saturating_sub(tree_bytes_before);
         let now = tree_bytes * 1024 / page_bytes;
         let before = self.tree_growth.load(Ordering::Relaxed);
         let growth = now.max(before - before / 8);

@@ -316,11 +316,11 @@ impl Pool {
     /// Sees to it that changed tree nodes keep within their share of memory: waits for the checkpoint that is under way, or
     /// makes one.
     fn make_tree_room(&self) -> Result<()> {
-        if self.unstored_tree_bytes() < self.sizing.unstored_tree_max() {
+        if self.nodes.unstored_bytes() < self.sizing.unstored_tree_max() {
             return Ok(());
         }
         let mut state = self.maintenance.lock();
-        if self.dirty_tree_bytes() >= self.sizing.dirty_tree_bytes {
+        if self.nodes.dirty_bytes() >= self.sizing.dirty_tree_bytes {
             self.checkpoint_locked(&mut state, false)?;
         }
         Ok(())

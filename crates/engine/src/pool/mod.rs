@@ -193,23 +193,10 @@ impl Pool {
         let elsewhere = self.nodes.stats().used_bytes
             + self.shared.segments.directories_bytes()
             + self.shared.models.memory_bytes()
-            + self.unstored_tree_bytes()
+            + self.nodes.unstored_bytes()
             + self.shared.dirty_bytes.load(Ordering::Relaxed);
         let journal = self.shared.journal().map_or(0, Journal::memory_bytes);
         self.shared.cache.set_elsewhere(elsewhere + elsewhere / ALLOCATOR_SHARE + journal);
-    }
-
-    /// Memory of tree nodes that the next checkpoint writes, in bytes.
-    fn dirty_tree_bytes(&self) -> u64 {
-        let datasets = self.datasets.read().clone();
-        datasets.iter().map(|dataset| dataset.tree.dirty_bytes()).sum::<u64>() + self.own.tree.dirty_bytes()
-    }
-
-    /// Memory of tree nodes that are not stored yet, those that a checkpoint is writing included, in bytes.
-    fn unstored_tree_bytes(&self) -> u64 {
-        let datasets = self.datasets.read().clone();
-        datasets.iter().map(|dataset| dataset.tree.unstored_bytes()).sum::<u64>()
-            + self.own.tree.unstored_bytes()
     }
 
     /// A property of the pool's dataset.

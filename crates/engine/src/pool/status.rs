@@ -196,7 +196,7 @@ impl Pool {
             logical_bytes,
             stored_bytes,
             dirty_bytes: self.shared.dirty_bytes.load(Ordering::Relaxed),
-            unstored_tree_bytes: self.unstored_tree_bytes(),
+            unstored_tree_bytes: self.nodes.unstored_bytes(),
             log_bytes,
             checkpoint: self.shared.counters.checkpoints.load(Ordering::Relaxed),
             txg,

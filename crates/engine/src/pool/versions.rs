@@ -205,6 +205,8 @@ impl Pool {
 
     /// A dataset of the pool by its number.
     pub(super) fn dataset_by_id(&self, id: u64) -> Option<Arc<LiveDataset>> {
-        self.datasets.read().iter().find(|dataset| dataset.id == id).map(Arc::clone)
+        let datasets = self.datasets.read();
+        let at = datasets.binary_search_by_key(&id, |dataset| dataset.id).ok()?;
+        datasets.get(at).map(Arc::clone)
     }
 }

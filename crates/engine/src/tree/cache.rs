@@ -7,6 +7,7 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
 use super::node::Node;
+use super::unstored::Totals;
 use crate::limits::NODE_BYTES;
 use crate::types::{Addr, AddrHashing};
 use crate::{Error, Result};
@@ -19,6 +20,7 @@ pub struct NodeCache {
     nodes: Cache<Addr, Arc<Node>, Footprint, AddrHashing>,
     hits: AtomicU64,
     misses: AtomicU64,
+    unstored: Totals,
 }
 
 /// What a [`NodeCache`] holds and how well it does.
@@ -61,7 +63,7 @@ impl NodeCache {
             .map_err(|e| Error::Invalid(format!("node cache of {capacity_bytes} bytes: {e}")))?;
         let nodes =
             Cache::with_options(options, Footprint, AddrHashing::default(), DefaultLifecycle::default());
-        Ok(Self { nodes, hits: AtomicU64::new(0), misses: AtomicU64::new(0) })
+        Ok(Self { nodes, hits: AtomicU64::new(0), misses: AtomicU64::new(0), unstored: Totals::default() })
     }
 
     /// What it holds.
@@ -73,6 +75,20 @@ impl NodeCache {
             hits: self.hits.load(Ordering::Relaxed),
             misses: self.misses.load(Ordering::Relaxed),
         }
+    }
+
+    /// Memory of nodes that the next checkpoint writes, of all trees that use this cache, in bytes.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.unstored.dirty.load(Ordering::Relaxed)
+    }
+
+    /// The same of all nodes that are not stored yet, those that a checkpoint is writing included. [`NodeCache::stats`] counts none of them.
+    pub fn unstored_bytes(&self) -> u64 {
+        self.dirty_bytes() + self.unstored.frozen.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn unstored(&self) -> &Totals {
+        &self.unstored
     }
 
     pub(super) fn get(&self, addr: Addr) -> Option<Arc<Node>> {

@@ -1,7 +1,6 @@
 //! Changes of a tree.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::branch::Bounds;
 use super::editor::{Editor, changed_bytes};
@@ -74,7 +73,7 @@ impl Tree {
             if edited.is_err() {
                 editor.dirty_bytes = live.root.as_ref().map_or(0, changed_bytes) as i64;
             }
-            self.dirty_bytes.store(editor.dirty_bytes.max(0) as u64, Ordering::Relaxed);
+            self.dirty.set(editor.dirty_bytes.max(0) as u64);
             edited
         };
         let applied = editor.report_detached();

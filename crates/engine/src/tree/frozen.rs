@@ -5,13 +5,10 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::{Mutex, RwLock};
 
 use super::branch::Child;
 use super::node::{Body, Node};
-use super::{Live, NodeCache, Tree, codec};
+use super::{NodeCache, Tree, codec};
 use crate::limits::{NODE_WRITE_BYTES, TREE_LEVELS_MAX};
 use crate::types::Ptr;
 use crate::{Error, Result};
@@ -41,8 +38,8 @@ impl Tree {
     pub fn freeze(&self) -> Frozen {
         let _writer = self.writer.lock();
         let root = self.live.read().root.clone();
-        let footprint_bytes = self.dirty_bytes.swap(0, Ordering::Relaxed);
-        self.frozen_bytes.store(footprint_bytes, Ordering::Relaxed);
+        let footprint_bytes = self.dirty.set(0);
+        self.frozen.set(footprint_bytes);
         Frozen { root, cache: Arc::clone(&self.cache), footprint_bytes }
     }
 
@@ -51,7 +48,7 @@ impl Tree {
     pub fn fork(&self) -> Self {
         let _writer = self.writer.lock();
         let root = self.live.read().root.clone();
-        self.with_root(root)
+        self.sibling(root)
     }
 
     /// Takes the content of `other`, in constant time, and returns what it had as a tree of its own.
@@ -60,21 +57,13 @@ impl Tree {
         let root = other.fork().live.into_inner().root;
         let _writer = self.writer.lock();
         let before = std::mem::replace(&mut self.live.write().root, root);
-        let tree = self.with_root(before);
-        tree.dirty_bytes.store(self.dirty_bytes.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        let tree = self.sibling(before);
+        tree.dirty.set(self.dirty.set(0));
         tree
     }
 
-    fn with_root(&self, root: Option<Child>) -> Self {
-        Self {
-            live: RwLock::new(Live { root }),
-            writer: Mutex::default(),
-            store: Arc::clone(&self.store),
-            cache: Arc::clone(&self.cache),
-            shape: self.shape,
-            dirty_bytes: AtomicU64::new(0),
-            frozen_bytes: AtomicU64::new(0),
-        }
+    fn sibling(&self, root: Option<Child>) -> Self {
+        Self::with_root(root, Arc::clone(&self.store), Arc::clone(&self.cache), self.shape)
     }
 
     /// Where the tree's root is stored, `None` for an empty tree; nothing if nodes of it are not stored or not settled.
@@ -102,7 +91,7 @@ impl Tree {
         if let Some(root) = &mut self.live.write().root {
             settle(root, settling);
         }
-        self.frozen_bytes.store(0, Ordering::Relaxed);
+        self.frozen.set(0);
     }
 }
 

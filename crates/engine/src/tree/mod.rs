@@ -33,7 +33,6 @@
 //!    what an edit needs and the edit.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -54,6 +53,7 @@ mod leaf;
 mod node;
 mod read;
 mod reap;
+mod unstored;
 mod values;
 mod varint;
 mod visit;
@@ -70,6 +70,7 @@ pub use visit::{Visit, visit};
 
 use branch::Child;
 use node::Shape;
+use unstored::Share;
 
 /// What a tree keeps under a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,9 +109,9 @@ pub struct Tree {
     store: Arc<dyn NodeStore>,
     cache: Arc<NodeCache>,
     shape: Shape,
-    dirty_bytes: AtomicU64,
+    dirty: Share,
     /// Those of the last [`Frozen`], until [`Tree::settle`].
-    frozen_bytes: AtomicU64,
+    frozen: Share,
 }
 
 /// What readers see.
@@ -122,15 +123,19 @@ struct Live {
 impl Tree {
     /// The tree with the given root; an empty one for `None`. Reads nothing.
     pub fn new(root: Option<Ptr>, store: Arc<dyn NodeStore>, cache: Arc<NodeCache>) -> Self {
-        Self {
-            live: RwLock::new(Live { root: root.map(Child::clean) }),
-            writer: Mutex::default(),
-            store,
-            cache,
-            shape: Shape::STORED,
-            dirty_bytes: AtomicU64::new(0),
-            frozen_bytes: AtomicU64::new(0),
-        }
+        Self::with_root(root.map(Child::clean), store, cache, Shape::STORED)
+    }
+
+    fn with_root(
+        root: Option<Child>,
+        store: Arc<dyn NodeStore>,
+        cache: Arc<NodeCache>,
+        shape: Shape,
+    ) -> Self {
+        let totals = cache.unstored();
+        let (dirty, frozen) = (Share::new(&totals.dirty), Share::new(&totals.frozen));
+        let live = RwLock::new(Live { root });
+        Self { live, writer: Mutex::default(), store, cache, shape, dirty, frozen }
     }
 
     /// Whether somebody is changing the tree just now, and may be reading nodes for it.
@@ -141,11 +146,6 @@ impl Tree {
     /// Memory that the nodes changed since the last [`Tree::freeze`] take, in bytes: about an upper bound of
     /// what the next checkpoint writes. Frozen nodes are counted by [`Frozen::footprint_bytes`].
     pub fn dirty_bytes(&self) -> u64 {
-        self.dirty_bytes.load(Ordering::Relaxed)
-    }
-
-    /// Memory that changed and frozen nodes take, in bytes: what the [`NodeCache`] does not count.
-    pub fn unstored_bytes(&self) -> u64 {
-        self.dirty_bytes() + self.frozen_bytes.load(Ordering::Relaxed)
+        self.dirty.get()
     }
 }

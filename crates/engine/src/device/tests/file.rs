@@ -79,6 +79,17 @@ fn a_writer_shuts_everybody_out_and_is_named() {
     assert!(matches!(FileDevice::open(&path, OpenMode::ReadWrite), Err(Error::Busy(_))));
 }
 
+/// As a program that another thread starts at this moment has one.
+#[test]
+fn a_lock_goes_with_its_device_whoever_has_a_copy_of_the_descriptor() {
+    let (_dir, path) = create();
+    let writer = FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
+    let copy = Device::file(&writer).unwrap().try_clone_to_owned().unwrap();
+    drop(writer);
+    FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
+    drop(copy);
+}
+
 /// As a server leaves it that was killed while its io_uring had requests under way.
 #[test]
 fn a_lock_of_a_process_that_ended_is_waited_for() {

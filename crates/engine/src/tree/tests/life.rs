@@ -168,6 +168,31 @@ fn forks_share_what_neither_has_changed() {
     assert_eq!((tree.dirty_bytes(), tree.stored_root()), (0, fork.stored_root()));
 }
 
+/// What all trees of a cache hold is what each of them holds, and nothing once they have gone.
+#[test]
+fn unstored_memory_is_counted_for_all_trees_together() {
+    let store = Arc::new(MemStore::default());
+    let tree = tree_with(&store, None, 1 << 20, Shape::STORED);
+    let cache = Arc::clone(&tree.cache);
+    apply(&tree, put_pages(1, 0..5_000));
+    let fork = tree.fork();
+    apply(&fork, put_pages(2, 0..500));
+    assert!(fork.dirty_bytes() > 0);
+    let sum = tree.dirty_bytes() + fork.dirty_bytes();
+    assert_eq!((cache.dirty_bytes(), cache.unstored_bytes()), (sum, sum));
+    let mut frozen = tree.freeze();
+    assert_eq!((cache.dirty_bytes(), cache.unstored_bytes()), (fork.dirty_bytes(), sum));
+    frozen.persist(&mut |nodes| store.write(nodes)).unwrap();
+    drop(frozen);
+    tree.settle(&mut Settling::default());
+    assert_eq!(cache.unstored_bytes(), fork.dirty_bytes());
+    let before = tree.replace(&fork);
+    drop(fork);
+    assert_eq!(cache.unstored_bytes(), tree.dirty_bytes() + before.dirty_bytes());
+    drop((tree, before));
+    assert_eq!(cache.unstored_bytes(), 0);
+}
+
 /// Whatever the steps are, each node and page above the bound is told once, and a branch after all below it.
 #[test]
 fn a_tree_is_reaped_in_steps() {
