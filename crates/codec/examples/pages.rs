@@ -75,6 +75,7 @@ struct Measured {
     page: Cost,
     verified: Duration,
     lz4: Cost,
+    lzo: Cost,
     zstd1: Cost,
     zstd3: Cost,
     extent_zlib: usize,
@@ -95,6 +96,7 @@ impl Measured {
         for (mine, theirs) in [
             (&mut self.page, &other.page),
             (&mut self.lz4, &other.lz4),
+            (&mut self.lzo, &other.lzo),
             (&mut self.zstd1, &other.zstd1),
             (&mut self.zstd3, &other.zstd3),
         ] {
@@ -216,6 +218,16 @@ fn generic(pages: &[&[u8]], measured: &mut Measured) -> Result<()> {
         measured.lz4.decode += cpu() - middle;
         measured.lz4.bytes += len.min(page.len());
     }
+    let mut dictionary = lzokay_native::Dict::new();
+    for page in pages {
+        let begin = cpu();
+        let record = lzokay_native::compress_with_dict(page, &mut dictionary)?;
+        let middle = cpu();
+        lzokay_native::decompress_all(&record, Some(page.len()))?;
+        measured.lzo.encode += middle - begin;
+        measured.lzo.decode += cpu() - middle;
+        measured.lzo.bytes += record.len().min(page.len());
+    }
     for (level, cost) in [(1, &mut measured.zstd1), (3, &mut measured.zstd3)] {
         let mut compressor = zstd::bulk::Compressor::new(level)?;
         let mut decompressor = zstd::bulk::Decompressor::new()?;
@@ -259,6 +271,7 @@ fn row(name: &str, m: &Measured) -> Vec<String> {
         times(&m.page),
         format!("{:.1}", us(m.verified)),
         format!("{} {}", ratio(m.lz4.bytes), times(&m.lz4)),
+        format!("{} {}", ratio(m.lzo.bytes), times(&m.lzo)),
         format!("{} {}", ratio(m.zstd1.bytes), times(&m.zstd1)),
         format!("{} {}", ratio(m.zstd3.bytes), times(&m.zstd3)),
         ratio(m.extent_zlib),
@@ -279,6 +292,7 @@ fn main() -> Result<()> {
         "us enc/dec",
         "verified",
         "lz4",
+        "lzo",
         "zstd-1",
         "zstd-3",
         "zlib 128K",
