@@ -131,7 +131,12 @@ impl Work<'_> {
             pools::format(dataset.as_ref())?;
             dataset.sync().map_err(|error| self.failed("create dataset", path, &error))?;
         }
-        self.made(&[path.to_owned()], properties)
+        let made = self.made(&[path.to_owned()], properties);
+        if made.is_err() {
+            // A dataset without the bounds that were asked for is not what was asked for.
+            self.pool.destroy_dataset(path).map_err(|error| self.failed("take back", path, &error))?;
+        }
+        made
     }
 
     fn snapshot(

@@ -12,19 +12,19 @@ use pagefold_engine::device::{FileDevice, OpenMode};
 use pagefold_engine::limits::ATOMIC_WRITE_MAX;
 use pagefold_engine::pool::label::Label;
 use pagefold_engine::pool::{
-    self, CreateOptions, FoundState, Guid, Listed, OpenOptions, Pool, Rewrites, ScrubState, ScrubStatus,
-    Status,
+    self, CreateOptions, FoundState, Guid, Listed, OpenOptions, Pool, QuotaUse, Rewrites, ScrubState,
+    ScrubStatus, Status,
 };
 use pagefold_fs::{FormatOptions, Fs, SystemClock};
 use serde::Serialize;
 
 use crate::control::{
-    Activity, CacheFigures, Counter, DeviceFigures, LengthFigures, PoolFigures, PropertyValue,
+    Activity, CacheFigures, Counter, DeviceFigures, LengthFigures, PoolFigures, PropertyValue, QuotaFigures,
     RewriteFigures, ScrubFigures, Source,
 };
 use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
-use crate::props::{self, PROPERTIES, Property};
+use crate::props::{self, PROPERTIES, Property, Scope};
 use crate::registry::Known;
 use crate::{names, settings, table, units};
 
@@ -81,7 +81,9 @@ pub fn failed(doing: impl Into<String>, error: &Error) -> Failure {
         Error::Corrupt { .. } => failure.hint("see how far the damage goes: pagefold check"),
         Error::NotAPool(_) => failure.hint("see what is on this machine: pagefold import [-d DIR]"),
         Error::Unsupported(_) => failure.hint("use the version of pagefold that made it, or a newer one"),
-        Error::NoSpace(_) => failure.hint("delete something, or add space"),
+        Error::NoSpace(_) => {
+            failure.hint("delete something, add space, or raise the quota that is in the way")
+        }
         _ => failure,
     }
 }
@@ -332,6 +334,8 @@ pub fn figures(pool: &Pool) -> PoolFigures {
         capacity_bytes: status.capacity_bytes,
         used_bytes: status.used_bytes,
         available_bytes: status.available_bytes,
+        reserved_bytes: status.reserved_bytes,
+        quotas: pool.quotas().iter().map(|quota| of_quota(pool, quota)).collect(),
         logical_bytes: status.logical_bytes,
         stored_bytes: status.stored_bytes,
         allocated_bytes: status.allocated_bytes,
@@ -372,6 +376,15 @@ fn scrub(status: &ScrubStatus) -> Option<ScrubFigures> {
         damaged: status.damaged,
         unreadable: status.unreadable,
     })
+}
+
+fn of_quota(pool: &Pool, quota: &QuotaUse) -> QuotaFigures {
+    QuotaFigures {
+        name: names::full(pool.name(), &quota.path),
+        property: quota.bound.name().into(),
+        limit_bytes: quota.limit_bytes,
+        used_bytes: quota.used_bytes,
+    }
 }
 
 fn write_amplification(status: &Status) -> Option<f64> {
@@ -481,6 +494,9 @@ pub fn properties(
     let mut values = Vec::new();
     for property in PROPERTIES {
         let name = property.name.to_owned();
+        if listed.is_snapshot && property.scope == Scope::Own {
+            continue;
+        }
         let temporary = temporary.iter().rev().find(|(temporary, _)| *temporary == property.name);
         let (value, source) = match temporary {
             Some((_, value)) => (value.clone(), Source::Temporary),
@@ -522,7 +538,8 @@ fn computed(name: &str, listed: &Listed, below_bytes: u64, status: &Status) -> O
     Some(match name {
         "used" if is_pool => status.used_bytes.to_string(),
         "used" => (listed.used_bytes + below_bytes).to_string(),
-        "available" => status.available_bytes.to_string(),
+        "available" if listed.is_snapshot => status.available_bytes.to_string(),
+        "available" => listed.available_bytes.to_string(),
         "referenced" => listed.referenced_bytes.to_string(),
         "logicalused" => listed.logical_bytes.to_string(),
         "usedbysnapshots" if !listed.is_snapshot => listed.snapshots_bytes.to_string(),

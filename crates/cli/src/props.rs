@@ -20,6 +20,8 @@ pub enum Values {
     Path,
     /// How many snapshots of which periods are kept, or `none`.
     Policy,
+    /// Bytes, or `none`; stored exactly.
+    Size,
     /// Computed by Pagefold; the kind says how it is printed.
     ReadOnly(Shape),
 }
@@ -44,6 +46,8 @@ pub enum Scope {
     Pool,
     /// A dataset, for itself and those below it.
     Dataset,
+    /// A dataset; those below do not inherit it.
+    Own,
 }
 
 /// One property.
@@ -119,6 +123,22 @@ pub const PROPERTIES: &[Property] = &[
         default: "none",
         doc: "How many snapshots of each period are kept, e.g. hourly=24,daily=7. The pool's server makes them at the begin of each minute, hour, day, week (Monday) or month, in UTC, named auto-hourly-2026-11-21T13:00 and the like, of all datasets at one instant, and removes the oldest that it made itself. What is held or has clones stays. Of a period that is not named none is made, and none removed; N=0 removes all. A pool that is 90 % full gets none.",
     },
+    bound(
+        "quota",
+        "Most stored bytes of the dataset with its snapshots and all datasets below it, as used counts them. What would exceed it fails with ENOSPC. Deleting and truncating work whatever it is.",
+    ),
+    bound(
+        "refquota",
+        "Most stored bytes that the dataset itself refers to, as referenced counts them: without its snapshots and those below.",
+    ),
+    bound(
+        "logicalquota",
+        "Most bytes of the dataset's own pages before compression, as logicalused counts them. Overwriting what is there takes nothing of it.",
+    ),
+    bound(
+        "reservation",
+        "Stored bytes that the dataset with its snapshots and those below can take whatever others do. They count as used in the quotas above, and are refused if the pool does not have them.",
+    ),
     computed(
         "used",
         Shape::Bytes,
@@ -177,6 +197,10 @@ pub const RESUME_TOKEN: &str = "receive_resume_token";
 /// User properties whose names begin so are ours: what is known of streams, and of snapshots that were made by policy.
 const OURS: [&str; 2] = ["receive:", "policy:"];
 
+const fn bound(name: &'static str, doc: &'static str) -> Property {
+    Property { name, values: Values::Size, scope: Scope::Own, default: "none", doc }
+}
+
 const fn computed(name: &'static str, shape: Shape, doc: &'static str) -> Property {
     Property { name, values: Values::ReadOnly(shape), scope: Scope::Dataset, default: "", doc }
 }
@@ -197,6 +221,7 @@ impl Property {
             Values::Policy => {
                 "none | minutely=N, hourly=N, daily=N, weekly=N, monthly=N, one or more of them".into()
             }
+            Values::Size => "none | a size such as 512M, 10G".into(),
             Values::ReadOnly(_) => "computed".into(),
         }
     }
@@ -226,6 +251,13 @@ impl Property {
                 let policy = value.parse::<retention::Policy>();
                 policy.map(|policy| policy.to_string()).map_err(|()| wrong(None))
             }
+            Values::Size if value == "none" => Ok(value.to_owned()),
+            Values::Size => match units::parse_size(value) {
+                // As with ZFS: nothing is bounded by nothing.
+                Ok(0) => Ok("none".into()),
+                Ok(bytes) => Ok(bytes.to_string()),
+                Err(_) => Err(wrong(None)),
+            },
             Values::ReadOnly(_) => {
                 Err(Failure::usage(format!("{} is computed and cannot be set", self.name))
                     .hint(format!("properties that can be set: {}", names(true).join(", "))))
@@ -233,9 +265,13 @@ impl Property {
         }
     }
 
-    /// A computed value (exact, as the server gives it) in the form that people read.
+    /// A value as it is stored or computed, exact, in the form that people read.
     pub fn human(&self, value: &str) -> String {
-        let Values::ReadOnly(shape) = self.values else { return value.to_owned() };
+        let shape = match self.values {
+            Values::ReadOnly(shape) => shape,
+            Values::Size => Shape::Bytes,
+            _ => return value.to_owned(),
+        };
         match shape {
             Shape::Bytes => value.parse().map_or_else(|_| value.to_owned(), units::size),
             Shape::Ratio => value.parse().map_or_else(|_| value.to_owned(), |r| units::ratio_text(Some(r))),
@@ -332,7 +368,7 @@ pub fn check_settable_on(property: &str, name: &Name) -> Result<()> {
             .hint("user properties (with a colon in the name) can"));
     }
     match found.scope {
-        Scope::Dataset => Ok(()),
+        Scope::Dataset | Scope::Own => Ok(()),
         Scope::Pool => {
             Err(Failure::new(format!("{property} holds for the whole pool, not for {name} alone"))
                 .hint(format!("pagefold set {property}=VALUE {}", name.pool)))
@@ -389,6 +425,10 @@ mod tests {
         assert_eq!(set("compression=page-9").unwrap(), "page-9");
         assert_eq!(set("mountpoint=/var/lib/x").unwrap(), "/var/lib/x");
         assert_eq!(set("policy=daily=7,hourly=24").unwrap(), "hourly=24,daily=7");
+        assert_eq!(set("quota=10G").unwrap(), "10737418240");
+        assert_eq!(set("refquota=0").unwrap(), "none");
+        assert_eq!(find("quota").unwrap().human("10737418240"), "10.0G");
+        assert_eq!(find("quota").unwrap().human("none"), "none");
     }
 
     #[test]
@@ -403,6 +443,8 @@ mod tests {
             "sync=on",
             "mountpoint=here",
             "policy=often",
+            "quota=-1",
+            "reservation=much",
             "used=1",
             "compression",
         ] {

@@ -15,7 +15,12 @@ pub type Setting = (String, Source);
 ///
 /// Errors: it does not exist.
 pub fn of(pool: &Pool, path: &str, property: &Property) -> Result<Setting> {
-    let found = if property.scope == Scope::Pool && !path.is_empty() {
+    let found = if property.scope == Scope::Own {
+        let own = pool.property_of(path, property.name);
+        let own =
+            own.map_err(|error| pools::failed(format!("cannot read property {}", property.name), &error))?;
+        own.filter(|value| value != property.default).map(|value| (value, Source::Local))
+    } else if property.scope == Scope::Pool && !path.is_empty() {
         let of_pool = stored(pool, "", property.name)?;
         of_pool.map(|(value, _)| (value, Source::Inherited(pool.name().to_owned())))
     } else {

@@ -221,6 +221,42 @@ pub enum Theme {
     Flips,
 }
 
+/// What the pool's own dataset may hold, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// With snapshots and all datasets.
+    pub quota: u64,
+    /// Itself.
+    pub refquota: u64,
+    /// Itself, before compression.
+    pub logicalquota: u64,
+    /// Of the quota, what is kept for it.
+    pub reservation: u64,
+}
+
+impl Bounds {
+    fn new(random: &mut Random) -> Self {
+        let quota = MIB << random.below(6);
+        let refquota = quota >> random.below(3);
+        Self {
+            quota,
+            refquota,
+            logicalquota: refquota << random.below(4),
+            reservation: quota >> random.below(4),
+        }
+    }
+
+    /// Names of the properties, and what they are set to.
+    pub fn properties(&self) -> [(&'static str, u64); 4] {
+        [
+            ("quota", self.quota),
+            ("refquota", self.refquota),
+            ("logicalquota", self.logicalquota),
+            ("reservation", self.reservation),
+        ]
+    }
+}
+
 /// A pool and what happens to it.
 #[derive(Clone, Debug)]
 pub struct History {
@@ -236,6 +272,8 @@ pub struct History {
     pub forked: bool,
     /// What is accepted is entered into a journal, which survives the process.
     pub journalled: bool,
+    /// The pool's own dataset, below which all others are, has quotas and a reservation.
+    pub bounds: Option<Bounds>,
     /// Seed of the devices.
     pub seed: u64,
     /// What happens.
@@ -297,7 +335,10 @@ impl History {
             // What a single flip must not do is more than what many must not.
             steps.retain(|step| !matches!(step, Step::Flip { .. }) || std::mem::replace(&mut flips, 1) == 0);
         }
-        Self { theme, devices, cache_bytes, modelled, forked, journalled, seed, steps }
+        // A third quarter, which has neither streams nor clones that go back.
+        let bounds =
+            (theme != Theme::Full && seed % 4 == 2).then(|| Bounds::new(&mut Random::new(seed ^ 0x9_0074)));
+        Self { theme, devices, cache_bytes, modelled, forked, journalled, bounds, seed, steps }
     }
 }
 

@@ -14,10 +14,10 @@ use pagefold_engine::record::Compression;
 use pagefold_engine::segment::Devices;
 
 use crate::graft;
-use crate::history::{Act, Deed, Fill, History, OBJECTS, Step, Theme, record_size};
+use crate::history::{Act, Bounds, Deed, Fill, History, OBJECTS, Step, Theme, record_size};
 use crate::model::{COUNTER, bytes};
 use crate::random::Random;
-use crate::verify::{Terms, check, compare, compare_range, freed_by_counting, signature};
+use crate::verify::{Terms, check, check_bounds, compare, compare_range, freed_by_counting, signature};
 use crate::world::{TAG, World};
 
 /// What went wrong, and at which step.
@@ -240,6 +240,19 @@ pub(crate) fn contents(acts: &[Act]) -> Vec<Vec<u8>> {
     acts.iter().map(one).collect()
 }
 
+/// Most that an act takes, stored or before compression.
+fn most(act: &Act) -> u64 {
+    match *act {
+        Act::Put { len, .. } => len + 128,
+        Act::Write { object, offset, len, .. } => {
+            let size = u64::from(record_size(object));
+            ((offset + len).div_ceil(size) - offset / size) * (size + 64)
+        }
+        Act::Share { from, count, .. } => 128 + count * u64::from(record_size(from.0)).max(64),
+        Act::Delete { .. } | Act::Punch { .. } => 128,
+    }
+}
+
 /// The engine's form of acts, whose data `data` holds.
 pub(crate) fn changes<'d>(acts: &[Act], data: &'d [Vec<u8>]) -> Vec<Change<'d>> {
     let one = |(act, data): (&Act, &'d Vec<u8>)| match *act {
@@ -334,7 +347,12 @@ impl<'a> Sim<'a> {
         let create = CreateOptions { force: false, created: 0, guid: Guid(*b"simulated pool 1") };
         create_on("sim", &sim.handles(), &create).map_err(|error| format!("create: {error}"))?;
         let options = OpenOptions { journal: sim.journal.clone(), ..options(history, 0) };
-        sim.pool = Some(open(history, sim.handles(), &options).map_err(|e| format!("first open: {e}"))?);
+        let pool = open(history, sim.handles(), &options).map_err(|e| format!("first open: {e}"))?;
+        for (name, bytes) in history.bounds.iter().flat_map(Bounds::properties) {
+            let set = pool.set_property(name, Some(&bytes.to_string()));
+            set.map_err(|error| format!("{name} of {bytes} bytes: {error}"))?;
+        }
+        sim.pool = Some(pool);
         Ok(sim)
     }
 
@@ -486,7 +504,10 @@ impl<'a> Sim<'a> {
 
     fn apply(&mut self, path: &str, acts: &[Act]) -> Outcome {
         let data = contents(acts);
-        let claim: u64 = data.iter().map(|data| 2 * 4096 + 2 * data.len() as u64).sum::<u64>() + (3 << 20);
+        let claim: u64 = match self.history.bounds {
+            Some(_) => acts.iter().map(most).sum::<u64>() + 256,
+            None => data.iter().map(|data| 2 * 4096 + 2 * data.len() as u64).sum::<u64>() + (3 << 20),
+        };
         let mut all = changes(acts, &data);
         all.push(Change::Put(COUNTER, self.next_id.to_le_bytes().to_vec()));
         let frees = acts.iter().all(|act| matches!(act, Act::Delete { .. } | Act::Punch { .. }));
@@ -495,19 +516,20 @@ impl<'a> Sim<'a> {
         let error = match dataset.apply(&all) {
             Ok(()) => {
                 self.accepted(path, acts);
-                return Ok(());
+                let freeing = acts.iter().any(|act| matches!(act, Act::Delete { .. } | Act::Punch { .. }));
+                return if freeing { Ok(()) } else { check_bounds(&pool, path) };
             }
             Err(error) => error,
         };
         let failed = pool.status().failure.is_some();
         if let (Error::NoSpace(_), false) = (&error, failed || self.is_off()) {
-            if self.history.theme != Theme::Full {
+            if self.history.theme != Theme::Full && self.history.bounds.is_none() {
                 return Err(format!("a pool that is nearly empty refuses a change: {error}"));
             }
             if frees && !acts.is_empty() {
                 return Err(format!("a change that frees space is refused: {error}"));
             }
-            let available = pool.status().available_bytes;
+            let available = dataset.space().available_bytes;
             if available > claim {
                 return Err(format!("refused with {available} bytes available: {error}"));
             }

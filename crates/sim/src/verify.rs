@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use pagefold_engine::dataset::{Attempt, Dataset, LiveDataset, ModelEntry};
-use pagefold_engine::pool::Pool;
+use pagefold_engine::dataset::{Attempt, Bound, Dataset, LiveDataset, ModelEntry};
+use pagefold_engine::pool::{Pool, QuotaUse};
 use pagefold_engine::segment::RECORD_OVERHEAD_BYTES;
 use pagefold_engine::tree::{Value, Visit};
 use pagefold_engine::{Addr, Key, Ptr};
@@ -264,12 +264,52 @@ pub(crate) fn check(pool: &Pool, world: &World) -> Verdict {
     if status.used_bytes < used || too_many {
         return Err(format!("{} bytes are accounted as used, counted are {used}", status.used_bytes));
     }
-    let free = status.capacity_bytes.saturating_sub(status.used_bytes);
+    check_quotas(pool)?;
+    let free = status.capacity_bytes.saturating_sub(status.used_bytes + status.reserved_bytes);
     if status.dirty_bytes != 0 || status.available_bytes != free {
         return Err(format!(
             "nothing is waiting, and {} bytes are dirty, {} of {free} available",
             status.dirty_bytes, status.available_bytes
         ));
+    }
+    Ok(())
+}
+
+/// A change that frees nothing was accepted: as if nothing of it became shorter, it fits.
+pub(crate) fn check_bounds(pool: &Pool, path: &str) -> Verdict {
+    // Pages that are there can be overwritten beyond a logical quota.
+    let bounds = |quota: &QuotaUse| {
+        quota.bound == Bound::Quota || quota.bound == Bound::RefQuota && quota.path == path
+    };
+    for quota in pool.quotas().iter().filter(|quota| bounds(quota)) {
+        if quota.used_bytes > quota.limit_bytes {
+            return Err(format!("a change of '{path}' is accepted beyond what it may take: {quota:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// What is taken of quotas and reservations, against the accounts of datasets. Nothing may be waiting for a commit.
+fn check_quotas(pool: &Pool) -> Verdict {
+    let listed = pool.list().map_err(|error| format!("list: {error}"))?;
+    let all: u64 = listed.iter().filter(|one| !one.is_snapshot).map(|one| one.used_bytes).sum();
+    for quota in pool.quotas() {
+        let own = pool.listed(&quota.path).map_err(|error| format!("'{}': {error}", quota.path))?;
+        let counted = match quota.bound {
+            // Only the pool's own dataset has any.
+            Bound::Quota => all,
+            Bound::RefQuota => own.referenced_bytes,
+            Bound::LogicalQuota => own.logical_bytes,
+        };
+        if quota.used_bytes != counted {
+            return Err(format!("{quota:?} has {counted} bytes"));
+        }
+    }
+    let reservation = pool.property("reservation").map_err(|error| error.to_string())?;
+    let reservation: u64 = reservation.and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
+    let reserved = pool.status().reserved_bytes;
+    if reserved != reservation.saturating_sub(all) {
+        return Err(format!("{reserved} bytes are reserved, of {reservation} where {all} are held"));
     }
     Ok(())
 }

@@ -15,8 +15,8 @@ pub use client::Client;
 pub use frame::{REPLY_BYTES_MAX, write as write_frame};
 pub use model::{
     Activity, CacheFigures, CodecShare, Counter, DeviceFigures, Event, FileSurvey, FileUsage, Folded,
-    KindShare, LengthFigures, MountFigures, PoolFigures, PropertyValue, Reply, Request, RewriteFigures,
-    ScrubFigures, Source, TakeoverFigures, UnmountMode,
+    KindShare, LengthFigures, MountFigures, PoolFigures, PropertyValue, QuotaFigures, Reply, Request,
+    RewriteFigures, ScrubFigures, Source, TakeoverFigures, UnmountMode,
 };
 pub use pieces::{PieceReader, PieceWriter};
 pub use server::{Handler, Listener};

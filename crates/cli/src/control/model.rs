@@ -486,6 +486,12 @@ pub struct PoolFigures {
     pub used_bytes: u64,
     /// Stored bytes that can still be accepted.
     pub available_bytes: u64,
+    /// Stored bytes that reservations keep for their datasets alone.
+    #[serde(default)]
+    pub reserved_bytes: u64,
+    /// Quotas of datasets, all that are set.
+    #[serde(default)]
+    pub quotas: Vec<QuotaFigures>,
     /// Bytes of all stored pages before compression.
     pub logical_bytes: u64,
     /// Bytes of all stored pages, metadata not counted.
@@ -522,6 +528,19 @@ pub struct PoolFigures {
     pub scrub: Option<ScrubFigures>,
     /// Bytes written to devices / bytes written by applications, since the pool was opened.
     pub write_amplification: Option<f64>,
+}
+
+/// A quota of a dataset, and what counts against it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QuotaFigures {
+    /// The dataset.
+    pub name: String,
+    /// `quota`, `refquota`, `logicalquota`.
+    pub property: String,
+    /// Its bytes.
+    pub limit_bytes: u64,
+    /// What is taken of it.
+    pub used_bytes: u64,
 }
 
 /// One monotonic counter.

@@ -1,14 +1,14 @@
-//! What wants doing now and then: deleted files freed, access times written, a warning when the pool fills up.
+//! What wants doing now and then: deleted files freed, access times written, a warning when the pool or a quota fills up.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use pagefold_engine::dataset::Dataset;
+use pagefold_engine::pool::Pool;
 use pagefold_fs::Fs;
 use parking_lot::{Condvar, Mutex};
 
-use super::fullness::Fullness;
+use super::fullness::Watch;
 use crate::failure::{Context, Result};
 
 /// Pages of deleted files freed in one step, between which requests get their turn.
@@ -20,8 +20,8 @@ const TIMES_INTERVAL: Duration = Duration::from_secs(5);
 /// Pause after a failure, so that a broken device does not fill the log.
 const FAILURE_PAUSE: Duration = Duration::from_secs(10);
 
-/// How full the pool is, which is told once for all mounts.
-pub type Watched = Arc<Mutex<Fullness>>;
+/// How full the pool and its quotas are, which is told once for all mounts.
+pub type Watched = Arc<Mutex<Watch>>;
 
 /// The thread that does it for one mount.
 pub struct Background {
@@ -31,12 +31,11 @@ pub struct Background {
 
 impl Background {
     /// Starts it.
-    pub fn start(fs: Arc<Fs>, dataset: Arc<dyn Dataset>, watched: Watched) -> Result<Self> {
+    pub fn start(fs: Arc<Fs>, pool: Arc<Pool>, watched: Watched) -> Result<Self> {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let stopped = Arc::clone(&stop);
-        let thread = thread::Builder::new()
-            .name("reap".into())
-            .spawn(move || work(&fs, dataset.as_ref(), &watched, &stopped));
+        let thread =
+            thread::Builder::new().name("reap".into()).spawn(move || work(&fs, &pool, &watched, &stopped));
         let thread = thread.context(|| "cannot start a thread".into())?;
         Ok(Self { stop, thread: Mutex::new(Some(thread)) })
     }
@@ -51,10 +50,10 @@ impl Background {
     }
 }
 
-fn work(fs: &Fs, dataset: &dyn Dataset, watched: &Watched, stop: &(Mutex<bool>, Condvar)) {
+fn work(fs: &Fs, pool: &Pool, watched: &Watched, stop: &(Mutex<bool>, Condvar)) {
     let mut times_written = Instant::now();
     loop {
-        watched.lock().watch(&dataset.space());
+        watched.lock().look(pool);
         let mut pause = REAP_INTERVAL;
         match fs.reap(REAP_PAGES) {
             Ok(true) => pause = Duration::ZERO,

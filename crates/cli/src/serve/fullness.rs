@@ -1,6 +1,11 @@
-//! Tells when a pool fills up.
+//! Tells when a pool fills up, or a quota.
 
-use pagefold_engine::dataset::Space;
+use std::collections::BTreeMap;
+
+use pagefold_engine::dataset::{Bound, Space};
+use pagefold_engine::pool::Pool;
+
+use crate::names;
 
 /// Shares of a pool's capacity, in parts of a hundred, from each of which on it is told once.
 const STEPS: [u64; 3] = [80, 90, 95];
@@ -9,9 +14,16 @@ pub const FULL_PERCENT: u64 = STEPS[0];
 /// So far, in parts of a hundred, it has to fall below a step before that is told again.
 const SLACK: u64 = 2;
 
+/// What was told last of a pool and the quotas of its datasets.
+#[derive(Debug, Default)]
+pub struct Watch {
+    pool: Fullness,
+    quotas: BTreeMap<(u64, Bound), Fullness>,
+}
+
 /// What was told last.
 #[derive(Debug, Default)]
-pub struct Fullness {
+struct Fullness {
     /// Steps that were reached.
     reached: usize,
 }
@@ -24,20 +36,36 @@ pub fn percent(used_bytes: u64, capacity_bytes: u64) -> u64 {
 
 impl Fullness {
     /// The step that has been reached since the last call, if one was.
-    pub(super) fn observe(&mut self, space: &Space) -> Option<u64> {
-        let now = percent(space.capacity_bytes.saturating_sub(space.available_bytes), space.capacity_bytes);
+    fn observe(&mut self, used_bytes: u64, capacity_bytes: u64) -> Option<u64> {
+        let now = percent(used_bytes, capacity_bytes);
         let reached = STEPS.iter().filter(|step| now >= **step).count();
         let told = STEPS.iter().filter(|step| now + SLACK > **step).count();
         let before = self.reached;
         self.reached = before.min(told).max(reached);
         (reached > before).then(|| STEPS.get(reached - 1).copied()).flatten()
     }
+}
 
-    /// As [`Fullness::observe`], into the log.
-    pub(super) fn watch(&mut self, space: &Space) {
-        let Some(step) = self.observe(space) else { return };
-        let (used_bytes, available_bytes) = (space.used_bytes, space.available_bytes);
-        tracing::warn!(used_bytes, available_bytes, "the pool is {step} % full");
+impl Watch {
+    /// Tells of what was reached since the last call, into the log.
+    pub(super) fn look(&mut self, pool: &Pool) {
+        let Space { capacity_bytes, used_bytes, available_bytes, .. } = pool.space();
+        if let Some(step) = self.pool.observe(capacity_bytes.saturating_sub(available_bytes), capacity_bytes)
+        {
+            tracing::warn!(used_bytes, available_bytes, "the pool is {step} % full");
+        }
+        let quotas = pool.quotas();
+        self.quotas
+            .retain(|(id, bound), _| quotas.iter().any(|quota| (quota.id, quota.bound) == (*id, *bound)));
+        for quota in quotas {
+            let (used_bytes, limit_bytes) = (quota.used_bytes, quota.limit_bytes);
+            let told = self.quotas.entry((quota.id, quota.bound)).or_default();
+            if let Some(step) = told.observe(used_bytes, limit_bytes) {
+                let dataset = names::full(pool.name(), &quota.path);
+                let property = quota.bound.name();
+                tracing::warn!(dataset, property, used_bytes, limit_bytes, "{step} % of a quota are taken");
+            }
+        }
     }
 }
 
@@ -48,13 +76,7 @@ mod tests {
     #[test]
     fn each_step_is_told_once_until_it_is_left() {
         let mut fullness = Fullness::default();
-        let mut told = |percent: u64| {
-            fullness.observe(&Space {
-                capacity_bytes: 1000,
-                available_bytes: 1000 - 10 * percent,
-                ..Space::default()
-            })
-        };
+        let mut told = |percent: u64| fullness.observe(10 * percent, 1000);
         assert_eq!([79, 80, 85, 79, 80].map(&mut told), [None, Some(80), None, None, None]);
         assert_eq!([96, 94, 95, 92, 95].map(&mut told), [Some(95), None, None, None, Some(95)]);
         assert_eq!([10, 91].map(&mut told), [None, Some(90)]);

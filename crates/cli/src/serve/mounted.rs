@@ -129,7 +129,7 @@ impl Mounted {
             let held = session.held();
             kept.made(Record::new(kept.connection, id, read_only, since, &wanted.options, &held), &held)?;
         }
-        let work = Background::start(Arc::clone(&fs), dataset, Arc::clone(watched))?;
+        let work = Background::start(Arc::clone(&fs), Arc::clone(pool), Arc::clone(watched))?;
         tracing::info!(dataset = name, dir = %session.dir().display(), "mounted");
         Ok(Self {
             id,

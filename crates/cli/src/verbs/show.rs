@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::args::{Output, Pools};
-use crate::control::{Client, PoolFigures, Reply, Request, TakeoverFigures};
+use crate::control::{Client, PoolFigures, QuotaFigures, Reply, Request, TakeoverFigures};
 use crate::failure::{Failure, Result};
 use crate::mounts;
 use crate::registry::{Known, Registry};
@@ -187,6 +187,23 @@ fn print_status(pool: &PoolFigures, show: Numbers) {
             show.size(pool.available_bytes)
         ),
     );
+    if pool.reserved_bytes > 0 {
+        line(
+            "reserved",
+            &format!("{} are kept for datasets with a reservation", show.size(pool.reserved_bytes)),
+        );
+    }
+    for quota in full_quotas(pool) {
+        let (used, limit) = (quota.used_bytes, quota.limit_bytes);
+        let told = format!(
+            "{} % of {} of {} ({}) are taken",
+            percent(used, limit),
+            quota.property,
+            quota.name,
+            show.size(limit)
+        );
+        line("quota", &told);
+    }
     line(
         "logical",
         &format!(
@@ -253,6 +270,11 @@ fn fullness(pool: &PoolFigures) -> u64 {
     percent(pool.capacity_bytes.saturating_sub(pool.available_bytes), pool.capacity_bytes)
 }
 
+/// The quotas that are nearly taken.
+fn full_quotas(pool: &PoolFigures) -> impl Iterator<Item = &QuotaFigures> {
+    pool.quotas.iter().filter(|quota| percent(quota.used_bytes, quota.limit_bytes) >= FULL_PERCENT)
+}
+
 /// What to do about a pool's state.
 fn advice(pool: &PoolFigures) -> Option<String> {
     match pool.state.as_str() {
@@ -271,6 +293,12 @@ fn advice(pool: &PoolFigures) -> Option<String> {
             "it is {} % full: delete something, or move it elsewhere; what is deleted is free a moment later",
             fullness(pool)
         )),
+        "ONLINE" | "EXPORTED" => full_quotas(pool).next().map(|quota| {
+            format!(
+                "the {} of {} is nearly taken: delete something there, or raise it: pagefold set {}=SIZE {}",
+                quota.property, quota.name, quota.property, quota.name
+            )
+        }),
         _ => None,
     }
 }

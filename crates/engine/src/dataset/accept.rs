@@ -7,24 +7,21 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use super::Change;
+use super::budget::{Bound, Claim};
+use super::claims;
 use super::journal::Room;
 use super::live::LiveDataset;
 use super::pending::PageBuf;
 use super::redo::{REDO_FIXED_BYTES, REDO_PTR_BYTES};
-use super::shared::count;
+use super::shared::{Beyond, Shortage, count};
 use crate::limits::{
     ATOMIC_WRITE_MAX, RECORDSIZE_MAX, RECORDSIZE_MIN, REDO_BYTES_MAX, SHARE_PAGES_MAX, VALUE_BYTES_MAX,
 };
 use crate::tree::{Edit, Value};
 use crate::{Error, Key, Result};
 
-/// Space claimed for a page beside its bytes: directory entries, its place in the tree.
-const PAGE_CLAIM_BYTES: u64 = 64;
-/// Space claimed for a value beside its bytes.
-const VALUE_CLAIM_BYTES: u64 = 128;
-
 /// A change made ready outside of the gate.
-enum Ready {
+pub(super) enum Ready {
     Value(Key, Option<Vec<u8>>),
     Page(u64, u64, PageBuf),
     Punch { object: u64, from: u64, to: u64 },
@@ -50,35 +47,16 @@ impl LiveDataset {
         self.shared.check_writable()?;
         self.check_open()?;
         let ready = self.prepare(changes)?;
-        let mut claim = 0;
-        let (mut freeing, mut storing) = (false, false);
-        for change in &ready {
-            claim += match change {
-                Ready::Value(_, value) => {
-                    VALUE_CLAIM_BYTES + value.as_ref().map_or(0, |value| value.len() as u64)
-                }
-                Ready::Page(_, _, buf) => PAGE_CLAIM_BYTES + buf.len() as u64,
-                Ready::Punch { .. } => VALUE_CLAIM_BYTES,
-                Ready::Share { count, .. } => VALUE_CLAIM_BYTES + count * PAGE_CLAIM_BYTES,
-            };
-            let frees = matches!(change, Ready::Punch { .. } | Ready::Value(_, None));
-            freeing |= frees;
-            storing |= !frees;
-        }
         let written: u64 = changes
             .iter()
             .map(|change| if let Change::Write { data, .. } = change { data.len() as u64 } else { 0 })
             .sum();
-        // A truncation rewrites the last page that stays: at most one recordsize.
-        let small = claim <= u64::from(RECORDSIZE_MAX) + 16 * VALUE_CLAIM_BYTES + VALUE_BYTES_MAX as u64;
-        // Whether it frees more than it stores is not known: what the pool keeps back bounds how far that goes.
-        let beyond = match (freeing && small, storing) {
-            (true, false) => u64::MAX,
-            (true, true) => self.shared.bounds.dirty_hard_bytes,
-            (false, _) => 0,
-        };
+        let (mut claim, beyond) = claims::of(&ready, self.shared.bounds.dirty_hard_bytes);
+        if self.has_logical_quota() {
+            claim.logical_bytes = self.claimed_logical_bytes(&ready)?;
+        }
         let redo_bytes = ready.iter().map(redo_bytes).sum();
-        let (gate, room) = self.admit(changes, claim, redo_bytes, beyond)?;
+        let (gate, room, claim) = self.admit(changes, &ready, claim, redo_bytes, beyond)?;
         let entered = self.shared.journal().zip(room);
         if let Some((journal, room)) = &entered {
             journal.append(room, self.id, changes);
@@ -199,16 +177,17 @@ impl LiveDataset {
     fn admit(
         &self,
         changes: &[Change<'_>],
-        claim: u64,
+        ready: &[Ready],
+        mut claim: Claim,
         redo_bytes: u64,
-        beyond: u64,
-    ) -> Result<(parking_lot::RwLockReadGuard<'_, ()>, Option<Room>)> {
+        beyond: Beyond,
+    ) -> Result<(parking_lot::RwLockReadGuard<'_, ()>, Option<Room>, Claim)> {
         if self.shared.dirty_bytes.load(Ordering::Relaxed) >= self.shared.dirty_limit.load(Ordering::Relaxed)
         {
             self.shared.committer()?.commit(false)?;
         }
-        let mut committed = false;
-        loop {
+        let (mut committed, mut counted) = (false, false);
+        let shortage = loop {
             let gate = self.shared.gate.read();
             self.shared.check_writable()?;
             // Under the gate: a dataset is destroyed with the gate closed.
@@ -218,12 +197,13 @@ impl LiveDataset {
                 self.shared.committer()?.commit(false)?;
                 continue;
             }
-            if self.shared.reserve(claim, beyond) {
-                let Some(journal) = self.shared.journal() else { return Ok((gate, None)) };
+            let reserved = self.reserve(claim, beyond);
+            if reserved.is_ok() {
+                let Some(journal) = self.shared.journal() else { return Ok((gate, None, claim)) };
                 match journal.reserve(changes) {
-                    Ok(Some(room)) => return Ok((gate, Some(room))),
+                    Ok(Some(room)) => return Ok((gate, Some(room), claim)),
                     full => {
-                        self.shared.release(claim);
+                        self.release(claim);
                         self.shared.release_redo(redo_bytes);
                         drop(gate);
                         full?;
@@ -234,21 +214,37 @@ impl LiveDataset {
             }
             self.shared.release_redo(redo_bytes);
             drop(gate);
-            if committed {
-                break;
+            let Err(shortage) = reserved else { continue };
+            match &shortage {
+                // Pages that are there already take nothing more; they are counted where that decides.
+                Shortage::Quota(refused) if refused.bound == Bound::LogicalQuota && !counted => {
+                    claim.logical_bytes = self.new_logical_bytes(ready)?;
+                    counted = true;
+                    continue;
+                }
+                // Nobody else is to wait for commits that gain nothing.
+                Shortage::Quota(refused) if !refused.is_claimed => break shortage,
+                _ if committed => break shortage,
+                _ => {}
             }
             // What is claimed is an upper bound: a commit replaces it by what pages really take.
             self.shared.committer()?.commit(false)?;
             committed = true;
-        }
-        let space = self.shared.space();
-        Err(Error::NoSpace(format!(
-            "{claim} bytes were asked for and {} of {} are left; delete something or add a device",
-            space.available_bytes, space.capacity_bytes
-        )))
+        };
+        let asked = claim.bytes;
+        Err(Error::NoSpace(match shortage {
+            Shortage::Quota(refused) => format!("{asked} bytes were asked for, and {refused}"),
+            Shortage::Pool => {
+                let space = self.shared.space();
+                format!(
+                    "{asked} bytes were asked for and {} of {} are left; delete something or add a device",
+                    space.available_bytes, space.capacity_bytes
+                )
+            }
+        }))
     }
 
-    fn accept(&self, ready: Vec<Ready>, claim: u64) -> Result<()> {
+    fn accept(&self, ready: Vec<Ready>, claim: Claim) -> Result<()> {
         let mut stages = None;
         for change in ready {
             match change {
@@ -280,7 +276,7 @@ impl LiveDataset {
         }
         drop(stages);
         let mut stages = self.stages.write();
-        stages.accepting.claimed_bytes += claim;
+        stages.accepting.claimed.add(claim);
         self.touch(&mut stages);
         drop(stages);
         self.shared.accepted.fetch_add(1, Ordering::Release);

@@ -7,6 +7,9 @@
 //! - L3: `page_bytes` and `node_bytes` are what the stored records of the tree take, each counted once, and `fresh_bytes` what
 //!   those take that the snapshot before does not have.
 
+use std::sync::Arc;
+
+use super::budget::Budget;
 use super::dead::{DeadList, space_of};
 use super::live::LiveDataset;
 use crate::{Addr, Ptr, Result};
@@ -54,6 +57,17 @@ pub struct Ledger {
     pub fresh_bytes: u64,
     /// What was let go of since the snapshot before, and is held by it.
     pub dead: DeadList,
+    /// What follows the counters (Q1): the budget of the dataset, or of the one that the snapshot is of.
+    pub budget: Option<Follower>,
+}
+
+/// A budget that follows a ledger.
+#[derive(Clone, Debug)]
+pub struct Follower {
+    /// The budget.
+    pub budget: Arc<Budget>,
+    /// Whether it is the ledger of the dataset itself, and not of a snapshot.
+    pub is_own: bool,
 }
 
 impl Ledger {
@@ -78,20 +92,55 @@ impl Ledger {
     /// Records of the tree that were just stored.
     pub fn born<'a>(&mut self, part: Part, ptrs: impl Iterator<Item = &'a Ptr>) {
         let bytes: u64 = ptrs.map(space_of).sum();
+        let before = self.sums();
         *self.counter(part) += bytes;
         self.fresh_bytes += bytes;
+        self.tell(before);
+    }
+
+    /// Nodes of the tree that were just stored; of these the snapshot before does not have `fresh_bytes`.
+    pub fn nodes_stored<'a>(&mut self, ptrs: impl Iterator<Item = &'a Ptr>, fresh_bytes: u64) {
+        let before = self.sums();
+        self.node_bytes += ptrs.map(space_of).sum::<u64>();
+        self.fresh_bytes += fresh_bytes;
+        self.tell(before);
+    }
+
+    /// What is fresh, and what is referred to.
+    fn sums(&self) -> (u64, u64) {
+        (self.fresh_bytes, self.page_bytes + self.node_bytes)
+    }
+
+    /// Lets the budget follow.
+    fn tell(&self, before: (u64, u64)) {
+        if let Some(Follower { budget, is_own }) = &self.budget {
+            let now = self.sums();
+            budget.follow_fresh(before.0, now.0);
+            if *is_own {
+                budget.follow_referenced(before.1, now.1);
+            }
+        }
+    }
+
+    /// Has another budget follow, which has counted nothing of this ledger yet.
+    pub fn follow(&mut self, follower: Option<Follower>) {
+        self.budget = follower;
+        self.tell((0, 0));
     }
 
     /// Pages that no snapshot has were coded again: they take so many bytes less.
     pub fn shortened(&mut self, bytes: i64) {
+        let before = self.sums();
         self.page_bytes = self.page_bytes.saturating_add_signed(-bytes);
         self.fresh_bytes = self.fresh_bytes.saturating_add_signed(-bytes);
+        self.tell(before);
     }
 
     /// Records that the tree refers to no more. Those that nothing refers to are added to `dying`. True: a block of the dead list
     /// is full.
     fn let_go(&mut self, part: Part, ptrs: &[Ptr], dying: &mut Vec<Ptr>) -> bool {
         let mut full = false;
+        let before = self.sums();
         for ptr in ptrs {
             let bytes = space_of(ptr);
             let counter = self.counter(part);
@@ -103,6 +152,7 @@ impl Ledger {
                 dying.push(*ptr);
             }
         }
+        self.tell(before);
         full
     }
 }

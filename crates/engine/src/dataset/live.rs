@@ -11,11 +11,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
+use super::budget::{Budget, Claim};
 use super::dead::Blocks;
 use super::ledger::{Ledger, Part};
 use super::pending::{PageBuf, Pending};
-use super::shared::Shared;
-use super::usage::UsageTable;
+use super::shared::{Beyond, ROOMY_BYTES, Shared, Shortage};
+use super::usage::{UsageDelta, UsageTable};
 use super::{Attempt, Change, Dataset, Space, Synced, Usage};
 use crate::tree::{Applied, Edit, Tree, Value};
 use crate::{Key, Ptr, Result};
@@ -49,6 +50,9 @@ pub struct LiveDataset {
     pub(super) blocks: Option<Arc<Blocks>>,
     /// Takes no changes: a snapshot, or destroyed.
     pub sealed: AtomicBool,
+    /// Whether there is a budget: most have none, and ask no further.
+    has_budget: AtomicBool,
+    budget: RwLock<Option<Arc<Budget>>>,
 }
 
 impl LiveDataset {
@@ -71,6 +75,8 @@ impl LiveDataset {
             ledger: Mutex::new(ledger),
             blocks,
             sealed: AtomicBool::default(),
+            has_budget: AtomicBool::default(),
+            budget: RwLock::default(),
         }
     }
 
@@ -101,12 +107,13 @@ impl LiveDataset {
         if !same || stages.accepting.pages.contains_key(&(object, page)) {
             return Ok(false);
         }
-        let claim = content.len() as u64;
-        if !self.shared.reserve(claim, 0) {
+        let len_bytes = content.len() as u64;
+        let claim = Claim { bytes: len_bytes, logical_bytes: 0 };
+        if self.reserve(claim, Beyond::default()).is_err() {
             return Ok(false);
         }
-        self.shared.dirty_bytes.fetch_add(claim, Ordering::Relaxed);
-        stages.accepting.claimed_bytes += claim;
+        self.shared.dirty_bytes.fetch_add(len_bytes, Ordering::Relaxed);
+        stages.accepting.claimed.add(claim);
         stages.accepting.write(object, page, content);
         stages.accepting.plain.insert((object, page));
         self.touch(&mut stages);
@@ -126,7 +133,7 @@ impl LiveDataset {
         let mut stages = self.stages.write();
         stages.touched = false;
         if stages.accepting.is_empty() {
-            self.shared.release(std::mem::take(&mut stages.accepting.claimed_bytes));
+            self.release(std::mem::take(&mut stages.accepting.claimed));
             return None;
         }
         let pending = Arc::new(std::mem::take(&mut stages.accepting));
@@ -138,7 +145,59 @@ impl LiveDataset {
     /// Ends a commit: its pages are in the tree.
     pub fn land(&self, pending: &Pending) {
         self.stages.write().committing = None;
-        self.shared.release(pending.claimed_bytes);
+        self.release(pending.claimed);
+    }
+
+    /// Reserves space for a change (contract W5), in the pool and within quotas.
+    pub fn reserve(&self, claim: Claim, beyond: Beyond) -> Result<(), Shortage> {
+        match self.budget() {
+            Some(budget) => self.shared.reserve_within(&budget, claim, beyond),
+            None if self.shared.reserve(claim.bytes, beyond.pool_bytes) => Ok(()),
+            None => Err(Shortage::Pool),
+        }
+    }
+
+    /// Returns reserved space.
+    pub fn release(&self, claim: Claim) {
+        if let Some(budget) = self.budget() {
+            budget.release(claim);
+        }
+        self.shared.release(claim.bytes);
+    }
+
+    /// What bounds the dataset, if anything does.
+    pub fn budget(&self) -> Option<Arc<Budget>> {
+        if self.has_budget.load(Ordering::Acquire) { self.budget.read().clone() } else { None }
+    }
+
+    /// Whether there is a quota of its own on bytes before compression.
+    pub(super) fn has_logical_quota(&self) -> bool {
+        self.budget().is_some_and(|budget| budget.limits.logicalquota.is_some())
+    }
+
+    /// Gives it another budget, which takes over what it has claimed and has stored. The caller holds the gate's write side and the
+    /// log's lock, or is opening the pool.
+    pub fn set_budget(&self, budget: Option<Arc<Budget>>) {
+        if let Some(budget) = &budget {
+            let stages = self.stages.read();
+            budget.take(stages.accepting.claimed);
+            if let Some(committing) = &stages.committing {
+                budget.take(committing.claimed);
+            }
+            budget.follow_logical(0, self.logical_bytes());
+        }
+        self.has_budget.store(budget.is_some(), Ordering::Release);
+        *self.budget.write() = budget;
+    }
+
+    /// Accounts for changed pages of an object.
+    pub(super) fn note_usage(&self, object: u64, delta: UsageDelta) -> Result<()> {
+        let mut usage = self.usage.lock();
+        let (before, now) = usage.apply(&self.tree, object, delta)?;
+        if let Some(budget) = self.budget() {
+            budget.follow_logical(before, now);
+        }
+        Ok(())
     }
 
     /// Recordsize of `object` in bytes, 0 if it has no pages.
@@ -190,6 +249,11 @@ impl LiveDataset {
         Ok((usage.logical_bytes(&self.tree)?, usage.stored_bytes(&self.tree)?))
     }
 
+    /// Logical bytes of all pages; 0 where they cannot be read, which `check` tells.
+    pub fn logical_bytes(&self) -> u64 {
+        self.totals().map_or(0, |(logical, _)| logical)
+    }
+
     /// Applies values to the tree alone, ascending; `None` deletes.
     pub fn put_values(&self, values: Vec<(Key, Option<Vec<u8>>)>) -> Result<()> {
         let edit = |(key, value): (Key, Option<Vec<u8>>)| {
@@ -237,7 +301,9 @@ impl Dataset for LiveDataset {
     }
 
     fn accepts_at_once(&self) -> bool {
-        self.shared.accepts_at_once() && !self.tree.is_changing()
+        self.shared.accepts_at_once()
+            && !self.tree.is_changing()
+            && self.budget().is_none_or(|budget| budget.is_roomy(ROOMY_BYTES))
     }
 
     fn read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -303,8 +369,10 @@ impl Dataset for LiveDataset {
     }
 
     fn space(&self) -> Space {
-        let logical_bytes = self.totals().map_or(0, |(logical, _)| logical);
-        Space { logical_bytes, ..self.shared.space() }
+        let logical_bytes = self.logical_bytes();
+        let space =
+            self.budget().map_or_else(|| self.shared.space(), |budget| budget.space(self.shared.space()));
+        Space { logical_bytes, ..space }
     }
 }
 

@@ -1,10 +1,12 @@
 //! Datasets: what the file system sees of the engine.
 
 mod accept;
+pub mod budget;
+mod claims;
 mod dead;
 mod debts;
 pub mod journal;
-mod ledger;
+pub mod ledger;
 mod live;
 mod models;
 mod one;
@@ -16,6 +18,7 @@ pub mod redo;
 pub(crate) mod shared;
 mod usage;
 
+pub use budget::{Bound, Budget, Claim, Limits};
 pub use dead::{Blocks, Bucket, DeadList, SPACE_BYTES_MAX, encode_ptrs, space_of};
 pub use debts::ReadDebts;
 pub use journal::Journal;
@@ -80,7 +83,7 @@ pub struct Usage {
     pub stored_bytes: u64,
 }
 
-/// Space of the pool as a dataset sees it, in bytes.
+/// Space of the pool as a dataset sees it, in bytes: where quotas leave less, that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
     /// What the pool can hold in stored (compressed) bytes, less the reserve.

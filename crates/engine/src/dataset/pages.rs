@@ -194,7 +194,7 @@ impl LiveDataset {
         self.let_go(Part::Node, &freed)?;
         self.release_records(replaced)?;
         if change.pages != 0 || change.records != 0 || change.stored_bytes != 0 || record_size.is_some() {
-            self.usage.lock().apply(&self.tree, object, change)?;
+            self.note_usage(object, change)?;
         }
         Ok(pages)
     }
@@ -250,11 +250,7 @@ impl LiveDataset {
         report_unreadable(&applied);
         self.let_go(Part::Node, &freed)?;
         self.ledger.lock().shortened(saved);
-        self.usage.lock().apply(
-            &self.tree,
-            object,
-            UsageDelta { stored_bytes: -saved, ..UsageDelta::default() },
-        )
+        self.note_usage(object, UsageDelta { stored_bytes: -saved, ..UsageDelta::default() })
     }
 
     /// How many pages of the tree refer to a record.

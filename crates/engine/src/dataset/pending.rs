@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::Key;
+use crate::dataset::Claim;
 use crate::dataset::redo::{Bases, PageRun, REDO_FIXED_BYTES, REDO_PTR_BYTES, Redo};
 
 /// A page as an application wrote it: exactly one recordsize long.
@@ -20,8 +21,8 @@ pub struct Pending {
     pub plain: HashSet<(u64, u64)>,
     /// Punches and shares, in order. They precede all of `pages`.
     pub page_ops: Vec<PageOp>,
-    /// Space reserved for all of it, in bytes.
-    pub claimed_bytes: u64,
+    /// Space reserved for all of it.
+    pub claimed: Claim,
     /// Bytes of memory in `pages`.
     pub page_bytes: u64,
     /// Upper bound of the redo operations of values and page operations, in bytes.

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
+use super::budget::{Budget, Claim, Refused};
 use super::debts::ReadDebts;
 use super::journal::Journal;
 use super::models::ModelTable;
@@ -48,6 +49,27 @@ pub struct Bounds {
     pub dirty_soft_bytes: u64,
     /// Accepted page bytes at which writers commit themselves in any case.
     pub dirty_hard_bytes: u64,
+}
+
+/// Room that is enough for whatever one request of the kernel brings.
+pub(super) const ROOMY_BYTES: u64 = 2 * ATOMIC_WRITE_MAX as u64;
+
+/// How far a change may go that frees something.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Beyond {
+    /// Beyond what the pool may hold: what it keeps back pays.
+    pub pool_bytes: u64,
+    /// Beyond quotas.
+    pub quota_bytes: u64,
+}
+
+/// Why there is no room.
+#[derive(Debug)]
+pub enum Shortage {
+    /// The pool is full, or what is left is reserved.
+    Pool,
+    /// A quota is reached.
+    Quota(Box<Refused>),
 }
 
 /// What the I/O of the engine is for, counted in bytes.
@@ -111,6 +133,8 @@ pub struct Shared {
     pub bounds: Bounds,
     /// Space reserved by accepted changes, in bytes.
     pub claimed_bytes: AtomicU64,
+    /// What reservations keep for their datasets alone, in bytes (Q2).
+    pub reserved_bytes: Arc<AtomicU64>,
     /// Bytes of accepted pages in memory.
     pub dirty_bytes: AtomicU64,
     /// At so many writers commit themselves: at most [`Bounds::dirty_hard_bytes`], less where each page changes a tree node
@@ -158,6 +182,7 @@ impl Shared {
             models,
             bounds,
             claimed_bytes: AtomicU64::default(),
+            reserved_bytes: Arc::default(),
             dirty_bytes: AtomicU64::default(),
             dirty_limit: bounds.dirty_hard_bytes.into(),
             redo_bytes: AtomicU64::default(),
@@ -270,8 +295,8 @@ impl Shared {
         let dirty = self.dirty_bytes.load(Ordering::Relaxed);
         let redo = self.redo_bytes.load(Ordering::Relaxed);
         let claimed = self.claimed_bytes.load(Ordering::Relaxed);
-        let taken =
-            self.segments.used_bytes().saturating_add(claimed).saturating_add(2 * ATOMIC_WRITE_MAX as u64);
+        let taken = self.segments.used_bytes().saturating_add(claimed).saturating_add(ROOMY_BYTES);
+        let taken = taken.saturating_add(self.reserved_bytes.load(Ordering::Acquire));
         dirty < self.dirty_limit.load(Ordering::Relaxed) / 2
             && redo < REDO_BYTES_MAX / 2
             && taken < self.bounds.capacity_bytes
@@ -282,19 +307,45 @@ impl Shared {
     /// Reserves space for a change (contract W5). False: there is not enough.
     /// A change that frees space may go `beyond` the capacity by so many bytes: the pool's reserve pays.
     pub fn reserve(&self, bytes: u64, beyond: u64) -> bool {
+        let reserved = self.reserved_bytes.load(Ordering::Acquire);
         let used = self.segments.used_bytes();
         let limit = self.bounds.capacity_bytes.saturating_add(beyond).saturating_sub(used);
-        let claimed = self.claimed_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let fits = claimed.saturating_add(bytes) <= limit;
+        let claimed = self.claimed_bytes.fetch_add(bytes, Ordering::AcqRel);
+        // What becomes stored out of a reservation leaves the one sum after it has entered the other, or the other way round:
+        // the larger of what was seen before and after misses nothing.
+        let reserved = reserved.max(self.reserved_bytes.load(Ordering::Acquire));
+        let fits = claimed.saturating_add(bytes).saturating_add(reserved) <= limit;
         if !fits {
             self.release(bytes);
         }
         fits
     }
 
+    /// As [`Shared::reserve`], for a dataset with a budget.
+    pub fn reserve_within(&self, budget: &Budget, claim: Claim, beyond: Beyond) -> Result<(), Shortage> {
+        self.claimed_bytes.fetch_add(claim.bytes, Ordering::AcqRel);
+        let uncovered = match budget.claim(claim, beyond.quota_bytes) {
+            Ok(uncovered) => uncovered,
+            Err(refused) => {
+                self.release(claim.bytes);
+                return Err(Shortage::Quota(refused));
+            }
+        };
+        // What a reservation covers needs no more than the room itself.
+        let reserved = if uncovered > 0 { self.reserved_bytes.load(Ordering::Acquire) } else { 0 };
+        let claimed = self.claimed_bytes.load(Ordering::Acquire);
+        let taken = self.segments.used_bytes().saturating_add(claimed).saturating_add(reserved);
+        if taken > self.bounds.capacity_bytes.saturating_add(beyond.pool_bytes) {
+            budget.release(claim);
+            self.release(claim.bytes);
+            return Err(Shortage::Pool);
+        }
+        Ok(())
+    }
+
     /// Returns reserved space.
     pub fn release(&self, bytes: u64) {
-        self.claimed_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.claimed_bytes.fetch_sub(bytes, Ordering::AcqRel);
     }
 
     /// Reserves room for a change in the next batch of operations. False: a commit must come first. The caller holds the
@@ -338,7 +389,12 @@ impl Shared {
         Space {
             capacity_bytes: self.bounds.capacity_bytes,
             used_bytes: used,
-            available_bytes: self.bounds.capacity_bytes.saturating_sub(used).saturating_sub(claimed),
+            available_bytes: self
+                .bounds
+                .capacity_bytes
+                .saturating_sub(used)
+                .saturating_sub(claimed)
+                .saturating_sub(self.reserved_bytes.load(Ordering::Acquire)),
             logical_bytes: 0,
         }
     }

@@ -78,9 +78,10 @@ impl UsageTable {
         Ok(total)
     }
 
-    /// Applies a change.
-    pub(super) fn apply(&mut self, tree: &Tree, object: u64, delta: UsageDelta) -> Result<()> {
+    /// Applies a change. Returns the logical bytes of all pages before and after it.
+    pub(super) fn apply(&mut self, tree: &Tree, object: u64, delta: UsageDelta) -> Result<(u64, u64)> {
         let mut total = self.total(tree)?;
+        let before = total.size_bytes;
         let entry = self.entry(tree, object)?;
         if let Some(record_size) = delta.record_size {
             entry.size_bytes = record_size.into();
@@ -93,7 +94,7 @@ impl UsageTable {
         total.stored_bytes = total.stored_bytes.saturating_add_signed(stored);
         total.size_bytes = total.size_bytes.saturating_add_signed(logical);
         self.total = Some(total);
-        Ok(())
+        Ok((before, total.size_bytes))
     }
 
     /// Objects that wait to be put into the tree.

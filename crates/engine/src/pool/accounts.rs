@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Pool;
 use super::catalogue::{Catalogue, Version};
 use super::send::is_hidden;
+use crate::dataset::Dataset;
 use crate::{Error, Result};
 
 /// A dataset or snapshot and what it holds, in stored bytes of all its records, metadata counted.
@@ -37,6 +38,8 @@ pub struct Listed {
     pub snapshots_bytes: u64,
     /// What was written since the snapshot before, and is still there.
     pub written_bytes: u64,
+    /// A dataset: what can still be accepted, with regard to its quotas and to reservations. A snapshot: 0.
+    pub available_bytes: u64,
 }
 
 impl Catalogue {
@@ -105,6 +108,7 @@ impl Catalogue {
             referenced_bytes,
             logical_bytes: version.data.totals()?.0,
             written_bytes,
+            available_bytes: 0,
             ..Listed::default()
         };
         match version.snapshot_of() {
@@ -123,6 +127,7 @@ impl Catalogue {
                 listed.used_bytes = self.freed(&BTreeSet::from([id])).unwrap_or(0);
             }
             None => {
+                listed.available_bytes = version.data.space().available_bytes;
                 let origin = self.origin(id);
                 listed.origin = origin.map(|origin| self.path(origin));
                 let since = origin.unwrap_or(0);

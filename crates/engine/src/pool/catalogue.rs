@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use super::image::{Image, Kept, VersionImage};
 use crate::dataset::redo::Deed;
-use crate::dataset::{Blocks, Bucket, Holder, Ledger, LiveDataset, Part, Shared};
+use crate::dataset::{Blocks, Bucket, Holder, Ledger, LiveDataset, Shared};
 use crate::tree::{NodeCache, NodeStore, Tree};
 use crate::{Addr, Error, Key, Ptr, Result};
 
@@ -115,6 +115,7 @@ impl Catalogue {
                 node_bytes: stored.node_bytes,
                 fresh_bytes: stored.fresh_bytes,
                 dead: stored.dead.clone(),
+                budget: None,
             };
             let version = Version {
                 kind: stored.kind,
@@ -543,9 +544,7 @@ impl Catalogue {
     /// Nodes of version `id` that are stored now; those of `fresh` the snapshot before does not have.
     pub(super) fn add_nodes(&self, id: u64, all: &[Ptr], fresh_bytes: u64) -> Result<()> {
         let mut ledger = self.get(id)?.data.ledger.lock();
-        let before = ledger.fresh_bytes;
-        ledger.born(Part::Node, all.iter());
-        ledger.fresh_bytes = before + fresh_bytes;
+        ledger.nodes_stored(all.iter(), fresh_bytes);
         Ok(())
     }
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use super::Pool;
 use super::catalogue::Catalogue;
+use super::quotas;
 use super::rebase::is_target;
 use super::send::is_hidden;
 use crate::dataset::redo::{Deed, TEXT_BYTES_MAX};
@@ -448,6 +449,7 @@ impl Pool {
         if name.len().max(value.map_or(0, str::len)) > TEXT_BYTES_MAX {
             return Err(Error::Invalid(format!("a property is longer than {TEXT_BYTES_MAX} bytes")));
         }
+        quotas::check_value(name, value, path.contains('@'))?;
         self.perform(|catalogue, _| Ok(vec![Deed::Property { id: catalogue.find(path)?, name, value }]))
     }
 
@@ -477,7 +479,10 @@ impl Pool {
 
     fn perform_now<'a>(&self, plan: &dyn Fn(&Catalogue, u64) -> Result<Vec<Deed<'a>>>) -> Result<()> {
         // Asked beforehand, so that what is not possible closes no gate.
-        plan(&self.catalogue.read(), 0)?;
+        {
+            let catalogue = self.catalogue.read();
+            catalogue.check_bounds(&plan(&catalogue, 0)?, &self.shared)?;
+        }
         self.commit_ahead()?;
         let mut log = self.log.lock();
         self.check_failed()?;
@@ -489,6 +494,7 @@ impl Pool {
         let position = log.writer.position();
         let mut catalogue = self.catalogue.write();
         let deeds = plan(&catalogue, Addr::new(position.segment, position.slots).raw())?;
+        catalogue.check_bounds(&deeds, &self.shared)?;
         let mut ops = Vec::new();
         deeds.iter().for_each(|deed| deed.encode(&mut ops));
         if ops.len() as u64 > REDO_BYTES_MAX {
@@ -500,6 +506,7 @@ impl Pool {
         log.window_bytes += appended.written_bytes;
         let done = deeds.iter().try_for_each(|deed| catalogue.perform(deed));
         done.inspect_err(|error| self.shared.fail(error))?;
+        catalogue.rebudget(&self.shared);
         let datasets = catalogue.datasets().map(|(_, version)| Arc::clone(&version.data)).collect();
         *self.datasets.write() = Arc::new(datasets);
         let accepted = self.shared.accepted.fetch_add(1, Ordering::AcqRel) + 1;

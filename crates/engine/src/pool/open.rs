@@ -459,6 +459,8 @@ impl Opening {
         if let Some(journal) = journal {
             pool.redo_journal(journal, (end.position.txg, operations_below))?;
         }
+        // After what was accepted: nobody refuses that now.
+        pool.catalogue.read().rebudget(&shared);
         pool.load_scrub()?;
         if end.lost.is_some() && !options.read_only {
             // From its position on there is no damage any more.

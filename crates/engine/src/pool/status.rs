@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Guid, Pool, ReplayReport, Rewrites};
-use crate::dataset::Dataset;
+use crate::dataset::Space;
 use crate::limits::CHUNK_BYTES;
 use crate::record::CacheStats;
 
@@ -97,8 +97,10 @@ pub struct Status {
     pub capacity_bytes: u64,
     /// Stored bytes of everything live, all metadata counted.
     pub used_bytes: u64,
-    /// Stored bytes that can still be accepted.
+    /// Stored bytes that can still be accepted, but by datasets with a reservation, which have that beside.
     pub available_bytes: u64,
+    /// Stored bytes that reservations keep for their datasets alone.
+    pub reserved_bytes: u64,
     /// Logical bytes of all pages.
     pub logical_bytes: u64,
     /// Stored bytes of all pages.
@@ -162,9 +164,14 @@ impl Pool {
         self.rewrites.snapshot()
     }
 
+    /// Space of the pool, whatever datasets may take of it; logical bytes are not summed up.
+    pub fn space(&self) -> Space {
+        self.shared.space()
+    }
+
     /// State of the pool. Waits for a commit or checkpoint that is under way.
     pub fn status(&self) -> Status {
-        let space = self.dataset.space();
+        let space = self.shared.space();
         let datasets = self.datasets.read().clone();
         let totals = datasets.iter().map(|dataset| dataset.totals().unwrap_or_default());
         let (logical_bytes, stored_bytes) = totals.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
@@ -193,6 +200,7 @@ impl Pool {
             capacity_bytes: space.capacity_bytes,
             used_bytes: space.used_bytes,
             available_bytes: space.available_bytes,
+            reserved_bytes: self.shared.reserved_bytes.load(Ordering::Acquire),
             logical_bytes,
             stored_bytes,
             dirty_bytes: self.shared.dirty_bytes.load(Ordering::Relaxed),

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::wire::{self, End, Entry, Page};
 use super::{PROGRESS, Token};
 use crate::dataset::redo::{Bases, Deed, PageRun, REDO_FIXED_BYTES, REDO_PTR_BYTES, Redo};
-use crate::dataset::{Commit, LiveDataset, count};
+use crate::dataset::shared::{Beyond, Shortage};
+use crate::dataset::{Claim, Commit, Dataset, LiveDataset, count};
 use crate::limits::RECORD_BYTES_MAX;
 use crate::pool::Pool;
 use crate::record::{ModelId, with_model};
@@ -277,20 +278,24 @@ impl Pool {
     /// Commits a group to the dataset that is being received, together with how far it is then.
     pub(super) fn commit_group(&self, data: &LiveDataset, group: &Group, token: &Token) -> Result<()> {
         self.shared.check_writable()?;
-        let claim = group.claim_bytes;
-        if !self.shared.reserve(claim, 0) {
+        let claim = Claim { bytes: group.claim_bytes, logical_bytes: 0 };
+        if data.reserve(claim, Beyond::default()).is_err() {
             // What others claimed is an upper bound: a commit replaces it by what it really takes.
             self.commit(false)?;
-            if !self.shared.reserve(claim, 0) {
-                let space = self.shared.space();
-                return Err(Error::NoSpace(format!(
-                    "{claim} bytes are to be received and {} of {} are left; delete something or add a device",
-                    space.available_bytes, space.capacity_bytes
-                )));
-            }
+            data.reserve(claim, Beyond::default()).map_err(|shortage| {
+                let space = data.space();
+                let bytes = claim.bytes;
+                Error::NoSpace(match shortage {
+                    Shortage::Quota(refused) => format!("{bytes} bytes are to be received, and {refused}"),
+                    Shortage::Pool => format!(
+                        "{bytes} bytes are to be received and {} of {} are left; delete something or add a device",
+                        space.available_bytes, space.capacity_bytes
+                    ),
+                })
+            })?;
         }
         let committed = self.make_room().and_then(|()| self.append_group(data, group, token));
-        self.shared.release(claim);
+        data.release(claim);
         committed
     }
 

@@ -1,0 +1,335 @@
+//! What a dataset may hold, and what it holds: quotas and reservations.
+//!
+//! Only datasets that have a bound, or lie below one that has, have a budget; all others know of none of this but the sum of what is
+//! reserved. Budgets are made anew, with the gate closed, whenever the catalogue changes; between two such instants they follow
+//! from what happens to ledgers, usage and claims, by atomic counters alone.
+//!
+//! - Q1: `held` of a budget is what is fresh in its dataset and the snapshots of that, what changes have claimed there, and the
+//!   charge of each budget right below it. The charge of a budget is what it holds, or its reservation if that is more.
+//! - Q2: `Shared::reserved_bytes` is the sum of what reservations exceed by what is held: what is kept for their datasets alone.
+//! - Q3: a change is accepted only if it fits, as if nothing became shorter, into each of the quotas above it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::Space;
+
+/// Bounds that are set on a dataset, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Stored bytes of the dataset, its snapshots, and all datasets below.
+    pub quota: Option<u64>,
+    /// Stored bytes that the dataset itself refers to.
+    pub refquota: Option<u64>,
+    /// Bytes of its own pages before compression.
+    pub logicalquota: Option<u64>,
+    /// Stored bytes that it, its snapshots and all below can take whatever others do; 0 for none.
+    pub reservation: u64,
+}
+
+/// A bound that a dataset can run into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Bound {
+    /// [`Limits::quota`].
+    Quota,
+    /// [`Limits::refquota`].
+    RefQuota,
+    /// [`Limits::logicalquota`].
+    LogicalQuota,
+}
+
+impl Bound {
+    /// The name of its property.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Quota => "quota",
+            Self::RefQuota => "refquota",
+            Self::LogicalQuota => "logicalquota",
+        }
+    }
+}
+
+impl Limits {
+    /// The quotas, each with its bytes.
+    pub fn quotas(&self) -> impl Iterator<Item = (Bound, u64)> {
+        let all = [
+            (Bound::Quota, self.quota),
+            (Bound::RefQuota, self.refquota),
+            (Bound::LogicalQuota, self.logicalquota),
+        ];
+        all.into_iter().filter_map(|(bound, bytes)| Some((bound, bytes?)))
+    }
+}
+
+/// What a change takes at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// Stored bytes.
+    pub bytes: u64,
+    /// Bytes of pages that may be new, before compression; known where there is a [`Limits::logicalquota`].
+    pub logical_bytes: u64,
+}
+
+impl Claim {
+    /// Adds another one.
+    pub fn add(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.logical_bytes += other.logical_bytes;
+    }
+}
+
+/// Why a claim was refused.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    /// The dataset whose bound it is, as [`Budget::path`].
+    pub path: String,
+    /// The bound.
+    pub bound: Bound,
+    /// Its bytes.
+    pub limit_bytes: u64,
+    /// What counts against it, accepted changes included.
+    pub held_bytes: u64,
+    /// Whether part of that is claimed and not committed, so that a commit may make it less.
+    pub is_claimed: bool,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = if self.path.is_empty() { "the pool's own dataset" } else { &self.path };
+        let left = self.limit_bytes.saturating_sub(self.held_bytes);
+        let (bound, limit) = (self.bound.name(), self.limit_bytes);
+        write!(f, "{left} bytes are left of the {bound} of {name}, {limit} bytes")
+    }
+}
+
+/// What a dataset holds, beside what it may hold.
+#[derive(Debug)]
+pub struct Budget {
+    /// Path of the dataset; empty for the pool's own.
+    pub path: String,
+    /// Its bounds.
+    pub limits: Limits,
+    above: Option<Arc<Self>>,
+    /// Q2, of the pool.
+    reserved: Arc<AtomicU64>,
+    /// Q1.
+    held: AtomicU64,
+    /// Of what is held, claims.
+    claimed: AtomicU64,
+    /// What the dataset itself refers to, and has claimed.
+    referenced: AtomicU64,
+    /// Its pages before compression, with what it has claimed.
+    logical: AtomicU64,
+}
+
+impl Budget {
+    /// An empty budget below `above`; `reserved` is the sum of the pool (Q2), which gets what this one reserves.
+    pub fn new(
+        path: String,
+        limits: Limits,
+        above: Option<Arc<Self>>,
+        reserved: &Arc<AtomicU64>,
+    ) -> Arc<Self> {
+        if limits.reservation > 0 {
+            // A reservation is held where it is made: those above see it as if it were stored.
+            let mut rise = limits.reservation;
+            let mut at = above.as_deref();
+            while let Some(budget) = at {
+                rise = budget.shift(true, rise);
+                at = budget.above.as_deref();
+            }
+            reserved.fetch_add(rise, Ordering::AcqRel);
+        }
+        Arc::new(Self {
+            path,
+            limits,
+            above,
+            reserved: Arc::clone(reserved),
+            held: AtomicU64::default(),
+            claimed: AtomicU64::default(),
+            referenced: AtomicU64::default(),
+            logical: AtomicU64::default(),
+        })
+    }
+
+    /// This one and those above it.
+    fn chain(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(Some(self), |budget| budget.above.as_deref())
+    }
+
+    /// Adds to what is held, or takes away. Returns by how much its charge changes.
+    fn shift(&self, up: bool, bytes: u64) -> u64 {
+        let (before, after) = if up {
+            let before = self.held.fetch_add(bytes, Ordering::AcqRel);
+            (before, before.saturating_add(bytes))
+        } else {
+            let before = self.held.fetch_sub(bytes, Ordering::AcqRel);
+            (before, before.saturating_sub(bytes))
+        };
+        let least = self.limits.reservation;
+        after.max(least).abs_diff(before.max(least))
+    }
+
+    /// Likewise, with all above it. Returns what no reservation covers.
+    fn shift_all(&self, up: bool, bytes: u64) -> u64 {
+        let mut change = bytes;
+        for budget in self.chain() {
+            if change == 0 {
+                break;
+            }
+            change = budget.shift(up, change);
+        }
+        let covered = bytes - change.min(bytes);
+        if covered > 0 {
+            if up {
+                self.reserved.fetch_sub(covered, Ordering::AcqRel);
+            } else {
+                self.reserved.fetch_add(covered, Ordering::AcqRel);
+            }
+        }
+        change
+    }
+
+    /// What is fresh in the dataset or a snapshot of it has changed.
+    pub fn follow_fresh(&self, before: u64, now: u64) {
+        if before != now {
+            self.shift_all(now > before, now.abs_diff(before));
+        }
+    }
+
+    /// What the dataset itself refers to has changed.
+    pub fn follow_referenced(&self, before: u64, now: u64) {
+        follow(&self.referenced, before, now);
+    }
+
+    /// Its pages before compression have become more or fewer.
+    pub fn follow_logical(&self, before: u64, now: u64) {
+        follow(&self.logical, before, now);
+    }
+
+    /// Claims without asking: what was accepted before this budget was made.
+    pub fn take(&self, claim: Claim) -> u64 {
+        self.referenced.fetch_add(claim.bytes, Ordering::AcqRel);
+        self.logical.fetch_add(claim.logical_bytes, Ordering::AcqRel);
+        for budget in self.chain() {
+            budget.claimed.fetch_add(claim.bytes, Ordering::AcqRel);
+        }
+        self.shift_all(true, claim.bytes)
+    }
+
+    /// Claims, if that fits (Q3). A change that frees something may go so many bytes `beyond`. Returns what no reservation covers.
+    pub fn claim(&self, claim: Claim, beyond: u64) -> Result<u64, Box<Refused>> {
+        // Asked first, so that what does not fit is in nobody's way.
+        self.fits(claim, beyond, false)?;
+        let uncovered = self.take(claim);
+        // Others may have come between.
+        match self.fits(claim, beyond, true) {
+            Ok(()) => Ok(uncovered),
+            Err(refused) => {
+                self.release(claim);
+                Err(refused)
+            }
+        }
+    }
+
+    /// Whether a claim fits, or, if it is taken, has fitted.
+    fn fits(&self, claim: Claim, beyond: u64, is_taken: bool) -> Result<(), Box<Refused>> {
+        let before = |held: u64, more: u64| if is_taken { held.saturating_sub(more) } else { held };
+        let check = |budget: &Self, bound, more| {
+            let held = before(budget.held(bound), more);
+            budget.check(bound, held, more, beyond)
+        };
+        check(self, Bound::LogicalQuota, claim.logical_bytes)?;
+        check(self, Bound::RefQuota, claim.bytes)?;
+        let mut more = claim.bytes;
+        for budget in self.chain() {
+            check(budget, Bound::Quota, more)?;
+            // What its reservation takes up is charged above already.
+            let (held, least) = (before(budget.held(Bound::Quota), more), budget.limits.reservation);
+            more = held.saturating_add(more).max(least) - held.max(least);
+        }
+        Ok(())
+    }
+
+    fn check(&self, bound: Bound, held_bytes: u64, more: u64, beyond: u64) -> Result<(), Box<Refused>> {
+        let Some((_, limit_bytes)) = self.limits.quotas().find(|(other, _)| *other == bound) else {
+            return Ok(());
+        };
+        // What takes nothing is no worse where something else went beyond.
+        if more == 0 || held_bytes.saturating_add(more) <= limit_bytes.saturating_add(beyond) {
+            return Ok(());
+        }
+        let is_claimed = self.claimed.load(Ordering::Acquire) > 0;
+        Err(Box::new(Refused { path: self.path.clone(), bound, limit_bytes, held_bytes, is_claimed }))
+    }
+
+    /// Ends a claim.
+    pub fn release(&self, claim: Claim) {
+        self.referenced.fetch_sub(claim.bytes, Ordering::AcqRel);
+        self.logical.fetch_sub(claim.logical_bytes, Ordering::AcqRel);
+        for budget in self.chain() {
+            budget.claimed.fetch_sub(claim.bytes, Ordering::AcqRel);
+        }
+        self.shift_all(false, claim.bytes);
+    }
+
+    /// What counts against a bound, in bytes; accepted changes are counted as if nothing became shorter.
+    pub fn held(&self, bound: Bound) -> u64 {
+        let counter = match bound {
+            Bound::Quota => &self.held,
+            Bound::RefQuota => &self.referenced,
+            Bound::LogicalQuota => &self.logical,
+        };
+        counter.load(Ordering::Acquire)
+    }
+
+    /// Whether so much finds room in all of its bounds.
+    pub fn is_roomy(&self, bytes: u64) -> bool {
+        self.fits(Claim { bytes, logical_bytes: bytes }, 0, false).is_ok()
+    }
+
+    /// What the dataset sees of a pool: the smallest of its bounds, what counts against that, and what the nearest leaves.
+    pub fn space(&self, pool: Space) -> Space {
+        let mut space = pool;
+        let mut narrow = |limit: u64, held: u64| {
+            if limit < space.capacity_bytes {
+                (space.capacity_bytes, space.used_bytes) = (limit, held.min(limit));
+            }
+        };
+        for budget in self.chain() {
+            if let Some(quota) = budget.limits.quota {
+                narrow(quota, budget.held(Bound::Quota));
+            }
+        }
+        let own = [Bound::RefQuota, Bound::LogicalQuota];
+        for (bound, limit) in self.limits.quotas().filter(|(bound, _)| own.contains(bound)) {
+            narrow(limit, self.held(bound));
+        }
+        space.available_bytes = self.available(pool.available_bytes);
+        space
+    }
+
+    /// What can still be claimed where the pool has so much that is not reserved.
+    fn available(&self, unreserved: u64) -> u64 {
+        let budgets: Vec<&Self> = self.chain().collect();
+        let mut room = unreserved;
+        for budget in budgets.into_iter().rev() {
+            let held = budget.held(Bound::Quota);
+            room = room.saturating_add(budget.limits.reservation.saturating_sub(held));
+            if let Some(quota) = budget.limits.quota {
+                room = room.min(quota.saturating_sub(held));
+            }
+        }
+        let own = self.limits.quotas().filter(|(bound, _)| *bound != Bound::Quota);
+        own.fold(room, |room, (bound, limit)| room.min(limit.saturating_sub(self.held(bound))))
+    }
+}
+
+fn follow(counter: &AtomicU64, before: u64, now: u64) {
+    if now > before {
+        counter.fetch_add(now - before, Ordering::AcqRel);
+    } else if before > now {
+        counter.fetch_sub(before - now, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,104 @@
+//! What changes claim of the pool, and of quotas.
+
+use super::accept::Ready;
+use super::budget::Claim;
+use super::live::LiveDataset;
+use super::shared::Beyond;
+use crate::Result;
+use crate::limits::{RECORDSIZE_MAX, VALUE_BYTES_MAX};
+
+/// Space claimed for a page beside its bytes: directory entries, its place in the tree.
+const PAGE_CLAIM_BYTES: u64 = 64;
+/// Space claimed for a value beside its bytes.
+const VALUE_CLAIM_BYTES: u64 = 128;
+
+/// What names and attributes take at most that change with what is freed: of one call of the file system.
+const FREEING_BYTES_MAX: u64 = 16 << 10;
+
+/// What a change takes at most, and how far beyond the bounds it may go if it frees something. `slack` is what the pool keeps back for
+/// this. Logical bytes are not counted yet.
+pub(super) fn of(ready: &[Ready], slack: u64) -> (Claim, Beyond) {
+    let mut claim = Claim::default();
+    let (mut freeing, mut storing) = (false, false);
+    for change in ready {
+        claim.bytes += match change {
+            Ready::Value(_, value) => {
+                VALUE_CLAIM_BYTES + value.as_ref().map_or(0, |value| value.len() as u64)
+            }
+            Ready::Page(_, _, buf) => PAGE_CLAIM_BYTES + buf.len() as u64,
+            Ready::Punch { .. } => VALUE_CLAIM_BYTES,
+            Ready::Share { count, .. } => VALUE_CLAIM_BYTES + count * PAGE_CLAIM_BYTES,
+        };
+        let frees = matches!(change, Ready::Punch { .. } | Ready::Value(_, None));
+        freeing |= frees;
+        storing |= !frees;
+    }
+    // A truncation rewrites the last page that stays: at most one recordsize.
+    let small = claim.bytes <= u64::from(RECORDSIZE_MAX) + 16 * VALUE_CLAIM_BYTES + VALUE_BYTES_MAX as u64;
+    let pages = ready.iter().any(|change| matches!(change, Ready::Page(..) | Ready::Share { .. }));
+    // Whether it frees more than it stores is not known: what the pool keeps back bounds how far that goes.
+    let (pool_bytes, quota_bytes) = match (freeing && small, storing) {
+        (true, false) => (u64::MAX, u64::MAX),
+        // Of quotas nothing is kept back, which could be used up: names and attributes that go with what is freed always find room.
+        (true, true) if !pages && claim.bytes <= FREEING_BYTES_MAX => (slack, u64::MAX),
+        (true, true) => (slack, slack),
+        (false, _) => (0, 0),
+    };
+    (claim, Beyond { pool_bytes, quota_bytes })
+}
+
+impl LiveDataset {
+    /// Bytes of pages of a change before compression, as if all were new.
+    pub(super) fn claimed_logical_bytes(&self, ready: &[Ready]) -> Result<u64> {
+        let mut sum: u64 = 0;
+        for change in ready {
+            sum = sum.saturating_add(match change {
+                Ready::Page(_, _, buf) => buf.len() as u64,
+                Ready::Share { from_object, count, .. } => {
+                    count.saturating_mul(self.page_size(*from_object)?.into())
+                }
+                Ready::Value(..) | Ready::Punch { .. } => 0,
+            });
+        }
+        Ok(sum)
+    }
+
+    /// Likewise, of pages that are neither stored nor accepted yet.
+    pub(super) fn new_logical_bytes(&self, ready: &[Ready]) -> Result<u64> {
+        let mut sum: u64 = 0;
+        for change in ready {
+            sum = sum.saturating_add(match change {
+                Ready::Page(object, page, _) if self.has_page(*object, *page)? => 0,
+                other => self.claimed_logical_bytes(std::slice::from_ref(other))?,
+            });
+        }
+        Ok(sum)
+    }
+
+    fn has_page(&self, object: u64, page: u64) -> Result<bool> {
+        let mut found = [None];
+        self.tree.pages(object, page, &mut found)?;
+        if found[0].is_some() {
+            return Ok(true);
+        }
+        let stages = self.stages.read();
+        let committing = stages.committing.as_ref();
+        Ok(stages.accepting.pages.contains_key(&(object, page))
+            || committing.is_some_and(|pending| pending.pages.contains_key(&(object, page))))
+    }
+
+    /// Size of an object's pages, be they stored or accepted.
+    fn page_size(&self, object: u64) -> Result<u32> {
+        let stored = self.record_size(object)?;
+        if stored > 0 {
+            return Ok(stored);
+        }
+        let stages = self.stages.read();
+        let pending = stages.committing.iter().map(AsRef::as_ref).chain([&stages.accepting]);
+        let mut sizes = pending.flat_map(|pending| {
+            let of = pending.pages.iter().filter(|((of, _), _)| *of == object);
+            of.map(|(_, buf)| buf.len() as u32)
+        });
+        Ok(sizes.next().unwrap_or(0))
+    }
+}

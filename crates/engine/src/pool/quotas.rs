@@ -1,0 +1,320 @@
+//! Quotas and reservations: properties of datasets, brought into force.
+//!
+//! What is set is stored as any other property. Whenever the catalogue changes, the budgets of datasets are made anew from
+//! properties and ledgers; and a deed after which some bound would be exceeded by more than before it is refused.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Pool;
+use super::catalogue::{Catalogue, Kind};
+use super::send::{HIDDEN, is_hidden};
+use crate::dataset::ledger::Follower;
+use crate::dataset::redo::Deed;
+use crate::dataset::{Bound, Budget, Limits, Shared};
+use crate::{Error, Result};
+
+/// Name of the property of a reservation; those of quotas are [`Bound::name`].
+const RESERVATION: &str = "reservation";
+/// Value that is no bound; so is a property that is not set.
+const NONE: &str = "none";
+
+/// Whether a property bounds its dataset.
+fn is_bound(name: &str) -> bool {
+    name == RESERVATION
+        || [Bound::Quota, Bound::RefQuota, Bound::LogicalQuota].iter().any(|bound| bound.name() == name)
+}
+
+/// Bytes of a bound, 0 for none.
+fn parse(name: &str, value: &str) -> Result<u64> {
+    if value == NONE {
+        return Ok(0);
+    }
+    value.parse().map_err(|_| Error::Invalid(format!("'{value}' is no number of bytes for {name}")))
+}
+
+/// Errors if a property that is to be set is a bound with a value that is none.
+pub(super) fn check_value(name: &str, value: Option<&str>, is_snapshot: bool) -> Result<()> {
+    if !is_bound(name) {
+        return Ok(());
+    }
+    if is_snapshot {
+        return Err(Error::Invalid(format!("a snapshot has no {name}")));
+    }
+    value.map_or(Ok(0), |value| parse(name, value)).map(drop)
+}
+
+/// The bounds among the properties of a dataset.
+fn limits(properties: &BTreeMap<String, String>) -> Limits {
+    // What is stored was checked when it was set; what is not understood bounds nothing.
+    let bytes =
+        |name| properties.get(name).and_then(|value| parse(name, value).ok()).filter(|bytes| *bytes > 0);
+    Limits {
+        quota: bytes(Bound::Quota.name()),
+        refquota: bytes(Bound::RefQuota.name()),
+        logicalquota: bytes(Bound::LogicalQuota.name()),
+        reservation: bytes(RESERVATION).unwrap_or(0),
+    }
+}
+
+/// How much of a quota is taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaUse {
+    /// Number of the dataset.
+    pub id: u64,
+    /// Its path below the pool; empty for the pool's own dataset.
+    pub path: String,
+    /// Which quota.
+    pub bound: Bound,
+    /// Its bytes.
+    pub limit_bytes: u64,
+    /// What counts against it.
+    pub used_bytes: u64,
+}
+
+/// A dataset as far as bounds are concerned.
+#[derive(Clone, Debug, Default)]
+struct Account {
+    path: String,
+    limits: Limits,
+    /// Stored bytes of itself and its snapshots alone.
+    own_bytes: u64,
+    referenced_bytes: u64,
+    logical_bytes: u64,
+}
+
+/// Datasets by number.
+type Accounts = BTreeMap<u64, Account>;
+
+/// Where a dataset lies among the others: what is received or rebased lies below what it is to become.
+fn place(path: &str) -> String {
+    if !is_hidden(path) {
+        return path.to_owned();
+    }
+    let marks: String = path.chars().filter(|c| *c == HIDDEN).collect();
+    format!("{}/{marks}", path.replace(HIDDEN, ""))
+}
+
+/// The datasets, those above before those below, each with the one right above it.
+fn in_order(accounts: &Accounts) -> Vec<(u64, Option<u64>)> {
+    let places: BTreeMap<String, u64> =
+        accounts.iter().map(|(id, account)| (place(&account.path), *id)).collect();
+    let above = |place: &str| {
+        let mut at = place;
+        while let Some((parent, _)) = at.rsplit_once('/') {
+            if let Some(id) = places.get(parent) {
+                return Some(*id);
+            }
+            at = parent;
+        }
+        places.get("").copied().filter(|_| !place.is_empty())
+    };
+    places.iter().map(|(place, id)| (*id, above(place))).collect()
+}
+
+/// By how much each bound is exceeded, and what all datasets take with what is reserved, and without.
+struct Balance {
+    excess: BTreeMap<(u64, Bound), u64>,
+    charged_bytes: u64,
+    stored_bytes: u64,
+}
+
+fn balance(accounts: &Accounts) -> Balance {
+    let mut held: BTreeMap<u64, u64> =
+        accounts.iter().map(|(id, account)| (*id, account.own_bytes)).collect();
+    let stored_bytes = held.values().sum();
+    let (mut excess, mut charged_bytes) = (BTreeMap::new(), 0);
+    for (id, above) in in_order(accounts).into_iter().rev() {
+        let (Some(account), Some(own)) = (accounts.get(&id), held.get(&id).copied()) else { continue };
+        let charge = own.max(account.limits.reservation);
+        match above.and_then(|above| held.get_mut(&above)) {
+            Some(held) => *held += charge,
+            None => charged_bytes += charge,
+        }
+        for (bound, limit) in account.limits.quotas() {
+            let taken = match bound {
+                Bound::Quota => charge,
+                Bound::RefQuota => account.referenced_bytes,
+                Bound::LogicalQuota => account.logical_bytes,
+            };
+            excess.insert((id, bound), taken.saturating_sub(limit));
+        }
+    }
+    Balance { excess, charged_bytes, stored_bytes }
+}
+
+impl Catalogue {
+    fn accounts(&self) -> Accounts {
+        let mut accounts = Accounts::new();
+        for (id, version) in self.datasets() {
+            let ledger = version.data.ledger.lock();
+            let (own_bytes, referenced_bytes) = (ledger.fresh_bytes, ledger.page_bytes + ledger.node_bytes);
+            drop(ledger);
+            let (path, limits) = (version.name.clone(), limits(&version.properties));
+            let logical_bytes = version.data.logical_bytes();
+            accounts.insert(id, Account { path, limits, own_bytes, referenced_bytes, logical_bytes });
+        }
+        for version in self.versions.values() {
+            if let Some(account) = version.snapshot_of().and_then(|of| accounts.get_mut(&of)) {
+                account.own_bytes += version.data.ledger.lock().fresh_bytes;
+            }
+        }
+        accounts
+    }
+
+    fn is_bounded(&self) -> bool {
+        self.datasets().any(|(_, version)| limits(&version.properties) != Limits::default())
+    }
+
+    /// What deeds make of accounts, as far as it can exceed a bound.
+    fn after(&self, accounts: &Accounts, deeds: &[Deed<'_>]) -> Accounts {
+        let mut after = accounts.clone();
+        let mut properties: BTreeMap<u64, BTreeMap<String, String>> = BTreeMap::new();
+        for deed in deeds {
+            match *deed {
+                Deed::Create { id, name, .. } | Deed::Clone { id, name, .. } => {
+                    after.insert(id, Account { path: name.into(), ..Account::default() });
+                }
+                Deed::Destroy { id } => drop(after.remove(&id)),
+                Deed::Property { id, name, value } if is_bound(name) => {
+                    let of = properties.entry(id).or_insert_with(|| {
+                        self.versions.get(&id).map(|version| version.properties.clone()).unwrap_or_default()
+                    });
+                    match value {
+                        Some(value) => drop(of.insert(name.into(), value.into())),
+                        None => drop(of.remove(name)),
+                    }
+                    if let Some(account) = after.get_mut(&id) {
+                        account.limits = limits(of);
+                    }
+                }
+                Deed::Promote { dataset } => self.promoted(&mut after, dataset),
+                Deed::Rename { id, name } => {
+                    let before = after.get(&id).map(|account| account.path.clone());
+                    let Some(before) = before else { continue };
+                    for account in after.values_mut() {
+                        let rest = account.path.strip_prefix(before.as_str());
+                        if let Some(rest) = rest.filter(|rest| rest.is_empty() || rest.starts_with('/')) {
+                            account.path = format!("{name}{rest}");
+                        }
+                    }
+                }
+                Deed::Snapshot { .. } | Deed::Rollback { .. } | Deed::Property { .. } | Deed::Hold { .. } => {
+                }
+            }
+        }
+        after
+    }
+
+    /// The snapshots that a promotion hands over.
+    fn promoted(&self, accounts: &mut Accounts, dataset: u64) {
+        let Some(origin) = self.origin(dataset) else { return };
+        let Some(from) = self.versions.get(&origin).and_then(super::catalogue::Version::snapshot_of) else {
+            return;
+        };
+        let (mut at, mut bytes) = (origin, 0);
+        while let Some(version) = self.versions.get(&at).filter(|version| version.snapshot_of() == Some(from))
+        {
+            bytes += version.data.ledger.lock().fresh_bytes;
+            at = version.prev;
+        }
+        if let Some(account) = accounts.get_mut(&from) {
+            account.own_bytes = account.own_bytes.saturating_sub(bytes);
+        }
+        if let Some(account) = accounts.get_mut(&dataset) {
+            account.own_bytes += bytes;
+        }
+    }
+
+    /// Errors if deeds would exceed a bound by more than it is exceeded, or reserve what the pool does not have.
+    pub(super) fn check_bounds(&self, deeds: &[Deed<'_>], shared: &Shared) -> Result<()> {
+        let mut reserves = false;
+        let mut moves = false;
+        for deed in deeds {
+            match deed {
+                Deed::Property { name, .. } if is_bound(name) => reserves = true,
+                Deed::Rename { .. } | Deed::Promote { .. } => moves = true,
+                _ => {}
+            }
+        }
+        if !(reserves || moves && self.is_bounded()) {
+            return Ok(());
+        }
+        let before = self.accounts();
+        let after = self.after(&before, deeds);
+        let (was, is) = (balance(&before), balance(&after));
+        for ((id, bound), excess) in &is.excess {
+            let Some(account) = after.get(id) else { continue };
+            if *excess > was.excess.get(&(*id, *bound)).copied().unwrap_or(0) {
+                let name = if account.path.is_empty() { "the pool's own dataset" } else { &account.path };
+                let limit =
+                    account.limits.quotas().find(|(other, _)| other == bound).map_or(0, |(_, limit)| limit);
+                let needed = limit.saturating_add(*excess);
+                return Err(Error::NoSpace(format!(
+                    "the {} of {name} would be {limit} bytes, and {needed} bytes count against it",
+                    bound.name()
+                )));
+            }
+        }
+        let kept = |balance: &Balance| balance.charged_bytes.saturating_sub(balance.stored_bytes);
+        // What goes with these deeds will be free.
+        let going = was.stored_bytes.saturating_sub(is.stored_bytes);
+        let used = shared.segments.used_bytes().saturating_sub(going);
+        let left = shared.bounds.capacity_bytes.saturating_sub(used);
+        if kept(&is) > kept(&was) && kept(&is) > left {
+            return Err(Error::NoSpace(format!(
+                "reservations would keep {} bytes free, and the pool has {left} bytes",
+                kept(&is)
+            )));
+        }
+        Ok(())
+    }
+
+    /// Makes the budgets of all datasets anew. The caller holds the log's lock and the gate's write side, or is opening the pool.
+    pub(super) fn rebudget(&self, shared: &Shared) {
+        let had = |data: &crate::dataset::LiveDataset| data.budget().is_some();
+        if !self.is_bounded() && !self.datasets().any(|(_, version)| had(&version.data)) {
+            return;
+        }
+        shared.reserved_bytes.store(0, Ordering::Release);
+        let accounts = self.accounts();
+        let mut budgets: BTreeMap<u64, Arc<Budget>> = BTreeMap::new();
+        for (id, above) in in_order(&accounts) {
+            let Some(account) = accounts.get(&id) else { continue };
+            let above = above.and_then(|above| budgets.get(&above)).cloned();
+            if above.is_some() || account.limits != Limits::default() {
+                let (path, limits) = (account.path.clone(), account.limits);
+                budgets.insert(id, Budget::new(path, limits, above, &shared.reserved_bytes));
+            }
+        }
+        for (id, version) in &self.versions {
+            let is_own = version.kind == Kind::Dataset;
+            let budget = budgets.get(&version.snapshot_of().unwrap_or(*id));
+            let follower = budget.map(|budget| Follower { budget: Arc::clone(budget), is_own });
+            version.data.ledger.lock().follow(follower);
+            if is_own {
+                version.data.set_budget(budget.cloned());
+            }
+        }
+    }
+}
+
+impl Pool {
+    /// How much of each quota is taken: as far as is committed or accepted, as if what is accepted became no shorter.
+    pub fn quotas(&self) -> Vec<QuotaUse> {
+        let catalogue = self.catalogue.read();
+        let mut found = Vec::new();
+        for (id, version) in catalogue.datasets() {
+            let Some(budget) = version.data.budget() else { continue };
+            found.extend(budget.limits.quotas().map(|(bound, limit_bytes)| QuotaUse {
+                id,
+                path: budget.path.clone(),
+                bound,
+                limit_bytes,
+                used_bytes: budget.held(bound),
+            }));
+        }
+        found
+    }
+}
