@@ -179,12 +179,12 @@ impl LiveDataset {
     /// log's lock, or is opening the pool.
     pub fn set_budget(&self, budget: Option<Arc<Budget>>) {
         if let Some(budget) = &budget {
+            budget.follow_logical(0, self.logical_bytes());
             let stages = self.stages.read();
             budget.take(stages.accepting.claimed);
             if let Some(committing) = &stages.committing {
                 budget.take(committing.claimed);
             }
-            budget.follow_logical(0, self.logical_bytes());
         }
         self.has_budget.store(budget.is_some(), Ordering::Release);
         *self.budget.write() = budget;
