@@ -37,9 +37,9 @@ class Load:
             raise RuntimeError(f"the load ended by itself; its log ends:\n{proc.tail(self.log)}")
 
 
-def pgbench_load(server: Postgres, database: str, clients: int = 4) -> Load:
-    """pgbench's TPC-B-like transactions without end."""
-    options = ["-n", "-c", str(clients), "-j", "2", "-T", "86400"]
+def pgbench_load(server: Postgres, database: str, clients: int = 4, rate: int | None = None) -> Load:
+    """pgbench's TPC-B-like transactions without end: as many as there can be, or so many a second."""
+    options = ["-n", "-c", str(clients), "-j", "2", "-T", "86400", *([f"--rate={rate}"] if rate else [])]
     return Load(server.run, server.client("pgbench", *options, database=database), server.run.logs / "pgbench.log")
 
 
@@ -50,9 +50,10 @@ def sysbench(server: MariaDB, database: str, command: str, *, tables: int = 2, r
     return [tool("sysbench"), *options, "oltp_read_write", command]
 
 
-def sysbench_load(server: MariaDB, database: str, **options) -> Load:
-    """sysbench oltp_read_write without end."""
-    return Load(server.run, sysbench(server, database, "run", **options), server.run.logs / "sysbench.log")
+def sysbench_load(server: MariaDB, database: str, rate: int | None = None, **options) -> Load:
+    """sysbench oltp_read_write without end: as many transactions as there can be, or so many a second."""
+    limit = [f"--rate={rate}"] if rate else []
+    return Load(server.run, [*sysbench(server, database, "run", **options), *limit], server.run.logs / "sysbench.log")
 
 
 CREATE_ACKNOWLEDGED = "CREATE TABLE acknowledged (id bigint PRIMARY KEY, payload text NOT NULL)"

@@ -29,6 +29,8 @@ KEEP = 12
 """Snapshots that are kept beside each other; which one goes is drawn."""
 ROUNDS_PER_POOL = 50
 """Then a new pool and a new database: what they have written slows the rounds, and finds nothing more."""
+RATES = (None, 100, 300, 300)
+"""Transactions a second of the load of a pool, one of these; without a bound the load takes all processors, and most of the time."""
 FREED_SLACK_BYTES = 4 << 20
 """The pool's own metadata and what the load writes meanwhile: the exact comparison is made without load, at the end."""
 
@@ -65,8 +67,8 @@ class Source(ABC):
 
     name: str
 
-    def __init__(self, pool: Pool):
-        self.pool, self.run = pool, pool.run
+    def __init__(self, pool: Pool, rate: int | None):
+        self.pool, self.run, self.rate = pool, pool.run, rate
         self.dataset = Mounted(pool, self.name)
         pool.pagefold("dataset", "create", self.dataset.name)
         self.dataset.mount()
@@ -152,7 +154,7 @@ class PostgresSource(Source):
         self.server.sql("CREATE EXTENSION amcheck", database="lab")
 
     def generate(self) -> load.Load:
-        return load.pgbench_load(self.server, "lab")
+        return load.pgbench_load(self.server, "lab", rate=self.rate)
 
     def verify(self, clone: Postgres, record: Path) -> str:
         count = verify.acknowledged_rows(clone, "lab", record)
@@ -175,7 +177,7 @@ class MariaSource(Source):
         load.prepare_sysbench(self.server, "lab", SYSBENCH_ROWS)
 
     def generate(self) -> load.Load:
-        return load.sysbench_load(self.server, "lab", rows=SYSBENCH_ROWS)
+        return load.sysbench_load(self.server, "lab", rate=self.rate, rows=SYSBENCH_ROWS)
 
     def verify(self, clone: MariaDB, record: Path) -> str:
         count = verify.acknowledged_rows(clone, "lab", record)
@@ -222,9 +224,9 @@ def destroy_exactly(pool: Pool, what: str) -> int:
 
 
 def campaign(run: Run, product: str, rounds: int, moments: random.Random, tell=print) -> None:
-    """So many snapshots of a database under load, each cloned and verified; at the end all are destroyed, and the pool is checked."""
+    """So many snapshots of a database under a load of a speed that is drawn, each cloned and verified; at the end all are destroyed, and the pool is checked."""
     with Pool(run, POOL_BYTES) as pool:
-        source = SOURCES[product](pool)
+        source = SOURCES[product](pool, moments.choice(RATES))
         kept: list[int] = []
         for number in range(rounds):
             line = source.round(number, moments)
