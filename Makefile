@@ -13,6 +13,7 @@ DESTDIR ?=
 ROUNDS ?= 200
 SEED ?=
 SEEDS ?= 1000
+IMAGES ?=
 OPS ?= 1000000
 N ?= 100000
 # Of round-trips.
@@ -58,9 +59,9 @@ lint: ## rustfmt, clippy, licences of what is linked
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	@scripts/cargo-deny
 
-sim: ## Crashes, faults and flipped bits on simulated devices: SEEDS=1000 histories from SEED=1 on
+sim: ## Crashes, faults and flipped bits on simulated devices: SEEDS=1000 histories from SEED=1 on [IMAGES=16]
 	@scripts/setup build
-	cargo run --profile sim --locked --quiet -p pagefold-sim -- --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
+	cargo run --profile sim --locked --quiet -p pagefold-sim -- --seeds $(SEEDS) $(if $(SEED),--seed $(SEED)) $(if $(IMAGES),--images $(IMAGES))
 
 mutants: ## Bugs planted in the engine, each of which the simulator must find: [ONLY=name]
 	@scripts/setup build

@@ -276,6 +276,8 @@ pub struct History {
     pub bounds: Option<Bounds>,
     /// Seed of the devices.
     pub seed: u64,
+    /// Most power cuts that are tried in the middle of each step, beside those that are steps.
+    pub images: usize,
     /// What happens.
     pub steps: Vec<Step>,
 }
@@ -338,7 +340,7 @@ impl History {
         // A third quarter, which has neither streams nor clones that go back.
         let bounds =
             (theme != Theme::Full && seed % 4 == 2).then(|| Bounds::new(&mut Random::new(seed ^ 0x9_0074)));
-        Self { theme, devices, cache_bytes, modelled, forked, journalled, bounds, seed, steps }
+        Self { theme, devices, cache_bytes, modelled, forked, journalled, bounds, seed, images: 0, steps }
     }
 }
 

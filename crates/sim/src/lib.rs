@@ -18,6 +18,7 @@
 pub mod flips;
 mod graft;
 pub mod history;
+mod images;
 pub mod model;
 pub mod random;
 pub mod run;

@@ -15,6 +15,7 @@ use pagefold_engine::segment::Devices;
 
 use crate::graft;
 use crate::history::{Act, Bounds, Deed, Fill, History, OBJECTS, Step, Theme, record_size};
+use crate::images::{Camera, States, crashed};
 use crate::model::{COUNTER, bytes};
 use crate::random::Random;
 use crate::verify::{Terms, check, check_bounds, compare, compare_range, freed_by_counting, signature};
@@ -50,8 +51,10 @@ pub struct Stats {
     pub reset: u64,
     /// See `reset`.
     pub rebased: u64,
-    /// Power cuts.
+    /// Power cuts between steps, in the middle of calls that a step armed, and during recovery from them.
     pub crashes: u64,
+    /// Power cuts that were tried on copies of the devices, in the middle of steps, and during recovery from them.
+    pub images: u64,
     /// Times that the pool was opened.
     pub opens: u64,
     /// Calls that failed because of a fault.
@@ -77,6 +80,7 @@ impl Stats {
         self.reset += other.reset;
         self.rebased += other.rebased;
         self.crashes += other.crashes;
+        self.images += other.images;
         self.opens += other.opens;
         self.failed += other.failed;
         self.unopenable += other.unopenable;
@@ -163,6 +167,9 @@ struct Sim<'a> {
     /// It has what the last process accepted.
     kept: bool,
     random: Random,
+    /// Takes images of the devices, and decides what becomes of these.
+    camera: Option<Arc<Camera>>,
+    shutter: Random,
     stats: Stats,
 }
 
@@ -342,6 +349,8 @@ impl<'a> Sim<'a> {
             journal: journal(history)?,
             kept: false,
             random: Random::new(history.seed ^ 0x5EED),
+            camera: None,
+            shutter: Random::new(history.seed ^ 0x5_4077E4),
             stats: Stats::default(),
         };
         let create = CreateOptions { force: false, created: 0, guid: Guid(*b"simulated pool 1") };
@@ -353,7 +362,48 @@ impl<'a> Sim<'a> {
             set.map_err(|error| format!("{name} of {bytes} bytes: {error}"))?;
         }
         sim.pool = Some(pool);
+        sim.watch();
         Ok(sim)
+    }
+
+    /// Takes images of the devices that there are now.
+    fn watch(&mut self) {
+        // What flipped bits take cannot be told from what power cuts may not.
+        if self.history.images == 0 || self.history.theme == Theme::Flips {
+            return;
+        }
+        let camera = Camera::new(&self.devices, self.history.images, self.shutter.bits());
+        camera.acknowledge(self.forgotten + self.durable);
+        self.camera = Some(camera);
+    }
+
+    /// Judges the images that were taken so far: each must recover to something that may be by what has happened until now.
+    fn develop(&mut self) -> Outcome {
+        let images = self.camera.as_ref().map_or_else(Vec::new, |camera| camera.develop());
+        if images.is_empty() {
+            return Ok(());
+        }
+        let states = self.states();
+        let count = images.len();
+        for (at, image) in images.into_iter().enumerate() {
+            let least = image.durable.saturating_sub(self.forgotten);
+            let salt = self.shutter.bits();
+            let judged = image.judge(&states, least, &options(self.history, salt), &mut self.shutter);
+            self.stats.images +=
+                judged.map_err(|what| format!("power cut {} of {count} on the way: {what}", at + 1))?;
+        }
+        Ok(())
+    }
+
+    /// What there may be after a power cut, oldest first.
+    fn states(&self) -> States {
+        let mut world = self.base.clone();
+        let mut states = vec![(world.signature(), world.clone())];
+        for event in &self.log {
+            event.happen(&mut world);
+            states.push((world.signature(), world.clone()));
+        }
+        states
     }
 
     fn handles(&self) -> Devices {
@@ -373,6 +423,19 @@ impl<'a> Sim<'a> {
     }
 
     fn step(&mut self, step: &Step) -> Outcome {
+        if let Some(camera) = &self.camera {
+            camera.acknowledge(self.forgotten + self.durable);
+        }
+        self.take(step)?;
+        if self.overlapping {
+            return Ok(());
+        }
+        self.develop()?;
+        self.let_go();
+        Ok(())
+    }
+
+    fn take(&mut self, step: &Step) -> Outcome {
         match step {
             Step::Apply(acts) => self.apply("", acts),
             Step::ApplyTo(path, acts) if self.now.sets.contains_key(path) => self.apply(path, acts),
@@ -875,8 +938,15 @@ impl<'a> Sim<'a> {
         }
     }
 
-    /// What is durable can be forgotten, unless flipped bits may shorten the log.
+    /// What is durable can be forgotten, unless images of what was before have yet to be judged.
     fn forget(&mut self) {
+        if self.camera.is_none() {
+            self.let_go();
+        }
+    }
+
+    /// Forgets what is durable, unless flipped bits may shorten the log.
+    fn let_go(&mut self) {
         if self.history.theme == Theme::Flips {
             return;
         }
@@ -922,6 +992,7 @@ impl<'a> Sim<'a> {
 
     /// The power goes and comes back, and again during recovery after so many calls each.
     fn power_cycle(&mut self, again: &[u64]) -> Outcome {
+        self.develop()?;
         self.begun.clear();
         self.pool = None;
         self.faulted = false;
@@ -931,15 +1002,9 @@ impl<'a> Sim<'a> {
         let mut again = again.iter();
         loop {
             self.stats.crashes += 1;
-            self.devices = self
-                .devices
-                .iter()
-                .map(|device| match self.random.below(8) {
-                    0 => Arc::new(device.crash(&mut |_| 0)),
-                    1 => Arc::new(device.crash(&mut |n| n - 1)),
-                    _ => Arc::new(device.crash_seeded(self.random.bits())),
-                })
-                .collect();
+            self.devices =
+                self.devices.iter().map(|device| Arc::new(crashed(device, &mut self.random))).collect();
+            self.watch();
             let cut = again.next();
             if let Some(calls) = cut {
                 let at = self.random.below(self.devices.len() as u64) as usize;
@@ -997,6 +1062,7 @@ impl<'a> Sim<'a> {
 
     /// Finds out which events are there and compares.
     fn recovered(&mut self) -> Outcome {
+        self.develop()?;
         let found = match signature(self.pool()?) {
             Ok(found) => found,
             Err(_) if self.is_off() => return self.power_cycle(&[]),

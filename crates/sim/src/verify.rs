@@ -14,6 +14,8 @@ use crate::world::{Signature, World};
 
 /// Bytes compared at a time.
 const STEP_BYTES: u64 = 1 << 20;
+/// Where so many pages are missing, only their edges are read.
+const HOLE_PAGES: u64 = 16;
 /// What the pages of the segment table may take in pools of this size, in bytes.
 const TABLE_BYTES_MAX: u64 = 1 << 20;
 
@@ -103,20 +105,37 @@ pub(crate) fn compare(pool: &Pool, world: &World, terms: Terms) -> Verdict {
 fn compare_one(dataset: &dyn Dataset, state: &State, terms: Terms) -> Verdict {
     compare_values(dataset, state, terms)?;
     for object in OBJECTS {
-        let size = u64::from(record_size(object));
-        let last = state.pages.range((object, 0)..(object, u64::MAX)).next_back();
-        let end = (last.map_or(0, |((_, page), _)| page + 1) + 2) * size;
-        let mut at = 0;
-        while at < end {
-            let len = STEP_BYTES.min(end - at);
-            compare_range(dataset, state, (object, at, len), terms)?;
-            at += len;
+        for (from, to) in extents(state, object, terms) {
+            let mut at = from;
+            while at < to {
+                let len = STEP_BYTES.min(to - at);
+                compare_range(dataset, state, (object, at, len), terms)?;
+                at += len;
+            }
         }
         if terms.settled {
             compare_map(dataset, state, object, terms)?;
         }
     }
     Ok(())
+}
+
+/// Bytes of an object that are read to compare it. Where seeking is compared, too, and does not fail, holes of any size need not be.
+fn extents(state: &State, object: u64, terms: Terms) -> Vec<(u64, u64)> {
+    let size = u64::from(record_size(object));
+    let gap = if terms.settled && !terms.may_fail { HOLE_PAGES } else { u64::MAX };
+    let mut found: Vec<(u64, u64)> = Vec::new();
+    for ((_, page), _) in state.pages.range((object, 0)..(object, u64::MAX)) {
+        match found.last_mut() {
+            Some((_, end)) if *page - *end <= gap => *end = page + 1,
+            _ => found.push((if gap == u64::MAX { 0 } else { page.saturating_sub(2) }, page + 1)),
+        }
+    }
+    if found.is_empty() {
+        found.push((0, 0));
+    }
+    // And beyond the end.
+    found.into_iter().map(|(from, to)| (from * size, (to + 2) * size)).collect()
 }
 
 /// Data and holes of an object, as seeking shows them.

@@ -11,17 +11,18 @@ use pagefold_sim::run::{Stats, run};
 /// Time after which no further history is begun.
 const BUDGET: Duration = Duration::from_secs(30);
 
-fn slice(seeds: std::ops::Range<u64>, theme: Theme) -> Stats {
+fn slice(seeds: std::ops::Range<u64>, theme: Theme, images: usize) -> Stats {
     let started = Instant::now();
     let mut stats = Stats::default();
-    for history in seeds.map(History::new).filter(|history| history.theme == theme) {
+    let histories = seeds.map(|seed| History { images, ..History::new(seed) });
+    for history in histories.filter(|history| history.theme == theme) {
         if started.elapsed() > BUDGET / 3 && stats.applies > 0 {
             break;
         }
         match run(&history) {
             Ok(one) => stats.add(&one),
             Err(failure) => panic!(
-                "seed {} fails at step {}: {}; `make sim SEEDS=1 SEED={0}` shrinks it",
+                "seed {} fails at step {}: {}; `make sim SEEDS=1 SEED={0} IMAGES={images}` shrinks it",
                 history.seed, failure.step, failure.what
             ),
         }
@@ -32,17 +33,23 @@ fn slice(seeds: std::ops::Range<u64>, theme: Theme) -> Stats {
 
 #[test]
 fn power_cuts_leave_a_prefix() {
-    assert!(slice(1_000..1_060, Theme::Crash).crashes > 0);
+    assert!(slice(1_000..1_060, Theme::Crash, 0).crashes > 0);
+}
+
+#[test]
+fn power_cuts_in_the_middle_of_steps_leave_a_prefix() {
+    let Stats { images, crashes, .. } = slice(4_000..4_100, Theme::Crash, 3);
+    assert!(images > 10 * crashes, "only {images} images were judged");
 }
 
 #[test]
 fn failing_calls_are_never_acknowledged() {
-    assert!(slice(2_000..2_100, Theme::Faults).failed > 0);
+    assert!(slice(2_000..2_100, Theme::Faults, 0).failed > 0);
 }
 
 #[test]
 fn flipped_bits_never_lie() {
-    assert!(slice(3_000..3_100, Theme::Flips).opens > 0);
+    assert!(slice(3_000..3_100, Theme::Flips, 0).opens > 0);
 }
 
 #[test]

@@ -8,6 +8,8 @@
 //!    show the newest one until the power cut, and no later flush makes it durable.
 //! 4. Reads, writes and flushes fail where the test says so; bits flip where the test says so.
 //! 5. A cut armed with [`SimDevice::cut_after`] strikes inside a write or flush, of which it keeps any part.
+//!
+//! [`SimDevice::watch`] looks at every instant at which a power cut could make a difference, without striking.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -56,7 +58,10 @@ pub struct SimDevice {
     size_bytes: u64,
     state: Mutex<State>,
     stats: DeviceStats,
+    watcher: Mutex<Option<Watcher>>,
 }
+
+type Watcher = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
 struct State {
@@ -91,7 +96,7 @@ impl SimDevice {
 
     fn with_state(path: PathBuf, size_bytes: u64, state: State) -> Self {
         let size_bytes = size_bytes - size_bytes % BLOCK_BYTES as u64;
-        Self { path, size_bytes, state: Mutex::new(state), stats: DeviceStats::default() }
+        Self { path, size_bytes, state: Mutex::new(state), stats: DeviceStats::default(), watcher: Mutex::default() }
     }
 
     /// The device after a power cut at this moment, with all faults removed. `choose(n)`, called once per
@@ -128,6 +133,21 @@ impl SimDevice {
     #[must_use]
     pub fn is_off(&self) -> bool {
         self.state.lock().off
+    }
+
+    /// Has `watcher` called before each write, flush and discard, and in the middle of each durable write, while no part of it is durable.
+    /// So it sees, in what [`SimDevice::crash`] makes of that moment, all that a power cut may leave.
+    pub fn watch(&self, watcher: impl Fn() + Send + Sync + 'static) {
+        *self.watcher.lock() = Some(Arc::new(watcher));
+    }
+
+    fn watched(&self) -> bool {
+        let watcher = self.watcher.lock().clone();
+        // It looks at this device, so nothing of it may be locked.
+        watcher.is_some_and(|watcher| {
+            watcher();
+            true
+        })
     }
 
     /// Makes calls fail from now on.
@@ -226,6 +246,7 @@ impl Device for SimDevice {
     fn write(&self, offset: u64, buf: &AlignedBuf, durable: bool) -> Result<()> {
         let len_bytes = buf.len() as u64;
         check_range(&self.path, self.size_bytes, offset, len_bytes)?;
+        let watched = self.watched();
         let mut state = self.state.lock();
         if durable && state.failed {
             return Err(self.failed());
@@ -237,10 +258,19 @@ impl Device for SimDevice {
         let fails = cut || state.strikes(SimOp::Write, offset, len_bytes);
         let first = offset / SECTOR_BYTES as u64;
         state.begun.insert(offset / BLOCK_BYTES as u64);
-        for (sector, bytes) in (first..).zip(buf.as_chunks::<SECTOR_BYTES>().0) {
+        let sectors = buf.as_chunks::<SECTOR_BYTES>().0;
+        for (sector, bytes) in (first..).zip(sectors) {
             // What a failed write stored shows already; a write cut by power shows after the crash.
             if !fails || cut || state.random.below(2) == 1 {
-                state.write_sector(sector, bytes, durable && !fails);
+                state.write_sector(sector, bytes, durable && !fails && !watched);
+            }
+        }
+        if watched && durable && !fails {
+            drop(state);
+            self.watched();
+            state = self.state.lock();
+            for sector in first..first + sectors.len() as u64 {
+                state.unflushed.remove(&sector);
             }
         }
         if fails {
@@ -253,6 +283,7 @@ impl Device for SimDevice {
     }
 
     fn flush(&self) -> Result<()> {
+        self.watched();
         let mut state = self.state.lock();
         if state.failed {
             return Err(self.failed());
@@ -273,6 +304,7 @@ impl Device for SimDevice {
     /// Afterwards the range reads as what it was, as zeros or as noise, drawn per block, and a crash keeps that.
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
         check_range(&self.path, self.size_bytes, offset, len_bytes)?;
+        self.watched();
         let mut state = self.state.lock();
         if state.off {
             return Err(self.eio("discard", offset, len_bytes));

@@ -1,5 +1,7 @@
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use proptest::prelude::*;
 
 use crate::Error;
@@ -53,6 +55,29 @@ fn seeded_crashes_differ_and_repeat() {
     let images: BTreeSet<_> = (0..50).map(|seed| read(&device.crash_seeded(seed), 0)).collect();
     assert!(images.len() > 25);
     assert_eq!(read(&device.crash_seeded(7), 0), read(&device.crash_seeded(7), 0));
+}
+
+#[test]
+fn a_watcher_sees_every_instant_that_makes_a_difference() {
+    let device = Arc::new(SimDevice::new(SIZE, 1));
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (watched, log) = (Arc::downgrade(&device), Arc::clone(&seen));
+    device.watch(move || {
+        let Some(device) = watched.upgrade() else { return };
+        // The least and the most that a power cut may leave at this instant.
+        let least = read(&device.crash(&mut |_| 0), 0)[0];
+        log.lock().push((least, read(&device.crash(&mut |n| n), 0)[0]));
+    });
+    device.write(0, &page(1), false).unwrap();
+    device.flush().unwrap();
+    device.write(0, &page(2), true).unwrap();
+    device.write(0, &page(3), false).unwrap();
+    device.write(0, &page(4), true).unwrap();
+    device.discard(4096, 4096).unwrap();
+    assert_eq!(*seen.lock(), [(0, 0), (0, 1), (1, 1), (1, 2), (2, 2), (2, 3), (2, 4), (4, 4)]);
+    // Afterwards as if nobody had looked.
+    assert_eq!(device.unflushed_sectors(), 0);
+    assert_eq!(read(&device.crash(&mut |_| 0), 0), [4; 4096]);
 }
 
 #[test]
