@@ -139,7 +139,7 @@ fn root() {
     assert_eq!(newest.generation, 1);
     assert_example("root", &bytes);
     // The open directory that the example holds is an empty one.
-    assert_eq!(Directory::default().encode(1), bytes[bytes.len() - 20..][..16]);
+    assert_eq!(Directory::default().encode(1).bytes, bytes[bytes.len() - 20..][..16]);
 }
 
 /// The field that a row describes; of bytes, how many.
@@ -373,7 +373,7 @@ fn pages() -> PageRun {
 
 fn part() -> Part {
     let extent = Extent { chunk: Chunk { device: 1, index: 12 }, start: 4096, len_bytes: 70_000 };
-    let directory = Some(DirRef { start: 68_000, len_bytes: 2000, checksum: 0xdead_beef });
+    let directory = Some(DirRef { start: 68_000, len_bytes: 2000, index_bytes: 30, checksum: 0xdead_beef });
     Part { first_slot: 0, extent, directory }
 }
 
@@ -384,7 +384,7 @@ fn directory() {
         DirEntry { slot: 2, start: 1500, len_bytes: 90, checksum: 0x2222_2222 },
     ];
     let directory = Directory::try_from(entries.to_vec()).unwrap();
-    assert_example("directory", &directory.encode(7));
+    assert_example("directory", &directory.encode(7).bytes);
     assert_eq!(Directory::decode(&example("directory"), 7, 70_000).unwrap(), directory);
 }
 

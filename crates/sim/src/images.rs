@@ -122,7 +122,10 @@ impl Image {
             return Err(format!("{found:?} is there, which is nothing from {ends:?} that may be"));
         };
         if at < least {
-            return Err(format!("{at} changes of {} survive, and {least} were acknowledged", states.len() - 1));
+            return Err(format!(
+                "{at} changes of {} survive, and {least} were acknowledged",
+                states.len() - 1
+            ));
         }
         for partial in pool.partials() {
             let given_up = pool.abort_receive(&partial.path);

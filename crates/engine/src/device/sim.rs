@@ -96,7 +96,13 @@ impl SimDevice {
 
     fn with_state(path: PathBuf, size_bytes: u64, state: State) -> Self {
         let size_bytes = size_bytes - size_bytes % BLOCK_BYTES as u64;
-        Self { path, size_bytes, state: Mutex::new(state), stats: DeviceStats::default(), watcher: Mutex::default() }
+        Self {
+            path,
+            size_bytes,
+            state: Mutex::new(state),
+            stats: DeviceStats::default(),
+            watcher: Mutex::default(),
+        }
     }
 
     /// The device after a power cut at this moment, with all faults removed. `choose(n)`, called once per

@@ -424,8 +424,13 @@ impl Pool {
                         let live = directory.entries().iter().filter(|entry| segment.live.get(entry.slot));
                         found += live.map(|entry| u64::from(entry.len_bytes)).sum::<u64>();
                     }
-                    // Said where its records were read.
-                    Err(_) => return,
+                    // Said where its records were read, unless there are none whose entries are damaged.
+                    Err(error) => {
+                        if report.errors == 0 {
+                            report.error(error.to_string());
+                        }
+                        return;
+                    }
                 }
                 slot = end.unwrap_or(segment.slots);
             }

@@ -112,7 +112,13 @@ impl Pool {
         let recycle = self.chunks.take_pending();
         log.window_bytes = 0;
         drop(gate);
-        Ok(Cut { versions, position, open_directory: directory.encode(position.segment), table, recycle })
+        Ok(Cut {
+            versions,
+            position,
+            open_directory: directory.encode(position.segment).bytes,
+            table,
+            recycle,
+        })
     }
 
     /// Step 2, the table: stores its changed pages and returns where all pages are.

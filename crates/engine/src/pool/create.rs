@@ -121,7 +121,8 @@ fn write_first_root(devices: &Devices, labels: &[Label], options: &CreateOptions
         open_directory: segments
             .open_directory(position.segment)
             .unwrap_or_default()
-            .encode(position.segment),
+            .encode(position.segment)
+            .bytes,
         lists: Vec::new(),
         own: None,
         catalogue: Vec::new(),

@@ -13,7 +13,7 @@ use crate::dataset::count;
 use crate::device::AlignedBuf;
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::record::model_of;
-use crate::segment::{DirEntry, DirRef, Directory, Move, Part, Segment};
+use crate::segment::{DirEntry, Directory, Move, Part, Segment};
 use crate::space::{Chunk, Extent};
 use crate::{Addr, Error, Result};
 
@@ -182,18 +182,13 @@ fn place_part(
         at += bytes.len();
     }
     let stored = directory.encode(id);
-    let place = output.buf.get_mut(at..at + stored.len());
+    let place = output.buf.get_mut(at..at + stored.bytes.len());
     place
         .ok_or_else(|| Error::Invalid("a folded directory does not fit its chunk".into()))?
-        .copy_from_slice(&stored);
-    output.used = at + stored.len();
+        .copy_from_slice(&stored.bytes);
+    output.used = at + stored.bytes.len();
     let extent = Extent { chunk: output.chunk, start: start as u32, len_bytes: (output.used - start) as u32 };
-    let dir = DirRef {
-        start: (at - start) as u32,
-        len_bytes: stored.len() as u32,
-        checksum: crc32c::crc32c(&stored),
-    };
-    Ok(Part { first_slot, extent, directory: Some(dir) })
+    Ok(Part { first_slot, extent, directory: Some(stored.at((at - start) as u32)) })
 }
 
 impl Pool {
@@ -278,7 +273,7 @@ impl Pool {
         let mut wanted = Vec::new();
         for part in &segment.parts {
             let Some(dir) = part.directory else { continue };
-            let directory = segments.closed_directory(devices, segment.id, part.extent, dir)?;
+            let directory = segments.read_directory(devices, segment.id, part.extent, dir)?;
             wanted.extend(directory.entries().iter().filter(|entry| segment.live.get(entry.slot)).copied());
         }
         let addrs: Vec<Addr> = wanted.iter().map(|entry| Addr::new(segment.id, entry.slot)).collect();

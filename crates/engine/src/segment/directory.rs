@@ -1,25 +1,42 @@
 //! The directory of a segment: where each slot lies within the segment's extent.
 //!
-//! Stored form (all of it under one crc32c, kept in the [`super::DirRef`]):
+//! Stored form: an index, and leaves of the entries of [`LEAF_SLOTS`] consecutive slots each, so that one record of very many is found by reading a
+//! few kilobytes.
 //!
 //! | field | size |
 //! |---|---|
 //! | magic `PFdr` | 4 |
 //! | segment id | 8 |
-//! | number of entries | 4 |
-//! | per entry: slot - previous slot - 1 | varint |
-//! | per entry: start - previous end (zigzag) | varint |
-//! | per entry: stored length | varint |
-//! | per entry: checksum | 4 |
+//! | number of leaves | 4 |
+//! | per leaf: its number (slot / [`LEAF_SLOTS`]) - previous number - 1 | varint |
+//! | per leaf: number of entries - 1 | varint |
+//! | per leaf: end of the entry before it | varint |
+//! | per leaf: stored length | varint |
+//! | per leaf: crc32c of its stored form | 4 |
+//! | leaves, per entry: slot - previous slot - 1 (the leaf's first: slot - first slot of the leaf) | varint |
+//! | leaves, per entry: start - previous end (zigzag) | varint |
+//! | leaves, per entry: stored length | varint |
+//! | leaves, per entry: checksum | 4 |
+//!
+//! All before the leaves is under one crc32c, kept in the [`DirRef`].
 
-use crate::limits::{CHUNK_BYTES, RECORD_BYTES_MAX};
+use super::entry::DirRef;
+use crate::limits::{CHUNK_BYTES, RECORD_BYTES_MAX, SEGMENT_SLOTS_MAX};
 use crate::wire::{Reader, put_signed, put_varint};
 use crate::{Error, Result};
 
+/// Slots whose entries share a leaf: 9 KiB where there is an entry for each, read by one request.
+pub(super) const LEAF_SLOTS: u32 = 1024;
+/// Most leaves that a directory can have.
+const LEAVES_MAX: usize = (SEGMENT_SLOTS_MAX / LEAF_SLOTS) as usize;
 const MAGIC: u32 = u32::from_le_bytes(*b"PFdr");
 const HEADER_BYTES: usize = 16;
-/// Longest stored form of one entry whose slot and start follow from the previous (1 + 5 + 3 + 4), rounded up.
+/// Longest stored form of a leaf in the index (1 + 2 + 4 + 2 + 4).
+const LEAF_REF_BYTES_MAX: usize = 13;
+/// Longest stored form of one entry (2 + 5 + 3 + 4), rounded up.
 const ENTRY_BYTES_MAX: usize = 16;
+/// Shortest.
+const ENTRY_BYTES_MIN: usize = 7;
 
 /// One record of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,10 +51,34 @@ pub struct DirEntry {
     pub checksum: u32,
 }
 
-/// All records of a segment, by slot.
+impl DirEntry {
+    const fn end(&self) -> u32 {
+        self.start + self.len_bytes
+    }
+}
+
+/// Records of a segment, by slot: all of them, or those of a leaf.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Directory {
     entries: Vec<DirEntry>,
+}
+
+/// The stored form of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredDirectory {
+    /// All of it.
+    pub bytes: Vec<u8>,
+    /// So much of it is the index.
+    pub index_bytes: u32,
+}
+
+impl StoredDirectory {
+    /// What refers to it, where it lies at `start` of its extent.
+    pub fn at(&self, start: u32) -> DirRef {
+        let index = self.bytes.get(..self.index_bytes as usize).unwrap_or_default();
+        let len_bytes = self.bytes.len() as u32;
+        DirRef { start, len_bytes, index_bytes: self.index_bytes, checksum: crc32c::crc32c(index) }
+    }
 }
 
 impl Directory {
@@ -49,8 +90,8 @@ impl Directory {
 
     /// The entry of `slot`.
     pub fn get(&self, slot: u32) -> Option<DirEntry> {
-        let dense = self.entries.get(slot as usize).filter(|entry| entry.slot == slot);
-        if let Some(entry) = dense {
+        let dense = slot.checked_sub(self.entries.first()?.slot)?;
+        if let Some(entry) = self.entries.get(dense as usize).filter(|entry| entry.slot == slot) {
             return Some(*entry);
         }
         let at = self.entries.binary_search_by_key(&slot, |entry| entry.slot).ok()?;
@@ -67,49 +108,165 @@ impl Directory {
         self.entries.capacity() * size_of::<DirEntry>() + size_of::<Self>()
     }
 
+    /// Its leaves with their numbers, ascending; those without entries are left out.
+    pub fn leaves(&self) -> impl Iterator<Item = (u32, &[DirEntry])> {
+        let alike = |a: &DirEntry, b: &DirEntry| a.slot / LEAF_SLOTS == b.slot / LEAF_SLOTS;
+        let leaves = self.entries.chunk_by(alike);
+        leaves.filter_map(|entries| Some((entries.first()?.slot / LEAF_SLOTS, entries)))
+    }
+
     /// Upper bound of the stored length of a directory of `entries` entries, in bytes.
     pub const fn stored_bytes_max(entries: usize) -> usize {
-        HEADER_BYTES + entries * ENTRY_BYTES_MAX
+        let leaves = if entries < LEAVES_MAX { entries } else { LEAVES_MAX };
+        HEADER_BYTES + leaves * LEAF_REF_BYTES_MAX + entries * ENTRY_BYTES_MAX
     }
 
     /// The stored form.
-    pub fn encode(&self, segment: u64) -> Vec<u8> {
-        let mut out = Vec::with_capacity(HEADER_BYTES + self.entries.len() * 9);
-        out.extend_from_slice(&MAGIC.to_le_bytes());
-        out.extend_from_slice(&segment.to_le_bytes());
-        out.extend_from_slice(&(self.entries.len() as u32).to_le_bytes());
-        let (mut next_slot, mut end) = (0, 0);
-        for entry in &self.entries {
-            put_varint(&mut out, u64::from(entry.slot - next_slot));
-            put_signed(&mut out, i64::from(entry.start) - i64::from(end));
-            put_varint(&mut out, u64::from(entry.len_bytes));
-            out.extend_from_slice(&entry.checksum.to_le_bytes());
-            next_slot = entry.slot + 1;
-            end = entry.start + entry.len_bytes;
+    pub fn encode(&self, segment: u64) -> StoredDirectory {
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + self.entries.len() * 9);
+        bytes.extend_from_slice(&MAGIC.to_le_bytes());
+        bytes.extend_from_slice(&segment.to_le_bytes());
+        bytes.extend_from_slice(&(self.leaves().count() as u32).to_le_bytes());
+        let (mut next_number, mut end) = (0, 0);
+        let mut all = Vec::with_capacity(self.entries.len() * 9);
+        for (number, entries) in self.leaves() {
+            let first = all.len();
+            put_varint(&mut bytes, u64::from(number - next_number));
+            put_varint(&mut bytes, entries.len() as u64 - 1);
+            put_varint(&mut bytes, u64::from(end));
+            let mut next_slot = number * LEAF_SLOTS;
+            for entry in entries {
+                put_varint(&mut all, u64::from(entry.slot - next_slot));
+                put_signed(&mut all, i64::from(entry.start) - i64::from(end));
+                put_varint(&mut all, u64::from(entry.len_bytes));
+                all.extend_from_slice(&entry.checksum.to_le_bytes());
+                next_slot = entry.slot + 1;
+                end = entry.end();
+            }
+            let leaf = all.get(first..).unwrap_or_default();
+            put_varint(&mut bytes, leaf.len() as u64);
+            bytes.extend_from_slice(&crc32c::crc32c(leaf).to_le_bytes());
+            next_number = number + 1;
         }
-        out
+        let index_bytes = bytes.len() as u32;
+        bytes.append(&mut all);
+        StoredDirectory { bytes, index_bytes }
     }
 
-    /// Reads the stored form of the directory of `segment`, whose bytes lie in `extent_bytes`.
+    /// Reads the stored form of the directory of `segment`, whose bytes lie in `extent_bytes`. The index has to be verified; the leaves
+    /// are verified here.
     pub fn decode(bytes: &[u8], segment: u64, extent_bytes: u32) -> Result<Self> {
-        let mut reader = Reader::new(bytes, "segment directory");
+        let mut reader = Reader::new(bytes, WHAT);
+        let index = Index::read(&mut reader, segment)?;
+        let mut entries = Vec::with_capacity(index.leaves.iter().map(|leaf| leaf.entries as usize).sum());
+        for leaf in &index.leaves {
+            leaf.decode(reader.take(leaf.len_bytes as usize)?, extent_bytes, &mut entries)?;
+        }
+        reader.end()?;
+        Ok(Self { entries })
+    }
+}
+
+const WHAT: &str = "segment directory";
+
+/// Where the leaves of a directory lie.
+#[derive(Debug)]
+pub(super) struct Index {
+    leaves: Vec<LeafRef>,
+}
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LeafRef {
+    number: u32,
+    entries: u32,
+    /// End of the entry before it, from the start of the segment's extent.
+    base: u32,
+    /// First byte behind the index.
+    start: u32,
+    /// Stored length in bytes.
+    pub(super) len_bytes: u32,
+    checksum: u32,
+}
+
+impl Index {
+    /// Reads the stored index of the directory of `segment`.
+    pub(super) fn decode(bytes: &[u8], segment: u64) -> Result<Self> {
+        let mut reader = Reader::new(bytes, WHAT);
+        let index = Self::read(&mut reader, segment)?;
+        reader.end()?;
+        Ok(index)
+    }
+
+    fn read(reader: &mut Reader<'_>, segment: u64) -> Result<Self> {
         if reader.u32()? != MAGIC || reader.u64()? != segment {
             return Err(reader.bad("it is not the directory of this segment"));
         }
         let count = reader.u32()? as usize;
-        // An entry takes at least 7 bytes: a count beyond that would allocate by the word of the device.
-        if count > reader.remaining() / 7 {
-            return Err(reader.bad("it has more entries than bytes"));
+        if count > LEAVES_MAX {
+            return Err(reader.bad("it has more leaves than a segment has slots for"));
         }
-        let mut entries = Vec::with_capacity(count);
-        let (mut next_slot, mut end) = (0_u64, 0_i64);
+        let mut leaves = Vec::with_capacity(count);
+        let (mut next_number, mut start) = (0_u64, 0);
         for _ in 0..count {
+            let number = next_number.saturating_add(reader.varint()?);
+            let more = reader.varint()?;
+            let base = reader.varint_u32()?;
+            let len_bytes = reader.varint_u32()?;
+            let checksum = reader.u32()?;
+            if number >= LEAVES_MAX as u64 || more >= u64::from(LEAF_SLOTS) {
+                return Err(reader.bad("a leaf has slots that there cannot be"));
+            }
+            let (number, entries) = (number as u32, more as u32 + 1);
+            let possible = entries as usize * ENTRY_BYTES_MIN..=entries as usize * ENTRY_BYTES_MAX;
+            if !possible.contains(&(len_bytes as usize)) {
+                return Err(reader.bad("a leaf is longer or shorter than its entries can be"));
+            }
+            leaves.push(LeafRef { number, entries, base, start, len_bytes, checksum });
+            next_number = u64::from(number) + 1;
+            start += len_bytes;
+        }
+        Ok(Self { leaves })
+    }
+
+    /// The leaf with the entry of `slot`, if there is one.
+    pub(super) fn leaf(&self, slot: u32) -> Option<LeafRef> {
+        let at = self.leaves.binary_search_by_key(&(slot / LEAF_SLOTS), |leaf| leaf.number).ok()?;
+        self.leaves.get(at).copied()
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.leaves.capacity() * size_of::<LeafRef>() + size_of::<Self>()
+    }
+}
+
+impl LeafRef {
+    /// First byte, from the start of a directory that is referred to like this.
+    pub(super) fn start(&self, dir: DirRef) -> u32 {
+        dir.index_bytes + self.start
+    }
+
+    /// Verifies the stored leaf, and reads its entries, whose bytes lie in `extent_bytes`.
+    pub(super) fn read(&self, bytes: &[u8], extent_bytes: u32) -> Result<Directory> {
+        let mut entries = Vec::with_capacity(self.entries as usize);
+        self.decode(bytes, extent_bytes, &mut entries)?;
+        Ok(Directory { entries })
+    }
+
+    fn decode(&self, bytes: &[u8], extent_bytes: u32, entries: &mut Vec<DirEntry>) -> Result<()> {
+        let mut reader = Reader::new(bytes, WHAT);
+        if crc32c::crc32c(bytes) != self.checksum {
+            return Err(reader.bad("the checksum of a leaf does not hold"));
+        }
+        let first = u64::from(self.number * LEAF_SLOTS);
+        let (mut next_slot, mut end) = (first, i64::from(self.base));
+        for _ in 0..self.entries {
             let slot = next_slot.saturating_add(reader.varint()?);
             let start = end.saturating_add(reader.signed()?);
             let len_bytes = reader.varint_u32()?;
             let checksum = reader.u32()?;
             let stop = start.saturating_add(i64::from(len_bytes));
-            if slot >= 1 << crate::types::SLOT_BITS
+            if slot >= first + u64::from(LEAF_SLOTS)
                 || start < 0
                 || stop > i64::from(extent_bytes)
                 || len_bytes as usize > RECORD_BYTES_MAX
@@ -120,8 +277,7 @@ impl Directory {
             next_slot = slot + 1;
             end = stop;
         }
-        reader.end()?;
-        Ok(Self { entries })
+        reader.end()
     }
 }
 
@@ -129,12 +285,18 @@ impl TryFrom<Vec<DirEntry>> for Directory {
     type Error = Error;
     fn try_from(entries: Vec<DirEntry>) -> Result<Self> {
         let ascending = entries.windows(2).all(|pair| matches!(pair, [a, b] if a.slot < b.slot));
-        if ascending {
-            Ok(Self { entries })
-        } else {
-            Err(Error::corrupt("segment directory", "slots do not ascend"))
-        }
+        if ascending { Ok(Self { entries }) } else { Err(Error::corrupt(WHAT, "slots do not ascend")) }
+    }
+}
+
+impl From<&[DirEntry]> for Directory {
+    /// Of entries that another directory has.
+    fn from(entries: &[DirEntry]) -> Self {
+        Self { entries: entries.to_vec() }
     }
 }
 
 const _: () = assert!(CHUNK_BYTES <= u32::MAX as u64);
+const _: () = assert!(
+    SEGMENT_SLOTS_MAX.is_multiple_of(LEAF_SLOTS) && SEGMENT_SLOTS_MAX <= 1 << crate::types::SLOT_BITS
+);

@@ -8,8 +8,8 @@
 //! | number of parts | varint |
 //! | per part: first slot | varint |
 //! | per part: device, chunk index, start, length of the extent | 4 varints |
-//! | per part: start and length of the directory within the extent | 2 varints |
-//! | per part: checksum of the directory | 4 |
+//! | per part: start and length of the directory within the extent, and length of its index | 3 varints |
+//! | per part: checksum of the directory's index | 4 |
 //! | number of slots | varint |
 //! | live bytes | varint |
 //! | bitmap of live slots, low bit first, length and bytes | varint + n |
@@ -90,13 +90,15 @@ impl LiveMap {
 }
 
 /// Where a segment's directory lies within its extent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirRef {
     /// First byte, from the start of the extent.
     pub start: u32,
     /// Length in bytes.
     pub len_bytes: u32,
-    /// crc32c of these bytes.
+    /// So many of these bytes, from the first on, are its index.
+    pub index_bytes: u32,
+    /// crc32c of the index, which has those of the leaves.
     pub checksum: u32,
 }
 
@@ -118,12 +120,13 @@ pub const PARTS_MAX: usize = 4;
 impl Part {
     /// Appends the stored form.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let dir = self.directory.unwrap_or(DirRef { start: 0, len_bytes: 0, checksum: 0 });
+        let dir = self.directory.unwrap_or_default();
         put_varint(out, self.first_slot.into());
         put_varint(out, self.extent.chunk.device.into());
-        for value in
-            [self.extent.chunk.index, self.extent.start, self.extent.len_bytes, dir.start, dir.len_bytes]
-        {
+        for value in [self.extent.chunk.index, self.extent.start, self.extent.len_bytes] {
+            put_varint(out, value.into());
+        }
+        for value in [dir.start, dir.len_bytes, dir.index_bytes] {
             put_varint(out, value.into());
         }
         out.extend_from_slice(&dir.checksum.to_le_bytes());
@@ -152,10 +155,15 @@ impl Part {
             u16::try_from(reader.varint()?).map_err(|_| reader.bad("a device number is out of range"))?;
         let chunk = Chunk { device, index: reader.varint_u32()? };
         let extent = Extent { chunk, start: reader.varint_u32()?, len_bytes: reader.varint_u32()? };
-        let dir =
-            DirRef { start: reader.varint_u32()?, len_bytes: reader.varint_u32()?, checksum: reader.u32()? };
+        let dir = DirRef {
+            start: reader.varint_u32()?,
+            len_bytes: reader.varint_u32()?,
+            index_bytes: reader.varint_u32()?,
+            checksum: reader.u32()?,
+        };
         let dir_end = u64::from(dir.start) + u64::from(dir.len_bytes);
-        if !extent.is_sane() || dir_end > extent.len_bytes.into() || first_slot >= 1 << SLOT_BITS {
+        let inside = dir_end <= extent.len_bytes.into() && dir.index_bytes <= dir.len_bytes;
+        if !extent.is_sane() || !inside || first_slot >= 1 << SLOT_BITS {
             return Err(reader.bad("a segment lies outside of its chunk"));
         }
         Ok(Self { first_slot, extent, directory: (dir.len_bytes > 0).then_some(dir) })

@@ -14,7 +14,7 @@ mod fetch;
 mod read;
 mod table;
 
-pub use directory::{DirEntry, Directory};
+pub use directory::{DirEntry, Directory, StoredDirectory};
 pub use entry::{
     DirRef, LiveMap, Move, PARTS_MAX, Part, RECORD_OVERHEAD_BYTES, Segment, TABLE_PAGE_SEGMENTS,
 };

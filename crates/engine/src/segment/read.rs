@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::directory::{DirEntry, Directory};
+use super::directory::{DirEntry, Directory, Index, LEAF_SLOTS};
 use super::entry::DirRef;
 use super::seal;
-use super::table::{Place, Segments};
+use super::table::{Piece, PieceKey, Place, Segments};
 use crate::device::{AlignedBuf, Device};
 use crate::limits::BLOCK_BYTES;
 use crate::space::Extent;
@@ -18,6 +18,10 @@ pub type Devices = Vec<Arc<dyn Device>>;
 const MERGE_GAP_BYTES: u64 = 16 << 10;
 /// Longest request that merging makes.
 const MERGE_BYTES_MAX: u64 = 1 << 20;
+
+/// A directory of up to so many bytes is read as a whole by whoever needs an entry of it: neighbours are likely to be wanted, and one request costs
+/// less than three.
+const WHOLE_BYTES_MAX: u32 = 64 << 10;
 
 /// Requests that are made at once.
 const BATCH_REQUESTS: usize = 32;
@@ -129,29 +133,45 @@ impl<'a> Group<'a> {
     }
 }
 
-impl Segments {
-    /// The directory of the part of a segment that `addr` lies in, from memory or the device.
-    pub fn directory(&self, devices: &Devices, addr: Addr) -> Result<Arc<Directory>> {
-        match self.place(addr).ok_or_else(|| unknown(addr))? {
-            Place::Open(..) => self.open_directory(addr.segment()).map(Arc::new).ok_or_else(|| unknown(addr)),
-            Place::Closed(extent, dir) => self.closed_directory(devices, addr.segment(), extent, dir),
-        }
+/// A directory on a device.
+struct Stored<'a> {
+    devices: &'a Devices,
+    id: u64,
+    extent: Extent,
+    dir: DirRef,
+}
+
+impl Stored<'_> {
+    /// Reads bytes of the extent and decodes them; an error says where they lie.
+    fn read<T>(&self, start: u32, len_bytes: u32, decode: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
+        let offset = self.extent.offset() + u64::from(start);
+        let device = device(self.devices, self.extent.chunk.device)?;
+        let (buf, start) = read_span(device, offset, len_bytes.into())?;
+        decode(buf.get(start..start + len_bytes as usize).unwrap_or_default()).map_err(|error| match error {
+            Error::Corrupt { detail, .. } => Error::corrupt(
+                format!("directory of segment {} at byte {offset} of {}", self.id, device.path().display()),
+                detail,
+            ),
+            other => other,
+        })
     }
 
-    /// The directory that lies at `dir` of `extent`.
-    pub fn closed_directory(
-        &self,
-        devices: &Devices,
-        id: u64,
-        extent: Extent,
-        dir: DirRef,
-    ) -> Result<Arc<Directory>> {
-        if let Some(directory) = self.directories.get(&(id, extent)) {
-            return Ok(directory);
+    fn verify_index(&self, bytes: &[u8]) -> Result<()> {
+        let index = bytes.get(..self.dir.index_bytes as usize).unwrap_or_default();
+        if crc32c::crc32c(index) == self.dir.checksum {
+            return Ok(());
         }
-        let directory = Arc::new(self.read_directory(devices, id, extent, dir)?);
-        self.directories.insert((id, extent), Arc::clone(&directory));
-        Ok(directory)
+        Err(Error::corrupt("segment directory", "its checksum does not hold"))
+    }
+}
+
+impl Segments {
+    /// The directory of the part of a segment that `addr` lies in; of a closed one from the device, whatever memory has.
+    pub fn directory(&self, devices: &Devices, addr: Addr) -> Result<Directory> {
+        match self.place(addr).ok_or_else(|| unknown(addr))? {
+            Place::Open(..) => self.open_directory(addr.segment()).ok_or_else(|| unknown(addr)),
+            Place::Closed(extent, dir) => self.read_directory(devices, addr.segment(), extent, dir),
+        }
     }
 
     /// The directory that lies at `dir` of `extent`, from the device, whatever memory has.
@@ -162,48 +182,76 @@ impl Segments {
         extent: Extent,
         dir: DirRef,
     ) -> Result<Directory> {
-        let offset = extent.offset() + u64::from(dir.start);
-        let device = device(devices, extent.chunk.device)?;
-        let (buf, start) = read_span(device, offset, dir.len_bytes.into())?;
-        let bytes = buf.get(start..start + dir.len_bytes as usize).unwrap_or_default();
-        if crc32c::crc32c(bytes) != dir.checksum {
-            return Err(Error::corrupt(
-                format!("directory of segment {id} at byte {offset} of {}", device.path().display()),
-                "its checksum does not hold",
-            ));
+        let stored = Stored { devices, id, extent, dir };
+        stored.read(dir.start, dir.len_bytes, |bytes| {
+            stored.verify_index(bytes)?;
+            Directory::decode(bytes, id, extent.len_bytes)
+        })
+    }
+
+    /// The leaf with the entry of `slot`, from memory or the device; without entries if the directory has none of it.
+    fn leaf(&self, stored: &Stored<'_>, slot: u32) -> Result<Arc<Directory>> {
+        let Stored { devices, id, extent, dir } = *stored;
+        let key = PieceKey::leaf(id, extent, dir, slot);
+        if let Some(Piece::Leaf(leaf)) = self.directories.get(&key) {
+            return Ok(leaf);
         }
-        Directory::decode(bytes, id, extent.len_bytes)
+        if dir.len_bytes <= WHOLE_BYTES_MAX {
+            let directory = self.read_directory(devices, id, extent, dir)?;
+            self.keep_leaves(id, extent, dir, &directory);
+            let leaf = directory.leaves().find(|(number, _)| *number == slot / LEAF_SLOTS);
+            return Ok(leaf.map_or_else(Arc::default, |(_, entries)| Arc::new(entries.into())));
+        }
+        let Some(leaf) = self.index(stored)?.leaf(slot) else { return Ok(Arc::default()) };
+        let start = dir.start + leaf.start(dir);
+        let leaf = stored.read(start, leaf.len_bytes, |bytes| leaf.read(bytes, extent.len_bytes))?;
+        let leaf = Arc::new(leaf);
+        self.directories.insert(key, Piece::Leaf(Arc::clone(&leaf)));
+        Ok(leaf)
+    }
+
+    /// The index of a directory, from memory or the device.
+    fn index(&self, stored: &Stored<'_>) -> Result<Arc<Index>> {
+        let Stored { id, extent, dir, .. } = *stored;
+        let key = PieceKey::index(id, extent, dir);
+        if let Some(Piece::Index(index)) = self.directories.get(&key) {
+            return Ok(index);
+        }
+        let index = Arc::new(stored.read(dir.start, dir.index_bytes, |bytes| {
+            stored.verify_index(bytes)?;
+            Index::decode(bytes, id)
+        })?);
+        self.directories.insert(key, Piece::Index(Arc::clone(&index)));
+        Ok(index)
     }
 
     /// Where a record lies.
     pub fn locate(&self, devices: &Devices, addr: Addr) -> Result<Located> {
         let (extent, entry) = match self.place(addr).ok_or_else(|| unknown(addr))? {
             Place::Open(extent, entry) => (extent, entry),
-            Place::Closed(extent, _) => match self.directories.get(&(addr.segment(), extent)) {
-                Some(directory) => (extent, directory.get(addr.slot())),
-                None => {
-                    self.directory(devices, addr)?;
-                    return self.locate_loaded(devices, addr);
-                }
+            Place::Closed(extent, dir) => match self.kept_leaf(addr, extent, dir) {
+                Some(leaf) => (extent, leaf.get(addr.slot())),
+                None => return self.locate_loaded(devices, addr),
             },
         };
         entry.map(|entry| Located::new(extent, entry)).ok_or_else(|| unknown(addr))
     }
 
-    /// After the directory was loaded: the segment may have been folded meanwhile, so place and directory are
-    /// taken anew, together.
+    /// Where the directory has to be read: the segment may be folded meanwhile, so place and directory are taken together.
     fn locate_loaded(&self, devices: &Devices, addr: Addr) -> Result<Located> {
         for _ in 0..16 {
-            let (extent, directory) = match self.place(addr).ok_or_else(|| unknown(addr))? {
+            let (extent, leaf) = match self.place(addr).ok_or_else(|| unknown(addr))? {
                 Place::Open(extent, entry) => {
                     return entry.map(|entry| Located::new(extent, entry)).ok_or_else(|| unknown(addr));
                 }
                 Place::Closed(extent, dir) => {
-                    (extent, self.closed_directory(devices, addr.segment(), extent, dir)?)
+                    let stored = Stored { devices, id: addr.segment(), extent, dir };
+                    (extent, self.leaf(&stored, addr.slot()))
                 }
             };
+            // What was read of a place that is no more may be anything.
             if matches!(self.place(addr), Some(Place::Closed(now, _)) if now == extent) {
-                return directory
+                return leaf?
                     .get(addr.slot())
                     .map(|entry| Located::new(extent, entry))
                     .ok_or_else(|| unknown(addr));
@@ -216,10 +264,17 @@ impl Segments {
     pub fn try_locate(&self, addr: Addr) -> Option<Located> {
         match self.place(addr)? {
             Place::Open(extent, entry) => Some(Located::new(extent, entry?)),
-            Place::Closed(extent, _) => {
-                let directory = self.directories.get(&(addr.segment(), extent))?;
-                Some(Located::new(extent, directory.get(addr.slot())?))
+            Place::Closed(extent, dir) => {
+                Some(Located::new(extent, self.kept_leaf(addr, extent, dir)?.get(addr.slot())?))
             }
+        }
+    }
+
+    /// The leaf with the entry of `addr`, if memory has it.
+    fn kept_leaf(&self, addr: Addr, extent: Extent, dir: DirRef) -> Option<Arc<Directory>> {
+        match self.directories.get(&PieceKey::leaf(addr.segment(), extent, dir, addr.slot()))? {
+            Piece::Leaf(leaf) => Some(leaf),
+            Piece::Index(_) => None,
         }
     }
 

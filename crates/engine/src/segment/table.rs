@@ -7,7 +7,7 @@ use parking_lot::RwLock;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
-use super::directory::Directory;
+use super::directory::{Directory, Index, LEAF_SLOTS};
 use super::entry::{DirRef, Move, Part, RECORD_OVERHEAD_BYTES, Segment, TABLE_PAGE_SEGMENTS};
 use crate::space::Extent;
 use crate::wire::Reader;
@@ -22,11 +22,45 @@ pub struct TableSnapshot {
     pub dropped: Vec<u64>,
 }
 
+/// Which part of which directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct PieceKey {
+    segment: u64,
+    extent: Extent,
+    /// A segment that was folded twice may lie where it lay before.
+    checksum: u32,
+    /// `None`: the index.
+    leaf: Option<u32>,
+}
+
+impl PieceKey {
+    /// The leaf with the entry of `slot`, of the directory that lies at `dir` of `extent`.
+    pub(super) fn leaf(segment: u64, extent: Extent, dir: DirRef, slot: u32) -> Self {
+        Self { segment, extent, checksum: dir.checksum, leaf: Some(slot / LEAF_SLOTS) }
+    }
+
+    /// The index of that directory.
+    pub(super) fn index(segment: u64, extent: Extent, dir: DirRef) -> Self {
+        Self { segment, extent, checksum: dir.checksum, leaf: None }
+    }
+}
+
+/// Part of a directory.
 #[derive(Clone)]
-pub(super) struct DirWeight;
-impl Weighter<(u64, Extent), Arc<Directory>> for DirWeight {
-    fn weight(&self, _key: &(u64, Extent), directory: &Arc<Directory>) -> u64 {
-        directory.memory_bytes() as u64 + 64
+pub(super) enum Piece {
+    Index(Arc<Index>),
+    Leaf(Arc<Directory>),
+}
+
+#[derive(Clone)]
+pub(super) struct PieceWeight;
+impl Weighter<PieceKey, Piece> for PieceWeight {
+    fn weight(&self, _key: &PieceKey, piece: &Piece) -> u64 {
+        let memory_bytes = match piece {
+            Piece::Index(index) => index.memory_bytes(),
+            Piece::Leaf(leaf) => leaf.memory_bytes(),
+        };
+        memory_bytes as u64 + 64
     }
 }
 
@@ -64,15 +98,15 @@ impl Inner {
 /// The segment table of an open pool.
 pub struct Segments {
     inner: RwLock<Inner>,
-    pub(super) directories: Cache<(u64, Extent), Arc<Directory>, DirWeight>,
+    pub(super) directories: Cache<PieceKey, Piece, PieceWeight>,
 }
 
 impl Segments {
     /// An empty table whose cache of directories may take `cache_bytes`.
     pub fn new(cache_bytes: u64) -> Self {
-        // An average directory holds about 1500 entries of 16 bytes.
-        let items = (cache_bytes / 24_000).max(16) as usize;
-        let directories = Cache::with_weighter(items, cache_bytes, DirWeight);
+        // A leaf holds up to 1024 entries of 16 bytes.
+        let items = (cache_bytes / 12_000).max(16) as usize;
+        let directories = Cache::with_weighter(items, cache_bytes, PieceWeight);
         Self { inner: RwLock::default(), directories }
     }
 
@@ -134,14 +168,22 @@ impl Segments {
         let segment = inner.segments.get_mut(&id).ok_or_else(|| no_segment(id))?;
         let part = segment.parts.first_mut().ok_or_else(|| no_segment(id))?;
         part.directory = Some(dir);
-        let key = (id, part.extent);
+        let extent = part.extent;
         let directory = inner.open.remove(&id);
         inner.dirty.insert(id / TABLE_PAGE_SEGMENTS);
         drop(inner);
         if let Some(directory) = directory {
-            self.directories.insert(key, Arc::new(directory));
+            self.keep_leaves(id, extent, dir, &directory);
         }
         Ok(())
+    }
+
+    /// Keeps a directory in memory.
+    pub(super) fn keep_leaves(&self, id: u64, extent: Extent, dir: DirRef, directory: &Directory) {
+        for (number, entries) in directory.leaves() {
+            let key = PieceKey::leaf(id, extent, dir, number * LEAF_SLOTS);
+            self.directories.insert(key, Piece::Leaf(Arc::new(entries.into())));
+        }
     }
 
     /// The segment lies elsewhere now. Returns where it was.

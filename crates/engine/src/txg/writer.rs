@@ -319,9 +319,9 @@ pub fn write_directory(
     segment: u64,
     directory: &Directory,
 ) -> Result<DirRef> {
-    let bytes = directory.encode(segment);
-    let mut buf = AlignedBuf::zeroed(bytes.len());
-    buf[..bytes.len()].copy_from_slice(&bytes);
+    let stored = directory.encode(segment);
+    let mut buf = AlignedBuf::zeroed(stored.bytes.len());
+    buf[..stored.bytes.len()].copy_from_slice(&stored.bytes);
     device.write(chunk.offset() + u64::from(start), &buf, false)?;
-    Ok(DirRef { start, len_bytes: bytes.len() as u32, checksum: crc32c::crc32c(&bytes) })
+    Ok(stored.at(start))
 }
