@@ -1,27 +1,17 @@
 //! Who waits for a commit, and who is answered.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod common;
+
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 
 use pagefold_engine::Key;
 use pagefold_engine::dataset::{Change, Synced};
-use pagefold_engine::device::{Device, Fault, SimDevice, SimOp};
-use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
-use pagefold_engine::segment::Devices;
+use pagefold_engine::device::{Fault, SimOp};
+use pagefold_engine::pool::Pool;
 
-fn open(device: &Arc<SimDevice>) -> Arc<Pool> {
-    let devices: Devices = vec![Arc::clone(device) as Arc<dyn Device>];
-    Pool::open_on(devices, &OpenOptions::default()).unwrap()
-}
-
-fn fresh() -> (Arc<SimDevice>, Arc<Pool>) {
-    let device = Arc::new(SimDevice::new(256 << 20, 7));
-    let options = CreateOptions { force: false, created: 0, guid: Guid(*b"0123456789abcdef") };
-    create_on("tank", &vec![Arc::clone(&device) as Arc<dyn Device>], &options).unwrap();
-    let pool = open(&device);
-    (device, pool)
-}
+use common::{fresh, open};
 
 fn key(n: u64) -> Key {
     Key::new(9, 3, n)
@@ -38,7 +28,7 @@ fn waiter() -> (Synced, Receiver<bool>) {
 
 #[test]
 fn without_threads_the_caller_commits() {
-    let (device, pool) = fresh();
+    let (device, pool) = fresh(256);
     put(&pool, 1);
     let (then, answer) = waiter();
     pool.dataset().sync_then(then);
@@ -50,7 +40,7 @@ fn without_threads_the_caller_commits() {
 
 #[test]
 fn a_group_is_answered_by_its_second_half_whatever_the_order() {
-    let (device, pool) = fresh();
+    let (device, pool) = fresh(256);
     put(&pool, 1);
     let (then, first) = waiter();
     pool.join_commit(then);
@@ -73,7 +63,7 @@ fn a_group_is_answered_by_its_second_half_whatever_the_order() {
 
 #[test]
 fn a_failed_flush_is_told_to_every_group_under_way() {
-    let (device, pool) = fresh();
+    let (device, pool) = fresh(256);
     let begin = |n| {
         put(&pool, n);
         let (then, answer) = waiter();
@@ -95,7 +85,7 @@ fn a_failed_flush_is_told_to_every_group_under_way() {
 fn threads_answer_everybody_once_and_keep_what_they_acknowledged() {
     const WRITERS: u64 = 12;
     const EACH: u64 = 40;
-    let (device, pool) = fresh();
+    let (device, pool) = fresh(256);
     let background = pool.run().unwrap();
     let acknowledged = Arc::new(Mutex::new(Vec::new()));
     std::thread::scope(|scope| {

@@ -1,32 +1,15 @@
 //! What the simulator found, as short as it gets.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod common;
+
 use std::sync::Arc;
 
 use pagefold_engine::Key;
 use pagefold_engine::dataset::{Change, Commit};
-use pagefold_engine::device::{Device, SimDevice};
-use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
-use pagefold_engine::segment::Devices;
+use pagefold_engine::pool::Pool;
 
-const MIB: u64 = 1 << 20;
-const PAGE: u32 = 8192;
-
-fn devices(device: &Arc<SimDevice>) -> Devices {
-    vec![Arc::clone(device) as Arc<dyn Device>]
-}
-
-fn open(device: &Arc<SimDevice>) -> Arc<Pool> {
-    Pool::open_on(devices(device), &OpenOptions::default()).unwrap()
-}
-
-fn fresh() -> (Arc<SimDevice>, Arc<Pool>) {
-    let device = Arc::new(SimDevice::new(130 * MIB, 1));
-    let options = CreateOptions { force: false, created: 0, guid: Guid(*b"0123456789abcdef") };
-    create_on("tank", &devices(&device), &options).unwrap();
-    let pool = open(&device);
-    (device, pool)
-}
+use common::{MIB, PAGE, fresh, open};
 
 fn write(object: u64, page: u64, data: &[u8]) -> Change<'_> {
     Change::Write { object, record_size: PAGE, offset: page * u64::from(PAGE), data }
@@ -41,7 +24,7 @@ fn read(pool: &Pool, object: u64, page: u64) -> Vec<u8> {
 /// Seed 9: an object without pages knows no recordsize, and its holes said 0 to the target.
 #[test]
 fn sharing_holes_of_an_empty_object_keeps_the_targets_accounts() {
-    let (_device, pool) = fresh();
+    let (_device, pool) = fresh(130);
     pool.dataset().apply(&[write(4, 1, &[7; PAGE as usize]), write(4, 9, &[8; PAGE as usize])]).unwrap();
     pool.sync().unwrap();
     let holes = Change::Share { from_object: 5, from_page: 0, to_object: 4, to_page: 1, count: 1 };
@@ -56,7 +39,7 @@ fn sharing_holes_of_an_empty_object_keeps_the_targets_accounts() {
 /// The base of a partial write is the page as the share left it, not as an earlier write of the same change did.
 #[test]
 fn a_partial_write_of_a_page_shared_in_the_same_change_is_refused() {
-    let (_device, pool) = fresh();
+    let (_device, pool) = fresh(130);
     pool.dataset().apply(&[write(4, 0, &[1; PAGE as usize])]).unwrap();
     let share = Change::Share { from_object: 4, from_page: 0, to_object: 5, to_page: 0, count: 1 };
     let mixed = [write(5, 0, &[2; PAGE as usize]), share, write(5, 0, &[3; 10])];
@@ -68,7 +51,7 @@ fn a_partial_write_of_a_page_shared_in_the_same_change_is_refused() {
 /// again, byte for byte. The second batch was never part of this history and must not come back.
 #[test]
 fn a_batch_that_was_lost_stays_lost_when_the_one_before_it_is_written_again() {
-    let (device, pool) = fresh();
+    let (device, pool) = fresh(130);
     let (one, two) = ([1; PAGE as usize], [2; PAGE as usize]);
     pool.dataset().apply(&[write(4, 0, &one)]).unwrap();
     pool.commit(false).unwrap();
@@ -96,7 +79,7 @@ fn a_batch_that_was_lost_stays_lost_when_the_one_before_it_is_written_again() {
 #[test]
 fn a_fold_that_no_checkpoint_followed_is_undone() {
     for calls in 0..64 {
-        let (device, pool) = fresh();
+        let (device, pool) = fresh(130);
         let page = |seed: u8| [seed; PAGE as usize];
         for at in 0..8 {
             pool.dataset().apply(&[write(4, u64::from(at), &page(at + 1))]).unwrap();
@@ -132,7 +115,7 @@ fn a_fold_that_no_checkpoint_followed_is_undone() {
 /// What frees space is admitted on a full pool, from what the pool keeps back. That must not be a way to fill it.
 #[test]
 fn changes_that_free_little_and_store_more_are_refused_in_the_end() {
-    let (_device, pool) = fresh();
+    let (_device, pool) = fresh(130);
     let mut state = 1_u64;
     let mut noise = |len: usize| -> Vec<u8> {
         let mut next = || {

@@ -1,33 +1,17 @@
 //! Snapshots and clones while everything else goes on. What they hold after crashes, `crates/sim` tells.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod common;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pagefold_engine::dataset::{Change, Commit, Dataset};
-use pagefold_engine::device::{Device, Fault, SimDevice, SimOp};
-use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
-use pagefold_engine::segment::Devices;
+use pagefold_engine::device::{Fault, SimOp};
+use pagefold_engine::pool::Pool;
 use pagefold_engine::{Error, Key};
 
-const MIB: u64 = 1 << 20;
-const PAGE: u32 = 8192;
-
-fn devices(device: &Arc<SimDevice>) -> Devices {
-    vec![Arc::clone(device) as Arc<dyn Device>]
-}
-
-fn open(device: &Arc<SimDevice>) -> Arc<Pool> {
-    Pool::open_on(devices(device), &OpenOptions::default()).unwrap()
-}
-
-fn fresh(mib: u64) -> (Arc<SimDevice>, Arc<Pool>) {
-    let device = Arc::new(SimDevice::new(mib * MIB, 1));
-    let options = CreateOptions { force: false, created: 0, guid: Guid(*b"0123456789abcdef") };
-    create_on("tank", &devices(&device), &options).unwrap();
-    let pool = open(&device);
-    (device, pool)
-}
+use common::{MIB, PAGE, fresh, open};
 
 fn counter(dataset: &dyn Dataset, object: u64) -> u64 {
     let value = dataset.get(&Key::new(object, 1, 0)).unwrap();

@@ -55,15 +55,26 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub(super) fn open(path: &Path, mode: OpenMode, patience: Duration) -> Result<Opened> {
     let is_block = classify(path)?;
     let patience = if is_block { patience.max(UDEV_PATIENCE) } else { patience };
+    patiently(patience, || attempt(path, mode, is_block), || lock::is_left_behind(path))
+}
+
+/// Tries until `patience` is over, and beyond that while it is `left_behind` by a process that has ended.
+pub(super) fn patiently<T>(
+    patience: Duration,
+    mut attempt: impl FnMut() -> Result<T>,
+    left_behind: impl Fn() -> bool,
+) -> Result<T> {
     let begun = Instant::now();
+    let mut last = false;
     loop {
-        match attempt(path, mode, is_block) {
-            Err(Error::Busy(why)) => {
+        match attempt() {
+            Err(Error::Busy(_)) if !last => {
                 let waited = begun.elapsed();
-                if waited >= patience && (waited >= ENDED_PATIENCE || !lock::is_left_behind(path)) {
-                    return Err(Error::Busy(why));
+                // Who let go after the attempt is not found either. So there is one more.
+                last = waited >= patience && (waited >= ENDED_PATIENCE || !left_behind());
+                if !last {
+                    std::thread::sleep(PAUSE);
                 }
-                std::thread::sleep(PAUSE);
             }
             done => return done,
         }

@@ -1,3 +1,4 @@
+use std::cell::Cell;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use super::super::file::transfer;
 use super::super::lock::parse_holder;
+use super::super::open::patiently;
 use crate::Error;
 use crate::device::{AlignedBuf, Device, FileDevice, OpenMode, create_file_device};
 use crate::limits::DEVICE_BYTES_MIN;
@@ -108,6 +110,24 @@ fn a_lock_of_a_process_that_ended_is_waited_for() {
     });
     FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
     letting_go.join().unwrap();
+}
+
+#[test]
+fn a_lock_that_is_let_go_while_its_holder_is_looked_for_is_taken() {
+    let attempts = Cell::new(0);
+    let free_from = |first: u32| {
+        attempts.set(0);
+        let attempt = || {
+            attempts.set(attempts.get() + 1);
+            if attempts.get() >= first { Ok(()) } else { Err(Error::Busy("somebody".into())) }
+        };
+        patiently(Duration::ZERO, attempt, || false)
+    };
+    assert!(free_from(1).is_ok());
+    assert_eq!(attempts.get(), 1);
+    assert!(free_from(2).is_ok());
+    assert!(matches!(free_from(u32::MAX), Err(Error::Busy(_))));
+    assert_eq!(attempts.get(), 2);
 }
 
 #[test]
