@@ -2,15 +2,97 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
+from pathlib import Path
 
 import pytest
 
-from lab.snapshots import campaign
+from lab import load, proc
+from lab.pool import Pool
+from lab.postgres import USER, Postgres
+from lab.snapshots import Mounted, campaign, destroy_exactly, listed
+
+
+@pytest.fixture(autouse=True)
+def _only_here(request):
+    if not request.config.getoption("--on").startswith("pagefold"):
+        pytest.skip("snapshots are Pagefold's own")
 
 
 @pytest.mark.parametrize(("product", "rounds"), [("postgresql", 4), ("mariadb", 2)])
-def test_every_clone_of_a_running_database_recovers(run, request, product, rounds):
-    if not request.config.getoption("--on").startswith("pagefold"):
-        pytest.skip("snapshots are Pagefold's own")
+def test_every_clone_of_a_running_database_recovers(run, product, rounds):
     campaign(run, product, rounds, random.Random(rounds))
+
+
+SNAPSHOTS = 20
+
+
+def digest(folder: Path) -> str:
+    """Of all files below a folder."""
+    whole = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        whole.update(f"{path.relative_to(folder)}\n".encode())
+        whole.update(path.read_bytes())
+    return whole.hexdigest()
+
+
+def test_coding_again_unshares_nothing(run):
+    """Twenty snapshots of a database that changed in between; what is stored is coded again, twice: it becomes smaller, there are no more
+    records than before, every snapshot is what it was, and what it keeps is still told to the byte."""
+    with Pool(run, 3 << 30, compression="lz4") as pool:
+        dataset = Mounted(pool, "db")
+        pool.pagefold("dataset", "create", dataset.name)
+        dataset.mount()
+        server = Postgres(run, dataset.folder("data", USER), settings={"autovacuum": "off"}, name="snapshots-db")
+        load.prepare_pgbench(server, "lab", 2)
+        for n in range(SNAPSHOTS):
+            proc.run(server.client("pgbench", "-n", "-c", "2", "-t", "60", database="lab"))
+            server.sql("CHECKPOINT", database="lab")
+            pool.pagefold("snapshot", f"{dataset.name}@s{n}")
+        server.stop()
+
+        def contents() -> list[str]:
+            hidden = dataset.mountpoint / ".pagefold" / "snapshot"
+            folders = [hidden / f"s{n}" / "data" / "base" for n in range(SNAPSHOTS)]
+            return [digest(folder) for folder in [*folders, dataset.mountpoint / "data" / "base"]]
+
+        def records() -> int:
+            dataset.unmount()
+            pool.unmount()
+            found = json.loads(pool.pagefold("check", "--json", pool.pool, timeout_s=600))
+            assert found["errors"] == 0, found
+            pool.mount()
+            dataset.mount()
+            return found["records"]
+
+        def referenced() -> dict[str, int]:
+            return {one["name"]: one["referenced_bytes"] for one in listed(pool, "all")}
+
+        before, expected, most = referenced(), contents(), records()
+        used = pool.used_bytes()
+        assert len(set(expected[:SNAPSHOTS])) == SNAPSHOTS, "the load has changed nothing between two snapshots"
+        for compression, share in (("zstd-9", 0.95), ("page-1", 0.75)):
+            pool.pagefold("set", f"compression={compression}", pool.pool)
+            pool.compression = compression
+            pool.settle()
+            folded = json.loads(pool.pagefold("fold", "--json", pool.pool, timeout_s=600))["folded"]
+            now, after = pool.used_bytes(), referenced()
+            assert now < share * used, f"{compression}: {now} bytes of {used} are left; {folded}"
+            # Snapshots go on telling what their pages took when they were made.
+            assert after[dataset.name] < before[dataset.name], (before, after)
+            assert contents() == expected, f"a snapshot is no longer what it was, with {compression}"
+            models = pool.figures("status")["models"]
+            found = records()
+            # A page of the segment table more or less.
+            assert found <= most + models + 8, f"{compression}: {found} records, {most} before"
+            assert contents() == expected, f"with {compression}, read again from the device"
+            used, before = now, after
+        dataset.unmount()
+        order = list(range(SNAPSHOTS))
+        random.Random(5).shuffle(order)
+        for at in range(0, SNAPSHOTS, 4):
+            destroy_exactly(pool, f"{dataset.name}@" + ",".join(f"s{n}" for n in order[at : at + 4]))
+        pool.unmount()
+        pool.check()

@@ -329,6 +329,46 @@ fn folding_stores_deltas_in_full() {
     }
 }
 
+/// In full they would take more: what the snapshot or the copy has stays.
+#[test]
+fn folding_leaves_deltas_that_others_have() {
+    let (_device, pool) = new_pool();
+    for page in 0..60 {
+        let mut content = noise(20 + page as u64, PAGE);
+        write(&pool, OBJECT, page * PAGE, &content);
+        content[300..330].fill(7);
+        write(&pool, OBJECT, page * PAGE + 300, &content[300..330]);
+    }
+    let share =
+        Change::Share { from_object: OBJECT, from_page: 40, to_object: OBJECT + 1, to_page: 40, count: 10 };
+    pool.dataset().apply(&[share]).unwrap();
+    pool.sync().unwrap();
+    let fold = || {
+        let range = PageRange { object: OBJECT, from: 0, to: u64::MAX };
+        pool.recode(&[range], (0, 0), usize::MAX).unwrap();
+        pool.sync().unwrap();
+    };
+    let deltas = || (0..60).filter(|page| is_delta(&top(&pool, OBJECT, *page))).count();
+    pool.snapshot(&[""], "s", 1).unwrap();
+    // Written since, on bases that the snapshot has.
+    for page in 0..20 {
+        write(&pool, OBJECT, page * PAGE + 500, &[9; 20]);
+    }
+    pool.sync().unwrap();
+    let used = pool.status().used_bytes;
+    fold();
+    assert_eq!(deltas(), 60);
+    assert!(pool.status().used_bytes <= used, "{} bytes of {used}", pool.status().used_bytes);
+
+    pool.destroy_snapshots(&["@s"]).unwrap();
+    while pool.is_reaping() {
+        pool.maintain().unwrap();
+    }
+    fold();
+    assert_eq!(deltas(), 10, "those that are shared with the copy");
+    assert_sound(&pool);
+}
+
 /// A pool with little room stores pages in full, which frees what they were.
 #[test]
 fn a_pool_that_is_nearly_full_makes_no_deltas() {

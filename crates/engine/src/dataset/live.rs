@@ -97,14 +97,14 @@ impl LiveDataset {
         self.let_go(Part::Node, &freed)
     }
 
-    /// Has the next commit store a page in full that is `content` as of `top`, unless it was changed since. False: it was, or there is
-    /// no room. The caller holds the gate's write side, and cuts before he lets go of it.
+    /// Has the next commit store a page in full that is `content` as of `top`, unless it was changed or shared since. False: it was, or there
+    /// is no room. The caller holds the gate's write side, and cuts before he lets go of it.
     pub fn plain(&self, (object, page): (u64, u64), top: Ptr, content: PageBuf) -> Result<bool> {
         let mut found = [None];
         self.tree.pages(object, page, &mut found)?;
         let mut stages = self.stages.write();
         let same = found[0].is_some_and(|ptr| ptr.addr == top.addr);
-        if !same || stages.accepting.pages.contains_key(&(object, page)) {
+        if !same || stages.accepting.pages.contains_key(&(object, page)) || self.any_is_shared(&[top])? {
             return Ok(false);
         }
         let len_bytes = content.len() as u64;

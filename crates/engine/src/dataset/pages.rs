@@ -261,6 +261,16 @@ impl LiveDataset {
         self.references(&shared_key(*ptr))
     }
 
+    /// Whether a snapshot or another page has one of these records, too: then it stays when a page lets go of it.
+    pub fn any_is_shared(&self, ptrs: &[Ptr]) -> Result<bool> {
+        for ptr in ptrs {
+            if self.ledger.lock().holds(Part::Page, ptr.addr) || self.references_of(ptr)? > 1 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     fn add_references(&self, ptrs: &[Ptr]) -> Result<()> {
         let _serial = self.sharing.lock();
         self.shared_records.fetch_max(1, Ordering::Relaxed);

@@ -225,7 +225,8 @@ impl Pool {
     }
 
     /// Stores pages in full that are deltas, of `object` from page `from` on up to `to`:
-    /// through the log, as if they had been written again. Returns how many.
+    /// through the log, as if they had been written again. Returns how many. What a snapshot or another page has, too, stays a delta: in full
+    /// it would be a record more, and nothing would go.
     ///
     /// # Errors
     /// Of reading and writing.
@@ -234,12 +235,15 @@ impl Pool {
         if record_size == 0 || Key::base(object, from, 0).kind != Key::BASE {
             return Ok(0);
         }
-        let chained: Vec<u64> = dataset.bases_between(object, from, to)?.into_keys().collect();
+        let chained: Vec<(u64, Vec<Ptr>)> = dataset.bases_between(object, from, to)?.into_iter().collect();
         let at_once = (FOLD_BYTES / u64::from(record_size)).max(1) as usize;
         let mut folded = 0;
         for pages in chained.chunks(at_once) {
             let mut ready = Vec::with_capacity(pages.len());
-            for page in pages {
+            for (page, bases) in pages {
+                if dataset.any_is_shared(bases)? {
+                    continue;
+                }
                 let mut top = [None];
                 dataset.tree.pages(object, *page, &mut top)?;
                 let mut content = vec![0; record_size as usize];
