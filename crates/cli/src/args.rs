@@ -813,6 +813,9 @@ pub struct Mount {
     /// The line to the process that keeps what outlives this one.
     #[arg(long, hide = true, value_name = "FD")]
     pub held_by: Option<i32>,
+    /// The line to the server that this process mounts for.
+    #[arg(long, hide = true, value_name = "FD")]
+    pub mounts_for: Option<i32>,
 }
 
 /// See [`Verb::Unmount`].

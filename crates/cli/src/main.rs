@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, reason = "a program has no outside: pub says that other modules use it")]
 
 mod args;
+mod confine;
 mod control;
 mod datasets;
 mod deeds;
@@ -10,6 +11,7 @@ mod failure;
 mod helper;
 mod holder;
 mod holders;
+mod mounter;
 mod mountopts;
 mod mounts;
 mod names;

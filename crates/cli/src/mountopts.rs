@@ -29,6 +29,28 @@ pub enum Takeover {
     Off,
 }
 
+/// Whether a server gives up what it does not need, and has the kernel refuse it the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Confine {
+    /// As far as the kernel can.
+    #[default]
+    Auto,
+    /// In full, or fail.
+    On,
+    /// Never: for debugging.
+    Off,
+}
+
+impl std::fmt::Display for Confine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::On => "on",
+            Self::Off => "off",
+        })
+    }
+}
+
 /// What a mount was asked to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountOptions {
@@ -48,6 +70,8 @@ pub struct MountOptions {
     pub io_uring: IoUring,
     /// Whether the mount outlives its server; `None`: as the pool's first mount has it, which does not.
     pub takeover: Option<Takeover>,
+    /// Whether the server confines itself; `None`: as the pool's first mount has it.
+    pub confine: Option<Confine>,
     /// Honour set-user-ID and set-group-ID bits (root's mounts only).
     pub suid: bool,
     /// Honour device files (root's mounts only).
@@ -71,6 +95,7 @@ impl Default for MountOptions {
             threads: None,
             io_uring: IoUring::Auto,
             takeover: None,
+            confine: None,
             suid: false,
             dev: false,
             exec: true,
@@ -98,6 +123,10 @@ const OWN: &[(&str, &str)] = &[
     (
         "takeover=auto|on|off",
         "another server goes on as one dies, unnoticed; excludes io_uring; auto: on where that is not used (default off)",
+    ),
+    (
+        "confine=auto|on|off",
+        "the server gives up all privileges that it does not need: as far as the kernel can, in full or fail, never (default auto)",
     ),
     ("record=FILE", "write every write and flush of the devices into a new FILE (for crash tests)"),
     ("PROPERTY=VALUE", "for this mount only: compression, recordsize, primarycache, sync, atime"),
@@ -210,6 +239,14 @@ fn valued(options: &mut MountOptions, name: &str, value: &str) -> Result<()> {
                 _ => return Err(Failure::usage(format!("takeover={value} is not one of: auto, on, off"))),
             });
         }
+        "confine" => {
+            options.confine = Some(match value {
+                "auto" => Confine::Auto,
+                "on" => Confine::On,
+                "off" => Confine::Off,
+                _ => return Err(Failure::usage(format!("confine={value} is not one of: auto, on, off"))),
+            });
+        }
         "record" => {
             let path = std::path::absolute(value)
                 .context(|| format!("record={} names no file", table::printable(value)))?;
@@ -238,6 +275,7 @@ fn unknown_option(word: &str) -> Failure {
         "threads",
         "io_uring",
         "takeover",
+        "confine",
         "record",
     ];
     let usual = ["suid", "dev", "noexec", "noatime"];
@@ -290,6 +328,7 @@ mod tests {
             "cache=4K",
             "threads=0",
             "io_uring=maybe",
+            "confine=maybe",
             "allow_otehr",
             "remount",
             "quota=1G",

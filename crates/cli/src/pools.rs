@@ -1,8 +1,6 @@
 //! Pools as the verbs see them: found, made, opened for a moment, described.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,6 +14,8 @@ use pagefold_engine::pool::{
     ScrubStatus, Status,
 };
 use pagefold_fs::{FormatOptions, Fs, SystemClock};
+use rustix::io::retry_on_intr;
+use rustix::rand::{GetRandomFlags, getrandom};
 use serde::Serialize;
 
 use crate::control::{
@@ -208,10 +208,10 @@ pub fn format(dataset: &dyn Dataset) -> Result<()> {
 /// Random bytes of the kernel.
 fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
-    File::open("/dev/urandom")
-        .and_then(|mut source| source.read_exact(&mut bytes))
-        .context(|| "cannot read /dev/urandom".into())?;
-    Ok(bytes)
+    let drawing = || "cannot draw random bytes".to_owned();
+    // As few as these come at once or not at all.
+    let drawn = retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty())).context(drawing)?;
+    if drawn == N { Ok(bytes) } else { Err(Failure::new(drawing())) }
 }
 
 /// Erases a pool's labels. Every device is looked at first: what no longer belongs to the pool is not touched.
@@ -238,6 +238,15 @@ pub fn destroy(known: &Known) -> Result<()> {
 
 /// Opens a pool that is known, and makes sure that it is the one.
 pub fn open_known(known: &Known, options: &OpenOptions) -> Result<Arc<Pool>> {
+    open_known_after(known, options, || Ok(()))
+}
+
+/// As [`open_known`], and does `before` once the devices are open and nothing on them but their labels was read.
+pub fn open_known_after(
+    known: &Known,
+    options: &OpenOptions,
+    before: impl FnOnce() -> Result<()>,
+) -> Result<Arc<Pool>> {
     let doing = || format!("cannot open pool {}", known.name);
     // By the labels, before anything is written.
     for device in &known.devices {
@@ -248,14 +257,17 @@ pub fn open_known(known: &Known, options: &OpenOptions) -> Result<Arc<Pool>> {
             _ => {}
         }
     }
-    let pool = Pool::open(&known.devices, options).map_err(|error| {
+    let not_opened = |error: pagefold_engine::Error| {
         let missing = known.devices.iter().find(|path| !path.exists());
         match missing {
             Some(path) => Failure::new(format!("{}: its device {} does not exist", doing(), shown(path)))
                 .hint(format!("connect it, or tell where it is now: pagefold import -d DIR {}", known.name)),
             None => failed(doing(), &error),
         }
-    })?;
+    };
+    let devices = Pool::open_devices(&known.devices, options).map_err(not_opened)?;
+    before()?;
+    let pool = Pool::open_on(devices, options).map_err(not_opened)?;
     let guid = pool.guid().to_string();
     if guid != known.guid {
         return Err(other_pool(known, &guid, pool.name()));
@@ -318,6 +330,7 @@ pub fn figures(pool: &Pool) -> PoolFigures {
         problem: status.failure.clone(),
         pid: None,
         takeover: None,
+        confinement: None,
         mount: None,
         mounts: Vec::new(),
         devices: status

@@ -33,7 +33,9 @@ pub use blocking::{Blocking, Wait};
 pub use dispatch::{Dispatch, HIDDEN_DIR, SNAPSHOT_DIR, SnapshotTree, Snapshots, WithSnapshots};
 pub use errno::errno;
 pub use init::{Agreement, InitError};
-pub use mount::{MountError, MountOptions, check_mount_point, is_mount_point, unmount};
+pub use mount::{
+    Here, MountError, MountOptions, Mounted, Mounter, Unmount, check_mount_point, is_mount_point, unmount,
+};
 pub use request::{Fetching, Handler, Request};
 pub use rustix::io::Errno;
 pub use session::{Held, Session};

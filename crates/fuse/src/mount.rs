@@ -7,6 +7,7 @@ mod mountinfo;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
@@ -65,21 +66,106 @@ impl Default for MountOptions {
 
 /// A mounted connection on which nobody has answered yet.
 #[derive(Debug)]
-pub(crate) struct Mounted {
-    pub(crate) device: OwnedFd,
+pub struct Mounted {
+    /// The connection: `/dev/fuse`.
+    pub device: OwnedFd,
     /// The mount point without symbolic links.
-    pub(crate) dir: PathBuf,
+    pub dir: PathBuf,
+    /// Minor number of the mount's device; zero if the mount is gone already.
+    pub device_minor: u32,
+    /// The kernel's bound on the pages of a request.
+    pub pages_max: usize,
 }
 
-/// Mounts at `dir` after checking it.
-pub(crate) fn mount(dir: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
-    let dir = check_mount_point(dir, options)?;
-    let device = if rustix::process::geteuid().is_root() {
-        mount_directly(&dir, options)?
-    } else {
-        helper::mount(&dir, options)?
-    };
-    Ok(Mounted { device, dir })
+/// How a mount is taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmount {
+    /// If nobody uses it.
+    Idle,
+    /// It disappears at once, and ends when its last open file is closed.
+    Lazy,
+    /// As `Lazy`, and the connection ends as well, where we may do that (root only).
+    CutOff,
+    /// The connection ends: what was under way fails (root only).
+    Abort,
+}
+
+/// Who mounts and unmounts for a session: this process ([`Here`]), or one that may do more.
+pub trait Mounter: Send + Sync {
+    /// As [`check_mount_point`].
+    ///
+    /// # Errors
+    /// Why it cannot be mounted on.
+    fn check(&self, dir: &Path, options: &MountOptions) -> Result<PathBuf, MountError>;
+
+    /// Mounts at `dir` after checking it.
+    ///
+    /// # Errors
+    /// [`MountError`] says what to do; nothing is mounted then.
+    fn mount(&self, dir: &Path, options: &MountOptions) -> Result<Mounted, MountError>;
+
+    /// Sees to what can be set once the kernel was greeted.
+    fn greeted(&self, device_minor: u32);
+
+    /// Unmounts `dir`.
+    ///
+    /// # Errors
+    /// [`MountError::InUse`] and [`MountError::NotMounted`] above all.
+    fn unmount(&self, dir: &Path, how: Unmount) -> Result<(), MountError>;
+}
+
+/// Mounts and unmounts in this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Here;
+
+impl Here {
+    /// For a session.
+    pub fn shared() -> Arc<dyn Mounter> {
+        Arc::new(Self)
+    }
+}
+
+impl Mounter for Here {
+    fn check(&self, dir: &Path, options: &MountOptions) -> Result<PathBuf, MountError> {
+        check_mount_point(dir, options)
+    }
+
+    fn mount(&self, dir: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
+        let dir = check_mount_point(dir, options)?;
+        if options.transport == crate::Transport::IoUring
+            && !options.takeover
+            && let Err(error) = crate::transport::enable_ring()
+        {
+            tracing::debug!(%error, "FUSE over io_uring cannot be switched on");
+        }
+        let pages_max = request_pages_max();
+        let device = if rustix::process::geteuid().is_root() {
+            mount_directly(&dir, options)?
+        } else {
+            helper::mount(&dir, options)?
+        };
+        let device_minor = device_minor(&dir);
+        Ok(Mounted { device, dir, device_minor, pages_max })
+    }
+
+    fn greeted(&self, device_minor: u32) {
+        raise_read_ahead(device_minor);
+    }
+
+    fn unmount(&self, dir: &Path, how: Unmount) -> Result<(), MountError> {
+        match how {
+            Unmount::Idle => unmount(dir, false),
+            Unmount::Lazy => unmount(dir, true),
+            Unmount::CutOff => cut_off(dir),
+            Unmount::Abort => abort(dir),
+        }
+    }
+}
+
+/// Minor number of the mount's device; zero if the mount is gone already.
+fn device_minor(dir: &Path) -> u32 {
+    rustix::fs::statx(rustix::fs::CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)
+        .map_or(0, |stat| stat.stx_dev_minor)
 }
 
 /// Unmounts `dir`. With `lazy` it disappears at once, and ends when its last open file is closed.
@@ -91,6 +177,10 @@ pub fn unmount(dir: &Path, lazy: bool) -> Result<(), MountError> {
         return helper::unmount(dir, lazy);
     }
     let flags = UnmountFlags::NOFOLLOW | if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    unmount_with(dir, flags)
+}
+
+fn unmount_with(dir: &Path, flags: UnmountFlags) -> Result<(), MountError> {
     rustix::mount::unmount(dir, flags).map_err(|errno| match errno {
         Errno::BUSY => MountError::InUse(dir.into()),
         Errno::INVAL | Errno::NOENT => MountError::NotMounted(dir.into()),
@@ -99,8 +189,17 @@ pub fn unmount(dir: &Path, lazy: bool) -> Result<(), MountError> {
     })
 }
 
+/// Takes the mount at `dir` away and ends its connection.
+fn cut_off(dir: &Path) -> Result<(), MountError> {
+    if !rustix::process::geteuid().is_root() {
+        return helper::unmount(dir, true);
+    }
+    // FORCE ends the connection, also where /sys/fs/fuse is not there.
+    unmount_with(dir, UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
+}
+
 /// Ends the connection of the mount at `dir` by force; what was under way fails (root only).
-pub(crate) fn abort(dir: &Path) -> Result<(), MountError> {
+fn abort(dir: &Path) -> Result<(), MountError> {
     // A forced unmount aborts the connection first, and that is done whether or not the mount can go.
     match rustix::mount::unmount(dir, UnmountFlags::NOFOLLOW | UnmountFlags::FORCE) {
         Ok(()) | Err(Errno::BUSY) => Ok(()),
@@ -209,7 +308,7 @@ fn mount_directly(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountEr
 }
 
 /// Raises the mount's read-ahead to one request; needs root, and is only a matter of speed.
-pub(crate) fn raise_read_ahead(device_minor: u32) {
+fn raise_read_ahead(device_minor: u32) {
     let path = format!("/sys/class/bdi/0:{device_minor}/read_ahead_kb");
     if let Err(error) = std::fs::write(&path, crate::limits::READ_AHEAD_KIB.to_string()) {
         tracing::debug!(%error, path, "read-ahead stays at the kernel's default");
@@ -218,7 +317,7 @@ pub(crate) fn raise_read_ahead(device_minor: u32) {
 
 /// The kernel's bound on the pages of a request, raised to what an unaligned request of the longest kind needs where
 /// we may.
-pub(crate) fn request_pages_max() -> usize {
+fn request_pages_max() -> usize {
     const LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
     let wanted = crate::limits::REQUEST_PAGES_MAX;
     let read = || std::fs::read_to_string(LIMIT).ok().and_then(|text| text.trim().parse::<usize>().ok());

@@ -3,7 +3,7 @@
 use crate::dispatch::{Dispatch, SnapshotTree, WithSnapshots};
 use crate::init::{Agreement, InitError, RingWish, negotiate};
 use crate::limits::{DEVICE_THREADS_MAX, INIT_TIMEOUT};
-use crate::mount::{self, MountError, MountOptions, Mounted};
+use crate::mount::{self, Here, MountError, MountOptions, Mounted, Mounter, Unmount};
 use crate::operation::Operation;
 use crate::request::Handler;
 use crate::stats::Stats;
@@ -11,7 +11,6 @@ use crate::transport::{self, Running, Transport, Wiring};
 use pagefold_fs::Fs;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,6 +25,7 @@ pub struct Session {
     device: Arc<OwnedFd>,
     stats: Arc<Stats>,
     running: Mutex<Option<Box<dyn Running>>>,
+    mounter: Arc<dyn Mounter>,
 }
 
 /// What another process needs to go on with a mount: it can be kept by a third.
@@ -42,12 +42,12 @@ pub struct Held {
 }
 
 /// Detaches a mount that did not get to be served.
-struct Unmount(Option<PathBuf>);
+struct Unserved<'a>(Option<PathBuf>, &'a dyn Mounter);
 
-impl Drop for Unmount {
+impl Drop for Unserved<'_> {
     fn drop(&mut self) {
         if let Some(dir) = &self.0
-            && let Err(error) = mount::unmount(dir, true)
+            && let Err(error) = self.1.unmount(dir, Unmount::Lazy)
         {
             tracing::warn!(%error, "a mount that failed could not be taken away");
         }
@@ -85,21 +85,30 @@ impl Session {
         dir: &Path,
         options: &MountOptions,
     ) -> Result<Self, MountError> {
+        Self::mount_by(Here::shared(), handler, dir, options)
+    }
+
+    /// As [`Session::mount_handler`], where `mounter` mounts and unmounts.
+    ///
+    /// # Errors
+    /// [`MountError`] says what to do; nothing is mounted then.
+    pub fn mount_by(
+        mounter: Arc<dyn Mounter>,
+        handler: Arc<dyn Handler>,
+        dir: &Path,
+        options: &MountOptions,
+    ) -> Result<Self, MountError> {
+        // Before: the mounter switches it on where it has to be.
+        let enabled = transport::ring_enabled();
+        let Mounted { device, dir, device_minor, pages_max } = mounter.mount(dir, options)?;
+        let mut guard = Unserved(Some(dir.clone()), &*mounter);
         let ring = match options.transport {
             _ if options.takeover => RingWish::Never,
             Transport::Dev => RingWish::Never,
-            Transport::Auto if !transport::ring_enabled() => RingWish::Never,
+            Transport::Auto if !enabled => RingWish::Never,
             Transport::Auto => RingWish::IfOffered,
-            Transport::IoUring => {
-                if let Err(error) = transport::enable_ring() {
-                    tracing::debug!(%error, "FUSE over io_uring cannot be switched on");
-                }
-                RingWish::Always
-            }
+            Transport::IoUring => RingWish::Always,
         };
-        let pages_max = mount::request_pages_max();
-        let Mounted { device, dir } = mount::mount(dir, options)?;
-        let mut guard = Unmount(Some(dir.clone()));
         let stats = Arc::new(Stats::default());
         let device = Arc::new(device);
         let agreement = greet(&device, &stats, ring, pages_max, options.takeover, &dir)?;
@@ -110,14 +119,16 @@ impl Session {
             stats: Arc::clone(&stats),
             threads_max: options.threads_max.unwrap_or(DEVICE_THREADS_MAX).max(1),
             dir: dir.clone(),
+            mounter: Arc::clone(&mounter),
             takeover: options.takeover,
         };
         let running = transport::start(wiring, agreement, ring == RingWish::Always)
             .map_err(|error| MountError::os("start answering requests at", &dir, error))?;
         guard.0 = None;
-        let device_minor = device_minor(&dir);
-        mount::raise_read_ahead(device_minor);
-        Ok(Self { dir, device_minor, agreement, device, stats, running: Mutex::new(Some(running)) })
+        drop(guard);
+        mounter.greeted(device_minor);
+        let running = Mutex::new(Some(running));
+        Ok(Self { dir, device_minor, agreement, device, stats, running, mounter })
     }
 
     /// Goes on with a mount whose server died: what it had read and not answered is asked again. `threads_max` as in
@@ -126,6 +137,7 @@ impl Session {
     /// # Errors
     /// [`MountError`]; the mount stays as it is.
     pub fn resume(
+        mounter: Arc<dyn Mounter>,
         handler: Arc<dyn Handler>,
         held: Held,
         threads_max: Option<usize>,
@@ -139,11 +151,13 @@ impl Session {
             stats: Arc::clone(&stats),
             threads_max: threads_max.unwrap_or(DEVICE_THREADS_MAX).max(1),
             dir: dir.clone(),
+            mounter: Arc::clone(&mounter),
             takeover: true,
         };
         let running = transport::resume(wiring);
         let running = running.map_err(|error| MountError::os("take over the mount at", &dir, error))?;
-        Ok(Self { dir, device_minor, agreement, device, stats, running: Mutex::new(Some(running)) })
+        let running = Mutex::new(Some(running));
+        Ok(Self { dir, device_minor, agreement, device, stats, running, mounter })
     }
 
     /// What [`Session::resume`] needs, for whoever keeps it.
@@ -186,7 +200,16 @@ impl Session {
     /// # Errors
     /// [`MountError::InUse`] while files are open and `lazy` is false.
     pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
-        mount::unmount(&self.dir, lazy)
+        self.mounter.unmount(&self.dir, if lazy { Unmount::Lazy } else { Unmount::Idle })
+    }
+
+    /// Takes the mount away, and ends the connection where we may (root): requests under way fail with ECONNABORTED, later ones
+    /// with ENOTCONN.
+    ///
+    /// # Errors
+    /// [`MountError::NotMounted`] where it is gone already.
+    pub fn cut_off(&self) -> Result<(), MountError> {
+        self.mounter.unmount(&self.dir, Unmount::CutOff)
     }
 
     /// Returns when the file system has been unmounted, by whomever, and the last request was answered.
@@ -202,7 +225,7 @@ impl Session {
     /// # Errors
     /// [`MountError::NotMounted`] where it has ended already, [`MountError::Denied`] for others than root.
     pub fn abort(&self) -> Result<(), MountError> {
-        mount::abort(&self.dir)
+        self.mounter.unmount(&self.dir, Unmount::Abort)
     }
 }
 
@@ -210,7 +233,7 @@ impl Drop for Session {
     fn drop(&mut self) {
         // Somebody may have unmounted it, and mounted something else there.
         if self.is_attached()
-            && let Err(error) = mount::unmount(&self.dir, true)
+            && let Err(error) = self.mounter.unmount(&self.dir, Unmount::Lazy)
         {
             tracing::warn!(%error, "a mount without a server stays");
         }
@@ -249,10 +272,4 @@ fn greet(
             Err(MountError::Init { dir: dir.into(), source })
         }
     }
-}
-
-/// Minor number of the mount's device; zero if the mount is gone already.
-fn device_minor(dir: &Path) -> u32 {
-    rustix::fs::statx(rustix::fs::CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)
-        .map_or(0, |stat| stat.stx_dev_minor)
 }

@@ -14,9 +14,9 @@ mod told;
 pub use client::Client;
 pub use frame::{REPLY_BYTES_MAX, write as write_frame};
 pub use model::{
-    Activity, CacheFigures, CodecShare, Counter, DeviceFigures, Event, FileSurvey, FileUsage, Folded,
-    KindShare, LengthFigures, MountFigures, PoolFigures, PropertyValue, QuotaFigures, Reply, Request,
-    RewriteFigures, ScrubFigures, Source, TakeoverFigures, UnmountMode,
+    Activity, CacheFigures, CodecShare, ConfinementFigures, Counter, DeviceFigures, Event, FileSurvey,
+    FileUsage, Folded, KindShare, LengthFigures, MountFigures, PoolFigures, PropertyValue, QuotaFigures,
+    Reply, Request, RewriteFigures, ScrubFigures, Source, TakeoverFigures, UnmountMode,
 };
 pub use pieces::{PieceReader, PieceWriter};
 pub use server::{Handler, Listener};

@@ -433,6 +433,21 @@ pub struct TakeoverFigures {
     pub last_stall_ms: Option<u64>,
 }
 
+/// What a server has given up, and what the kernel refuses it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfinementFigures {
+    /// It was not asked to stay as it is.
+    pub on: bool,
+    /// What it keeps of root's power: names as in capabilities(7).
+    pub capabilities: Vec<String>,
+    /// The kernel runs a filter over its system calls.
+    pub system_calls: bool,
+    /// It can open a few paths only.
+    pub paths: bool,
+    /// What could not be done, and why.
+    pub missing: Vec<String>,
+}
+
 /// A mount of a dataset or snapshot.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MountFigures {
@@ -471,6 +486,9 @@ pub struct PoolFigures {
     /// Whether another server goes on when this one dies, if there is one.
     #[serde(default)]
     pub takeover: Option<TakeoverFigures>,
+    /// What its server has given up, if there is one.
+    #[serde(default)]
+    pub confinement: Option<ConfinementFigures>,
     /// The mount of its own dataset if that is mounted, or else the first one.
     pub mount: Option<MountFigures>,
     /// All mounts of its datasets and snapshots, in the order in which they were made.

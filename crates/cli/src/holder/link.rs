@@ -45,18 +45,7 @@ impl Link {
     /// Takes the line at descriptor `raw`, which the holder passed on, and hears what there is.
     pub fn connect(raw: RawFd) -> Result<(Self, Inherited)> {
         let talking = || "cannot hear from the holder".to_owned();
-        // A number from the command line: taken only if it is such a socket.
-        // SAFETY: borrowed for the questions below only, which fail on a descriptor that is not open.
-        let borrowed = (raw > 2).then(|| unsafe { BorrowedFd::borrow_raw(raw) });
-        let fits = borrowed.is_some_and(|fd| sockopt::socket_domain(fd) == Ok(AddressFamily::UNIX));
-        if !fits {
-            return Err(Failure::usage("--held-by is for holders of servers, not for people"));
-        }
-        // SAFETY: it is open, and the holder left it to this process; nothing else here knows of it.
-        let socket = unsafe { OwnedFd::from_raw_fd(raw) };
-        rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC).context(talking)?;
-        // Started from /proc/self/exe, it would be "exe" to ps and top.
-        rustix::thread::set_name(c"pagefold").context(|| "cannot name the process".into())?;
+        let socket = inherited(raw, "--held-by is for holders of servers, not for people")?;
         let mut kept = BTreeMap::new();
         loop {
             let message = wire::receive(&socket).context(talking)?;
@@ -71,7 +60,7 @@ impl Link {
                     hello.restore_oom_score();
                     return Ok((Self(socket), Inherited { kept, hello }));
                 }
-                Kind::Drop | Kind::Notify => {}
+                Kind::Drop | Kind::Notify | Kind::Ask | Kind::Answer => {}
             }
         }
     }
@@ -103,6 +92,24 @@ impl Link {
             Err(error) => tracing::warn!(%error, "cannot talk to the holder"),
         }
     }
+}
+
+/// The socket at descriptor `raw`, which the process that started this one left to it; `refusal` where it is none.
+pub fn inherited(raw: RawFd, refusal: &str) -> Result<OwnedFd> {
+    // A number from the command line: taken only if it is such a socket.
+    // SAFETY: borrowed for the questions below only, which fail on a descriptor that is not open.
+    let borrowed = (raw > 2).then(|| unsafe { BorrowedFd::borrow_raw(raw) });
+    let fits = borrowed.is_some_and(|fd| sockopt::socket_domain(fd) == Ok(AddressFamily::UNIX));
+    if !fits {
+        return Err(Failure::usage(refusal));
+    }
+    // SAFETY: it is open, and was left to this process; nothing else here knows of it.
+    let socket = unsafe { OwnedFd::from_raw_fd(raw) };
+    let taking = || "cannot take over a socket".to_owned();
+    rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC).context(taking)?;
+    // Started from /proc/self/exe, it would be "exe" to ps and top.
+    rustix::thread::set_name(c"pagefold").context(|| "cannot name the process".into())?;
+    Ok(socket)
 }
 
 /// Time since the machine started, which all processes agree on.

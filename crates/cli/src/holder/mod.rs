@@ -6,7 +6,7 @@
 //! connections, since nobody has them any more.
 
 mod link;
-mod wire;
+pub mod wire;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -25,9 +25,11 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::confine;
 use crate::failure::{Context, Result};
+use crate::mountopts::Confine;
 use crate::serve::report;
-pub use link::{Inherited, Kept, Link, uptime};
+pub use link::{Inherited, Kept, Link, inherited, uptime};
 use wire::{Kind, Message};
 
 /// Exit status of a server that is to be followed by another, of the program as it is on disk now.
@@ -66,9 +68,11 @@ impl Hello {
     }
 }
 
-/// Starts servers with the arguments of this process, one after the other, until one ends by itself. Returns its exit status.
-pub fn run() -> Result<i32> {
+/// Starts servers with the arguments of this process, one after the other, until one ends by itself. Returns its exit status. `wish` says
+/// what this process keeps of its privileges.
+pub fn run(wish: Confine) -> Result<i32> {
     let mut holder = Holder::new()?;
+    confine::holder(wish)?;
     loop {
         let mut server = holder.start()?;
         let status = holder.follow(&mut server)?;
@@ -218,7 +222,7 @@ impl Holder {
                 }
                 report::notify(&state);
             }
-            Kind::Hello => {}
+            Kind::Hello | Kind::Ask | Kind::Answer => {}
         }
     }
 

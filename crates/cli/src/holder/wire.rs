@@ -1,4 +1,4 @@
-//! What a server and its holder say to each other: one message per packet of a socket pair, with a descriptor or none.
+//! What a server says to its holder, and to its mounter: one message per packet of a socket pair, with a descriptor or none.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -25,11 +25,16 @@ pub enum Kind {
     Notify = 3,
     /// To a server: that was all that is kept. The body is a [`super::Hello`].
     Hello = 4,
+    /// To a mounter: a wish, and where to answer it.
+    Ask = 5,
+    /// From a mounter.
+    Answer = 6,
 }
 
 impl Kind {
     fn from_raw(raw: u8) -> Option<Self> {
-        [Self::Keep, Self::Drop, Self::Notify, Self::Hello].into_iter().find(|kind| *kind as u8 == raw)
+        let all = [Self::Keep, Self::Drop, Self::Notify, Self::Hello, Self::Ask, Self::Answer];
+        all.into_iter().find(|kind| *kind as u8 == raw)
     }
 }
 
@@ -55,7 +60,10 @@ pub fn send(
     fd: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
     if name.len() > NAME_BYTES_MAX || 2 + name.len() + body.len() > MESSAGE_BYTES_MAX {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a message to the holder is too long"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "a message between our processes is too long",
+        ));
     }
     let head = [kind as u8, name.len() as u8];
     let parts = [IoSlice::new(&head), IoSlice::new(name.as_bytes()), IoSlice::new(body)];

@@ -106,6 +106,7 @@ impl Server {
         PoolFigures {
             pid: Some(std::process::id()),
             takeover: Some(self.keep.figures()),
+            confinement: Some(self.confinement.clone()),
             mount: mounts.iter().find(|mount| mount.path.is_empty()).or(mounts.first()).cloned(),
             mounts,
             ..pools::figures(&self.pool)

@@ -20,6 +20,8 @@ mod signals;
 mod snapdir;
 mod streams;
 
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::Arc;
 
 pub use fullness::{FULL_PERCENT, percent};
@@ -30,7 +32,7 @@ use crate::args::Mount;
 use crate::control::Listener;
 use crate::failure::{Context, Failure, Result};
 use crate::holder::{self, Link};
-use crate::{mountopts, target};
+use crate::{mounter, mountopts, target};
 use keep::Keep;
 use plan::Plan;
 use server::Server;
@@ -38,7 +40,12 @@ use server::Server;
 /// Serves a mount until it ends; as the holder of servers that do, or as one of them.
 pub fn run(args: &Mount) -> Result<()> {
     crate::ignore_sigpipe();
-    let outcome = wants_holder(args).and_then(|wanted| if wanted { hold(args) } else { start(args) });
+    if let Some(line) = args.mounts_for {
+        return mounter::run(args, line);
+    }
+    let outcome = find_dir(args)
+        .and_then(|()| wants_holder(args))
+        .and_then(|wanted| if wanted { hold(args) } else { start(args) });
     let running = match outcome {
         Ok(running) => running,
         Err(failure) if args.report => {
@@ -66,7 +73,20 @@ fn hold(args: &Mount) -> Result<Running> {
         // Paths were made absolute by who started us.
         rustix::process::chdir("/").context(|| "cannot change to /".into())?;
     }
-    std::process::exit(holder::run()?)
+    let options = mountopts::parse(&args.options)?;
+    std::process::exit(holder::run(options.confine.unwrap_or_default())?)
+}
+
+/// Without a directory: finds it, and starts once more with it. To find it the pool is opened, and what may be started for that
+/// (threads) is not to be there when this process confines itself.
+fn find_dir(args: &Mount) -> Result<()> {
+    if args.dir.is_some() || args.held_by.is_some() {
+        return Ok(());
+    }
+    let plan = plan::make(args)?;
+    let program = std::env::current_exe().context(|| "cannot find this program's own file".into())?;
+    let error = Command::new(program).args(std::env::args_os().skip(1)).arg(plan.wanted.dir).exec();
+    Err(Failure::new(format!("cannot start the server: {error}")))
 }
 
 /// A session of our own: the terminal's signals are not for us.

@@ -6,21 +6,23 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use pagefold_engine::Key;
 use pagefold_engine::dataset::Dataset;
-use pagefold_engine::pool::Pool;
 use pagefold_engine::record::recordsize_hint;
 use pagefold_fs::{AtimePolicy, Fs, FsError, FsOptions, KernelHolds, SystemClock};
-use pagefold_fuse::{Dispatch, Handler, Held, MountError, Session, SnapshotTree, Transport, WithSnapshots};
-use parking_lot::{Mutex, RwLock};
+use pagefold_fuse::{
+    Dispatch, Handler, Held, MountError, Mounter, Session, SnapshotTree, Transport, WithSnapshots,
+};
+use parking_lot::Mutex;
 
-use super::background::{Background, Watched};
-use super::keep::{Keep, KeptMount, Left, Record};
+use super::background::Background;
+use super::keep::{KeptMount, Left, Record};
 use super::policy::{Policed, SyncMode};
+use super::server::Server;
 use super::snapdir::SnapshotsOf;
 use crate::failure::{Context, Failure, Result};
 use crate::mountopts::{IoUring, MountOptions};
 use crate::names;
 use crate::props::{self, Scope};
-use crate::{mounts, pools, settings, units};
+use crate::{pools, settings, units};
 
 /// What is to be mounted.
 #[derive(Clone, Debug)]
@@ -60,14 +62,8 @@ pub struct Mounted {
 
 impl Mounted {
     /// Opens the file system of `wanted` and mounts it, or goes on with the mount that the server before has `left`.
-    pub(super) fn start(
-        pool: &Arc<Pool>,
-        wanted: &Wanted,
-        watched: &Watched,
-        deeds: &Arc<RwLock<()>>,
-        keep: &Keep,
-        left: Option<Left>,
-    ) -> Result<Self> {
+    pub(super) fn start(server: &Server, wanted: &Wanted, left: Option<Left>) -> Result<Self> {
+        let Server { pool, keep, deeds, watched, mounter, .. } = server;
         let name = names::full(pool.name(), &wanted.path);
         let version = pool.version(&wanted.path);
         let version = version.map_err(|error| pools::no_such_dataset(&name, &error))?;
@@ -121,8 +117,8 @@ impl Mounted {
         let since = left.as_ref().map_or(now, |left| left.record.since);
         let is_new = left.is_none();
         let session = match left {
-            Some(left) => Session::resume(handler, left.held, wanted.options.threads),
-            None => Session::mount_handler(handler, &wanted.dir, &fuse_options),
+            Some(left) => Session::resume(Arc::clone(mounter), handler, left.held, wanted.options.threads),
+            None => Session::mount_by(Arc::clone(mounter), handler, &wanted.dir, &fuse_options),
         };
         let session = session.map_err(|error| mount_failed(&error))?;
         if is_new {
@@ -176,27 +172,16 @@ fn kernel_holds(held: &Held) -> KernelHolds {
 }
 
 /// Errors where `wanted` cannot be mounted because of its directory, before anything else is touched.
-pub(super) fn check_dir(pool: &str, wanted: &Wanted) -> Result<()> {
-    detach_dead(wanted)?;
+pub(super) fn check_dir(mounter: &dyn Mounter, pool: &str, wanted: &Wanted) -> Result<()> {
     let read_only = wanted.options.read_only || wanted.path.contains('@');
     let options = fuse_options(&names::full(pool, &wanted.path), &wanted.options, read_only);
-    pagefold_fuse::check_mount_point(&wanted.dir, &options).map_err(|error| mount_failed(&error))?;
-    Ok(())
+    mounter.check(&wanted.dir, &options).map(drop).map_err(|error| mount_failed(&error))
 }
 
 /// Properties that a mount's options give to the whole pool.
 pub(super) fn of_the_pool(options: &MountOptions) -> Vec<(&'static str, String)> {
     let of_pool = |name: &str| props::find(name).is_ok_and(|property| property.scope == Scope::Pool);
     options.properties.iter().filter(|(name, _)| of_pool(name)).cloned().collect()
-}
-
-/// Takes mounts of ours off the directory whose server has died.
-fn detach_dead(wanted: &Wanted) -> Result<()> {
-    for mount in mounts::ours()?.iter().filter(|mount| mount.dir == wanted.dir && mounts::is_dead(mount)) {
-        tracing::warn!(dataset = mount.source, dir = %mount.dir.display(), "detaching a mount whose server has died");
-        pagefold_fuse::unmount(&mount.dir, true).map_err(|error| mount_failed(&error))?;
-    }
-    Ok(())
 }
 
 /// Tells the engine and the file system about a property that they obey while mounted.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use pagefold_engine::dataset::PrimaryCache;
 use pagefold_engine::pool::{self, OpenOptions, Pool};
-use pagefold_fuse::MountError;
+use pagefold_fuse::{MountError, Mounter};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::background::Watched;
@@ -19,13 +19,14 @@ use super::keeper::{Keeper, Turns};
 use super::mounted::{self, Mounted, Wanted};
 use super::plan::Plan;
 use super::streams::Streams;
-use crate::control::{Source, UnmountMode};
+use crate::control::{ConfinementFigures, Source, UnmountMode};
 use crate::deeds::{self, Deed, Mounts, Outcome};
 use crate::failure::{Context, Failure, Result};
-use crate::mountopts::{MountOptions, Takeover};
+use crate::mounter::Asking;
+use crate::mountopts::{Confine, MountOptions, Takeover};
 use crate::registry::Known;
 use crate::retention::POLICY;
-use crate::{holder, names, places, pools};
+use crate::{confine, holder, names, pools};
 
 /// How long the connection may take to end by itself after the mount was detached by force.
 const CUT_OFF_GRACE: Duration = Duration::from_millis(200);
@@ -79,7 +80,11 @@ pub struct Server {
     pub(super) temporary: Vec<(&'static str, String)>,
     /// What another server needs to go on when this one dies.
     pub(super) keep: Keep,
-    watched: Watched,
+    /// Who mounts for this process.
+    pub(super) mounter: Arc<dyn Mounter>,
+    /// What this process has given up.
+    pub(super) confinement: ConfinementFigures,
+    pub(super) watched: Watched,
     /// Read: mounts are made. Write: what is in use must not change.
     pub(super) deeds: Arc<RwLock<()>>,
     pool_work: Mutex<Option<pool::Background>>,
@@ -93,8 +98,9 @@ impl Server {
     /// Opens the pool, replaying its log if need be, and makes the first mount.
     pub fn start(plan: &Plan, ring: Arc<Ring>, keep: Keep) -> Result<Arc<Self>> {
         // Before the pool is touched: most mistakes are about the directory.
-        mounted::check_dir(&plan.known.name, &plan.wanted)?;
-        let server = Self::open(&plan.known, &plan.wanted.options, ring, keep)?;
+        let mounter = Arc::new(Asking::start(&plan.known.name, &plan.wanted.options)?);
+        mounted::check_dir(&*mounter, &plan.known.name, &plan.wanted)?;
+        let server = Self::open(&plan.known, &plan.wanted.options, mounter, ring, keep)?;
         let mounted = server.obey_all().and_then(|()| server.mount(&plan.wanted));
         if let Err(failure) = mounted {
             server.close().map_err(Failure::new)?;
@@ -106,7 +112,8 @@ impl Server {
 
     /// Opens the pool of a server that died, and goes on with its mounts. `options` are those that it was started with.
     pub fn resume(known: &Known, options: &MountOptions, ring: Arc<Ring>, keep: Keep) -> Result<Arc<Self>> {
-        let server = Self::open(known, options, ring, keep)?;
+        let mounter = Arc::new(Asking::start(&known.name, options)?);
+        let server = Self::open(known, options, mounter, ring, keep)?;
         // What fails from here on leaves all as it is, to the next server: who follows a mount lets it go, and nobody else.
         server.obey_all()?;
         for left in server.keep.take_left() {
@@ -139,7 +146,13 @@ impl Server {
         Ok(())
     }
 
-    fn open(known: &Known, wanted: &MountOptions, ring: Arc<Ring>, keep: Keep) -> Result<Arc<Self>> {
+    fn open(
+        known: &Known,
+        wanted: &MountOptions,
+        mounter: Arc<dyn Mounter>,
+        ring: Arc<Ring>,
+        keep: Keep,
+    ) -> Result<Arc<Self>> {
         let mut options = OpenOptions {
             read_only: wanted.read_only,
             accept_loss: wanted.rescue,
@@ -153,13 +166,19 @@ impl Server {
         if let Some(bytes) = wanted.cache_bytes {
             options.cache_bytes = bytes;
         }
-        let pool = pools::open_known(known, &options)?;
+        let mut confinement = ConfinementFigures::default();
+        let pool = pools::open_known_after(known, &options, || {
+            confinement = confine::server(wanted.confine.unwrap_or_default())?;
+            Ok(())
+        })?;
         tell_replay(&pool);
         let pool_work = pool.run().map_err(|error| pools::failed("cannot start the pool's work", &error))?;
         Ok(Arc::new(Self {
             pool,
             ring,
             keep,
+            mounter,
+            confinement,
             read_only: options.read_only,
             started: Instant::now(),
             temporary: mounted::of_the_pool(wanted),
@@ -250,18 +269,23 @@ impl Server {
             Some(Takeover::Off) => self.keep.is_held(),
         };
         let odd = odd.or(other_takeover.then_some("takeover"));
+        let other_confinement = match options.confine {
+            None | Some(Confine::Auto) => false,
+            Some(Confine::On) => !self.confinement.on || !self.confinement.missing.is_empty(),
+            Some(Confine::Off) => self.confinement.on,
+        };
+        let odd = odd.or(other_confinement.then_some("confine"));
         match odd {
             Some(option) if !first => Err(Failure::usage(format!(
                 "the mount option {option} is for the whole pool {pool}, which is in use already"
             ))
             .hint("give it to the pool's first mount, or set it as a property of the pool")),
-            _ => mounted::check_dir(pool, wanted),
+            _ => mounted::check_dir(&*self.mounter, pool, wanted),
         }
     }
 
     fn attach(self: &Arc<Self>, wanted: &Wanted, left: Option<Left>) -> Result<Arc<Mounted>> {
-        let mounted =
-            Arc::new(Mounted::start(&self.pool, wanted, &self.watched, &self.deeds, &self.keep, left)?);
+        let mounted = Arc::new(Mounted::start(self, wanted, left)?);
         let (server, followed) = (Arc::clone(self), Arc::clone(&mounted));
         let spawned = thread::Builder::new().name("mount".into()).spawn(move || {
             followed.session.wait();
@@ -373,22 +397,11 @@ impl Server {
 
     /// Takes a mount away and ends the connection; whoever still uses it gets errors.
     fn cut_off(&self, mounted: &Mounted) -> Result<(), String> {
-        use rustix::mount::UnmountFlags;
         let session = &mounted.session;
-        let detached = if places::is_root() {
-            // FORCE ends the connection, also where /sys/fs/fuse is not there.
-            let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
-            match rustix::mount::unmount(session.dir(), flags) {
-                Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
-                Err(errno) => Err(std::io::Error::from(errno).to_string()),
-            }
-        } else {
-            match session.unmount(true) {
-                Ok(()) | Err(MountError::NotMounted(_)) => Ok(()),
-                Err(error) => Err(error.to_string()),
-            }
-        };
-        detached.map_err(|error| format!("cannot detach {}: {error}", session.dir().display()))?;
+        match session.cut_off() {
+            Ok(()) | Err(MountError::NotMounted(_)) => {}
+            Err(error) => return Err(format!("cannot detach {}: {error}", session.dir().display())),
+        }
         if self.wait_until_ended(mounted, Some(CUT_OFF_GRACE)).is_some() {
             return Ok(());
         }

@@ -25,6 +25,7 @@ pub fn run(args: &Mount) -> Result<()> {
                 dry_run: args.dry_run,
                 report: false,
                 held_by: None,
+                mounts_for: None,
             };
             if let Err(failure) = super::mount::run(&one) {
                 eprintln!("pagefold: {name}: {failure}");

@@ -3,7 +3,9 @@
 use serde_json::json;
 
 use crate::args::{Output, Pools};
-use crate::control::{Client, PoolFigures, QuotaFigures, Reply, Request, TakeoverFigures};
+use crate::control::{
+    Client, ConfinementFigures, PoolFigures, QuotaFigures, Reply, Request, TakeoverFigures,
+};
 use crate::failure::{Failure, Result};
 use crate::mounts;
 use crate::registry::{Known, Registry};
@@ -147,6 +149,21 @@ fn takeover_text(takeover: &TakeoverFigures) -> String {
     }
 }
 
+/// What a server has given up.
+fn confinement_text(confinement: &ConfinementFigures) -> String {
+    if !confinement.on {
+        return "off: the server keeps all privileges that it was started with".into();
+    }
+    let capabilities = match confinement.capabilities.join(", ") {
+        none if none.is_empty() => "no capabilities".into(),
+        some => some,
+    };
+    let calls = if confinement.system_calls { "; system calls are filtered" } else { "" };
+    let paths = if confinement.paths { "; paths are restricted" } else { "" };
+    let missing = confinement.missing.iter().map(|missing| format!("; missing: {missing}"));
+    format!("{capabilities}{calls}{paths}{}", missing.collect::<String>())
+}
+
 fn print_status(pool: &PoolFigures, show: Numbers) {
     let line = |label: &str, text: &str| println!("{label:>12}: {text}");
     line("pool", &pool.name);
@@ -163,6 +180,9 @@ fn print_status(pool: &PoolFigures, show: Numbers) {
     }
     if let Some(takeover) = &pool.takeover {
         line("takeover", &takeover_text(takeover));
+    }
+    if let Some(confinement) = &pool.confinement {
+        line("confined", &confinement_text(confinement));
     }
     for mount in &pool.mounts {
         let how = if mount.read_only { "read-only, " } else { "" };

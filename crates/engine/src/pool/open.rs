@@ -130,6 +130,11 @@ struct Opening {
 impl Pool {
     /// Opens the pool on these devices.
     pub fn open(paths: &[PathBuf], options: &OpenOptions) -> Result<Arc<Self>> {
+        Self::open_on(Self::open_devices(paths, options)?, options)
+    }
+
+    /// Opens the devices of a pool, as [`Pool::open`] does: for [`Pool::open_on`]. What is on them is not looked at.
+    pub fn open_devices(paths: &[PathBuf], options: &OpenOptions) -> Result<Vec<Arc<dyn Device>>> {
         let mode = if options.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
         let mut devices: Vec<Arc<dyn Device>> = Vec::with_capacity(paths.len());
         for path in paths {
@@ -138,7 +143,7 @@ impl Pool {
         if let Some(path) = &options.record {
             devices = recorded(devices, path)?;
         }
-        Self::open_on(devices, options)
+        Ok(devices)
     }
 
     /// Opens the pool on devices that are open, given in any order.

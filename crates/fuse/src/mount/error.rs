@@ -64,6 +64,9 @@ pub enum MountError {
         /// What was missing.
         source: crate::InitError,
     },
+    /// What another process said, which mounts for this one.
+    #[error("{0}")]
+    Told(String),
     /// Any other failure of the operating system.
     #[error("cannot {what} {path}: {source}")]
     Os {

@@ -4,6 +4,7 @@ mod dev;
 mod ring;
 
 use crate::init::Agreement;
+use crate::mount::{Mounter, Unmount};
 use crate::protocol::{NOTIFY_INVAL_INODE, NOTIFY_RESEND, NotifyInvalInodeOut, OutHeader};
 use crate::request::{Handler, Request};
 use crate::stats::Stats;
@@ -32,6 +33,7 @@ pub(crate) struct Wiring {
     pub(crate) threads_max: usize,
     /// The mount point.
     pub(crate) dir: PathBuf,
+    pub(crate) mounter: Arc<dyn Mounter>,
     /// Another process may have to go on: nothing about the connection is known to this one alone.
     pub(crate) takeover: bool,
 }
@@ -39,7 +41,7 @@ pub(crate) struct Wiring {
 impl Wiring {
     /// Ends the connection: where requests can no longer be answered, errors are better than programs that hang.
     fn abort(&self) {
-        if let Err(error) = crate::mount::abort(&self.dir) {
+        if let Err(error) = self.mounter.unmount(&self.dir, Unmount::Abort) {
             tracing::error!(%error, dir = %self.dir.display(), "cannot abort the connection; `umount -f` does");
         }
     }

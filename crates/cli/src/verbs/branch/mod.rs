@@ -154,6 +154,7 @@ fn mount(name: &Name) -> Result<PathBuf> {
         dry_run: false,
         report: false,
         held_by: None,
+        mounts_for: None,
     };
     super::mount::run(&args)?;
     let mounted = datasets::find(name)?.mounted;

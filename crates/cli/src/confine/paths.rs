@@ -1,0 +1,61 @@
+//! Rules for paths and sockets (Landlock): what a server may still open once its devices are.
+
+use std::path::Path;
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, RestrictionStatus,
+    Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope, path_beneath_rules,
+};
+
+use crate::places;
+
+/// What is asked of the kernel: it has had all of it since Linux 6.12.
+const KNOWN: ABI = ABI::V6;
+
+/// Read: threads and mounts of this process, the machine's processors and the bounds on them, settings of FUSE.
+const READ: &[&str] = &["/proc", "/sys/devices/system", "/sys/fs/cgroup", "/sys/module/fuse"];
+/// For systemd's notifications: addresses that begin so have no path.
+const NOTIFY_VARIABLE: &str = "NOTIFY_SOCKET";
+
+/// Leaves this process the paths that it needs. What was opened before stays open.
+pub(super) fn only_needed() -> Result<(), String> {
+    let status = restrict().map_err(|error| error.to_string())?;
+    match (status.ruleset, status.landlock) {
+        (RulesetStatus::FullyEnforced, _) => Ok(()),
+        (_, LandlockStatus::NotImplemented) => Err("this kernel has no Landlock".into()),
+        (_, LandlockStatus::NotEnabled) => Err("Landlock is switched off in this kernel".into()),
+        (RulesetStatus::NotEnforced, _) => Err("this kernel's Landlock takes none of the rules".into()),
+        (RulesetStatus::PartiallyEnforced, LandlockStatus::Available { effective_abi, .. }) => Err(format!(
+            "this kernel's Landlock has a part of the rules only (ABI {}, all with {})",
+            effective_abi as i32, KNOWN as i32
+        )),
+    }
+}
+
+fn restrict() -> Result<RestrictionStatus, RulesetError> {
+    let read = AccessFs::ReadFile | AccessFs::ReadDir;
+    // Further connections to the kernel's FUSE; what standard output is closed with.
+    let fuse = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
+    let null: BitFlags<AccessFs> = AccessFs::WriteFile.into();
+    // The control socket goes with the server.
+    let runtime: BitFlags<AccessFs> = AccessFs::RemoveFile.into();
+    // For the names in backtraces.
+    let program = std::env::current_exe().ok();
+    let mut scope = BitFlags::from(Scope::Signal);
+    let notified = std::env::var_os(NOTIFY_VARIABLE);
+    if !notified.is_some_and(|address| address.as_encoded_bytes().starts_with(b"@")) {
+        scope |= Scope::AbstractUnixSocket;
+    }
+    Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(KNOWN))?
+        .handle_access(AccessNet::from_all(KNOWN))?
+        .scope(scope)?
+        .create()?
+        .add_rules(path_beneath_rules(READ, read))?
+        .add_rules(path_beneath_rules(program, AccessFs::ReadFile))?
+        .add_rules(path_beneath_rules([Path::new("/dev/fuse")], fuse))?
+        .add_rules(path_beneath_rules([Path::new("/dev/null")], null))?
+        .add_rules(path_beneath_rules([places::runtime_dir()], runtime))?
+        .restrict_self()
+}

@@ -1,0 +1,110 @@
+//! The server's side.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use pagefold_fuse::{MountError, MountOptions, Mounted, Mounter, Unmount};
+use parking_lot::Mutex;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use super::words::{Answer, How, Wish};
+use crate::failure::{Context, Result};
+use crate::holder::wire::{self, Kind};
+use crate::mountopts;
+
+/// Has another process mount and unmount.
+pub struct Asking {
+    line: OwnedFd,
+    /// It ends when `line` does.
+    _child: Mutex<Child>,
+}
+
+impl Asking {
+    /// Starts the mounter of a pool, with the rights of this process. To be called while this is the only thread: what it passes on
+    /// must not reach programs that another one starts.
+    pub fn start(pool: &str, options: &mountopts::MountOptions) -> Result<Self> {
+        let starting = || "cannot start the mounter".to_owned();
+        let (line, theirs) = pair().context(starting)?;
+        rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).context(starting)?;
+        let mut words = Vec::new();
+        for (word, wanted) in [("suid", options.suid), ("dev", options.dev), ("nonempty", options.nonempty)] {
+            words.extend(wanted.then(|| word.to_owned()));
+        }
+        words.extend(options.confine.map(|wish| format!("confine={wish}")));
+        let child = Command::new("/proc/self/exe")
+            .arg0("pagefold")
+            .arg("serve")
+            .arg(format!("--mounts-for={}", theirs.as_raw_fd()))
+            .args(["-o", words.join(",").as_str(), "--", pool])
+            // What the terminal sends to all of ours is not for it.
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .context(starting)?;
+        Ok(Self { line, _child: Mutex::new(child) })
+    }
+
+    fn ask(&self, wish: &Wish) -> Result<(Answer, Option<OwnedFd>), MountError> {
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => gone(),
+            _ => MountError::Told(format!("cannot talk to the process that mounts: {error}")),
+        };
+        let (ours, theirs) = pair().map_err(failed)?;
+        let body = serde_json::to_vec(wish).map_err(|error| failed(error.into()))?;
+        wire::send(&self.line, Kind::Ask, "", &body, Some(theirs.as_fd())).map_err(failed)?;
+        drop(theirs);
+        let message = wire::receive(&ours).map_err(failed)?.ok_or_else(gone)?;
+        match serde_json::from_slice(&message.body).map_err(|error| failed(error.into()))? {
+            Answer::InUse { dir } => Err(MountError::InUse(dir)),
+            Answer::NotMounted { dir } => Err(MountError::NotMounted(dir)),
+            Answer::Refused { text } => Err(MountError::Told(text)),
+            other => Ok((other, message.fd)),
+        }
+    }
+}
+
+fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+fn gone() -> MountError {
+    MountError::Told(
+        "the process that mounts and unmounts for this server has ended; unmount with umount(8), and mount again".into(),
+    )
+}
+
+fn odd(answer: &Answer) -> MountError {
+    MountError::Told(format!("the process that mounts says nonsense: {answer:?}"))
+}
+
+impl Mounter for Asking {
+    fn check(&self, dir: &Path, options: &MountOptions) -> Result<PathBuf, MountError> {
+        match self.ask(&Wish::Check { dir: dir.into(), how: How::from(options) })?.0 {
+            Answer::Checked { dir } => Ok(dir),
+            other => Err(odd(&other)),
+        }
+    }
+
+    fn mount(&self, dir: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
+        match self.ask(&Wish::Mount { dir: dir.into(), how: How::from(options) })? {
+            (Answer::Mounted { dir, device_minor, pages_max }, Some(device)) => {
+                Ok(Mounted { device, dir, device_minor, pages_max })
+            }
+            (other, _) => Err(odd(&other)),
+        }
+    }
+
+    fn greeted(&self, device_minor: u32) {
+        if let Err(error) = self.ask(&Wish::Greeted { device_minor }) {
+            tracing::debug!(%error, "read-ahead stays at the kernel's default");
+        }
+    }
+
+    fn unmount(&self, dir: &Path, how: Unmount) -> Result<(), MountError> {
+        self.ask(&Wish::Unmount { dir: dir.into(), how: how.into() }).map(drop)
+    }
+}

@@ -1,0 +1,193 @@
+//! The mounter: a small process beside a server that mounts and unmounts for it, so that the server itself has no privilege and
+//! starts no program ([decision 0025](../../../../docs/decisions/0025-least-privilege.md)).
+//!
+//! It does that for one pool only, and with no more rights than the server was started for. It ends with its server.
+
+mod asking;
+mod words;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pagefold_fuse::{Here, MountError, Mounter as _};
+
+use crate::args::Mount;
+use crate::failure::{Context, Result};
+use crate::holder::wire::{self, Kind};
+use crate::{confine, holder, mountopts, mounts};
+pub use asking::Asking;
+use words::{Answer, How, Wish};
+
+/// What a server may ask for.
+struct Bounds {
+    pool: String,
+    suid: bool,
+    dev: bool,
+    nonempty: bool,
+}
+
+/// Mounts and unmounts for the server at the other end of descriptor `raw`, until that is gone.
+pub fn run(args: &Mount, raw: i32) -> Result<()> {
+    let line = holder::inherited(raw, "--mounts-for is for servers, not for people")?;
+    // It ends with its server, however that is told to end.
+    ignore_ends();
+    rustix::process::chdir("/").context(|| "cannot change to /".into())?;
+    let options = mountopts::parse(&args.options)?;
+    confine::mounter(options.confine.unwrap_or_default())?;
+    let bounds = Arc::new(Bounds {
+        pool: args.source.clone().unwrap_or_default(),
+        suid: options.suid,
+        dev: options.dev,
+        nonempty: options.nonempty,
+    });
+    while let Some(message) = wire::receive(&line).context(|| "cannot hear from the server".into())? {
+        let Some(reply) = message.fd.filter(|_| message.kind == Kind::Ask) else { continue };
+        let (bounds, body) = (Arc::clone(&bounds), message.body);
+        // One that takes long (whoever has the directory does not answer, say) keeps no other waiting.
+        let spawned = std::thread::Builder::new().name("mounting".into()).spawn(move || {
+            // Whoever asked may have gone.
+            let _ = answer(&bounds, &body, &reply);
+        });
+        if let Err(error) = spawned {
+            // The server sees its question end without an answer.
+            eprintln!("pagefold: mounter: cannot start a thread: {error}");
+        }
+    }
+    Ok(())
+}
+
+fn ignore_ends() {
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        // SAFETY: ignoring a signal runs no code of ours.
+        unsafe {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+    }
+}
+
+fn answer(bounds: &Bounds, body: &[u8], reply: &OwnedFd) -> std::io::Result<()> {
+    let (answer, device) = match serde_json::from_slice::<Wish>(body) {
+        Ok(wish) => bounds.grant(wish),
+        Err(error) => (Answer::Refused { text: format!("the server says nonsense: {error}") }, None),
+    };
+    let body = serde_json::to_vec(&answer)?;
+    wire::send(reply, Kind::Answer, "", &body, device.as_ref().map(AsFd::as_fd))
+}
+
+impl Bounds {
+    fn grant(&self, wish: Wish) -> (Answer, Option<OwnedFd>) {
+        let granted = match wish {
+            Wish::Check { dir, how } => self.check(&dir, how).map(|dir| (Answer::Checked { dir }, None)),
+            Wish::Mount { dir, how } => self.mount(&dir, how),
+            Wish::Greeted { device_minor } => {
+                Here.greeted(device_minor);
+                Ok((Answer::Done {}, None))
+            }
+            Wish::Unmount { dir, how } => self.unmount(&dir, how.into()).map(|()| (Answer::Done {}, None)),
+        };
+        granted.unwrap_or_else(|error| (Answer::from(&error), None))
+    }
+
+    fn check(&self, dir: &Path, how: How) -> Result<PathBuf, MountError> {
+        self.permit(&how)?;
+        detach_dead(dir)?;
+        Here.check(dir, &how.into())
+    }
+
+    fn mount(&self, dir: &Path, how: How) -> Result<(Answer, Option<OwnedFd>), MountError> {
+        self.permit(&how)?;
+        let mounted = Here.mount(dir, &how.into())?;
+        let (device_minor, pages_max) = (mounted.device_minor, mounted.pages_max);
+        Ok((Answer::Mounted { dir: mounted.dir, device_minor, pages_max }, Some(mounted.device)))
+    }
+
+    /// Errors where it is of another pool, or asks for what the server was not started for.
+    fn permit(&self, how: &How) -> Result<(), MountError> {
+        let pool = how.source.split(['/', '@']).next().unwrap_or_default();
+        if pool != self.pool {
+            return Err(refused(format!("{} is not of pool {}", how.source, self.pool)));
+        }
+        let beyond = [("suid", how.suid && !self.suid), ("dev", how.dev && !self.dev)];
+        let beyond = beyond.into_iter().chain([("nonempty", how.nonempty && !self.nonempty)]);
+        match beyond.into_iter().find(|(_, beyond)| *beyond) {
+            None => Ok(()),
+            Some((option, _)) => Err(refused(format!(
+                "the server of pool {0} was started without the mount option {option}; give it to the pool's first mount (pagefold unmount {0} first)",
+                self.pool
+            ))),
+        }
+    }
+
+    /// Takes away what is mounted at `dir`, if that is of this pool.
+    fn unmount(&self, dir: &Path, how: pagefold_fuse::Unmount) -> Result<(), MountError> {
+        let all = mounts::all().map_err(|failure| refused(failure.to_string()))?;
+        match all.iter().rfind(|mount| mount.dir == dir) {
+            None => Err(MountError::NotMounted(dir.into())),
+            Some(mount) if mount.fs_type == mounts::FS_TYPE && mount.pool() == self.pool => {
+                Here.unmount(dir, how)
+            }
+            Some(mount) => Err(refused(format!(
+                "{} was mounted above {} at {}; unmount that first",
+                crate::table::printable(&mount.source),
+                self.pool,
+                dir.display()
+            ))),
+        }
+    }
+}
+
+fn refused(text: String) -> MountError {
+    MountError::Told(text)
+}
+
+/// Takes mounts of ours off the directory whose server has died.
+fn detach_dead(dir: &Path) -> Result<(), MountError> {
+    let ours = mounts::ours().map_err(|failure| refused(failure.to_string()))?;
+    for mount in ours.iter().filter(|mount| mount.dir == dir && mounts::is_dead(mount)) {
+        eprintln!(
+            "pagefold: mounter: detaching a mount of {} at {} whose server has died",
+            mount.source,
+            dir.display()
+        );
+        pagefold_fuse::unmount(&mount.dir, true)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn how(source: &str) -> How {
+        How { source: source.into(), ..How::default() }
+    }
+
+    fn text(answer: Answer) -> String {
+        match answer {
+            Answer::Refused { text } => text,
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn only_what_the_server_was_started_for_is_granted() {
+        let bounds = Bounds { pool: "tank".into(), suid: false, dev: true, nonempty: false };
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        let ask = |how: How| bounds.grant(Wish::Check { dir: dir.clone(), how }).0;
+        assert!(matches!(ask(how("tank/db@a")), Answer::Checked { .. }));
+        assert!(matches!(ask(How { dev: true, ..how("tank") }), Answer::Checked { .. }));
+        assert!(text(ask(how("tanker"))).contains("not of pool tank"));
+        assert!(text(ask(How { suid: true, ..how("tank") })).contains("suid"));
+        assert!(text(ask(How { nonempty: true, ..how("tank") })).contains("nonempty"));
+    }
+
+    #[test]
+    fn mounts_of_others_are_not_taken_away() {
+        let bounds = Bounds { pool: "tank".into(), suid: false, dev: false, nonempty: false };
+        let ask = |dir: &str| bounds.grant(Wish::Unmount { dir: dir.into(), how: words::Unmounting::Lazy }).0;
+        assert!(text(ask("/proc")).contains("unmount that first"));
+        assert!(matches!(ask("/proc/self"), Answer::NotMounted { .. }));
+    }
+}

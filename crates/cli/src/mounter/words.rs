@@ -1,0 +1,125 @@
+//! What a server and its mounter say to each other.
+
+use std::path::PathBuf;
+
+use pagefold_fuse::{MountError, MountOptions, Transport, Unmount};
+use serde::{Deserialize, Serialize};
+
+/// What a server asks for.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "wish", rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum Wish {
+    /// Whether a directory can be mounted on.
+    Check { dir: PathBuf, how: How },
+    /// To mount there.
+    Mount { dir: PathBuf, how: How },
+    /// The kernel was greeted on the mount with this device number.
+    Greeted { device_minor: u32 },
+    /// To unmount.
+    Unmount { dir: PathBuf, how: Unmounting },
+}
+
+/// What it gets; with [`Answer::Mounted`] comes a descriptor, the connection.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum Answer {
+    Done {},
+    Checked { dir: PathBuf },
+    Mounted { dir: PathBuf, device_minor: u32, pages_max: usize },
+    InUse { dir: PathBuf },
+    NotMounted { dir: PathBuf },
+    Refused { text: String },
+}
+
+/// Options of a mount, as far as the mounter has to know them.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct How {
+    pub(super) source: String,
+    pub(super) allow_other: bool,
+    pub(super) read_only: bool,
+    pub(super) suid: bool,
+    pub(super) dev: bool,
+    pub(super) exec: bool,
+    pub(super) nonempty: bool,
+    pub(super) replace_dead: bool,
+    pub(super) ring: bool,
+    pub(super) takeover: bool,
+}
+
+/// How to unmount.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Unmounting {
+    Idle,
+    Lazy,
+    CutOff,
+    Abort,
+}
+
+impl From<&MountOptions> for How {
+    fn from(options: &MountOptions) -> Self {
+        Self {
+            source: options.source.clone(),
+            allow_other: options.allow_other,
+            read_only: options.read_only,
+            suid: options.suid,
+            dev: options.dev,
+            exec: options.exec,
+            nonempty: options.nonempty,
+            replace_dead: options.replace_dead,
+            ring: options.transport == Transport::IoUring,
+            takeover: options.takeover,
+        }
+    }
+}
+
+impl From<How> for MountOptions {
+    fn from(how: How) -> Self {
+        Self {
+            source: how.source,
+            allow_other: how.allow_other,
+            read_only: how.read_only,
+            suid: how.suid,
+            dev: how.dev,
+            exec: how.exec,
+            nonempty: how.nonempty,
+            replace_dead: how.replace_dead,
+            transport: if how.ring { Transport::IoUring } else { Transport::Auto },
+            takeover: how.takeover,
+            ..Self::default()
+        }
+    }
+}
+
+impl From<Unmount> for Unmounting {
+    fn from(how: Unmount) -> Self {
+        match how {
+            Unmount::Idle => Self::Idle,
+            Unmount::Lazy => Self::Lazy,
+            Unmount::CutOff => Self::CutOff,
+            Unmount::Abort => Self::Abort,
+        }
+    }
+}
+
+impl From<Unmounting> for Unmount {
+    fn from(how: Unmounting) -> Self {
+        match how {
+            Unmounting::Idle => Self::Idle,
+            Unmounting::Lazy => Self::Lazy,
+            Unmounting::CutOff => Self::CutOff,
+            Unmounting::Abort => Self::Abort,
+        }
+    }
+}
+
+impl From<&MountError> for Answer {
+    fn from(error: &MountError) -> Self {
+        match error {
+            MountError::InUse(dir) => Self::InUse { dir: dir.clone() },
+            MountError::NotMounted(dir) => Self::NotMounted { dir: dir.clone() },
+            other => Self::Refused { text: other.to_string() },
+        }
+    }
+}
