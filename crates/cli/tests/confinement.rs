@@ -9,20 +9,8 @@ use std::path::Path;
 
 use common::{Sandbox, assert_failure, can_mount, signal, wait_until};
 
-fn mounted(options: &str) -> Sandbox {
-    let sandbox = Sandbox::new();
-    sandbox.dir("mnt");
-    sandbox.ok(&["create", "tank", "tank.pf", "--size", "512M"]);
-    sandbox.ok(&["mount", "-o", options, "tank", "mnt"]);
-    sandbox
-}
-
-fn pool(sandbox: &Sandbox) -> serde_json::Value {
-    sandbox.json(&["status", "tank"])["pools"][0].clone()
-}
-
 fn pid(sandbox: &Sandbox) -> i64 {
-    pool(sandbox)["pid"].as_i64().unwrap()
+    sandbox.pool()["pid"].as_i64().unwrap()
 }
 
 /// A line of a task's `status`.
@@ -108,12 +96,12 @@ fn every_thread_of_a_server_is_confined_and_it_does_its_work() {
     if !can_mount() {
         return;
     }
-    let sandbox = mounted("confine=on");
+    let sandbox = Sandbox::mounted("confine=on");
     assert_confined(pid(&sandbox), 0);
     write_and_read(&sandbox);
     // Threads that came with the load.
     assert_confined(pid(&sandbox), 0);
-    let told = pool(&sandbox)["confinement"].clone();
+    let told = sandbox.pool()["confinement"].clone();
     for what in ["on", "system_calls", "paths"] {
         assert_eq!(told[what], true, "{what}");
     }
@@ -136,7 +124,7 @@ fn a_holder_keeps_what_its_servers_begin_with() {
     if !can_mount() || !pagefold_fuse::kernel_resends() {
         return;
     }
-    let sandbox = mounted("confine=on,takeover=on");
+    let sandbox = Sandbox::mounted("confine=on,takeover=on");
     let first = pid(&sandbox);
     let holder = parent(first);
     for _ in 0..2 {
@@ -166,8 +154,8 @@ fn confinement_is_of_the_whole_pool_and_can_be_left_out() {
     if !can_mount() {
         return;
     }
-    let sandbox = mounted("confine=off");
-    assert_eq!(pool(&sandbox)["confinement"]["on"], false);
+    let sandbox = Sandbox::mounted("confine=off");
+    assert_eq!(sandbox.pool()["confinement"]["on"], false);
     assert!(sandbox.ok(&["status", "tank"]).contains("keeps all privileges"));
     let status = fs::read_to_string(format!("/proc/{}/status", pid(&sandbox))).unwrap();
     assert_eq!(told(&status, "Seccomp"), told(&fs::read_to_string("/proc/self/status").unwrap(), "Seccomp"));
@@ -184,7 +172,7 @@ fn a_mounter_ends_with_its_server_and_not_before() {
     if !can_mount() {
         return;
     }
-    let sandbox = mounted("takeover=off");
+    let sandbox = Sandbox::mounted("takeover=off");
     let server = pid(&sandbox);
     let mounter = i32::try_from(children(server)[0]).unwrap();
     for told in [rustix::process::Signal::TERM, rustix::process::Signal::INT, rustix::process::Signal::HUP] {
@@ -209,7 +197,7 @@ fn what_the_server_was_not_started_for_is_not_mounted_later() {
     if !can_mount() {
         return;
     }
-    let sandbox = mounted("takeover=off");
+    let sandbox = Sandbox::mounted("takeover=off");
     sandbox.ok(&["dataset", "create", "tank/db"]);
     fs::write(sandbox.dir("db").join("file"), "").unwrap();
     let refused = sandbox.run(&["mount", "-o", "nonempty", "tank/db", "db"]);

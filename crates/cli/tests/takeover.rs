@@ -15,21 +15,9 @@ use std::time::{Duration, Instant};
 
 use common::{Sandbox, assert_failure, can_mount, signal, wait_until};
 
-fn mounted(options: &str) -> Sandbox {
-    let sandbox = Sandbox::new();
-    sandbox.dir("mnt");
-    sandbox.ok(&["create", "tank", "tank.pf", "--size", "512M"]);
-    sandbox.ok(&["mount", "-o", options, "tank", "mnt"]);
-    sandbox
-}
-
-fn status(sandbox: &Sandbox) -> serde_json::Value {
-    sandbox.json(&["status", "tank"])["pools"][0].clone()
-}
-
 /// Kills the server and waits until another goes on.
 fn kill(sandbox: &Sandbox) -> u64 {
-    let before = status(sandbox);
+    let before = sandbox.pool();
     let pid = i32::try_from(before["pid"].as_i64().unwrap()).unwrap();
     signal(pid, rustix::process::Signal::KILL);
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -168,8 +156,8 @@ fn what_was_carried_out_and_not_answered_is_not_done_twice() {
 }
 
 fn die_under_load(options: &str) {
-    let sandbox = mounted(options);
-    assert_eq!(status(&sandbox)["takeover"]["on"], true);
+    let sandbox = Sandbox::mounted(options);
+    assert_eq!(sandbox.pool()["takeover"]["on"], true);
     let (done, calls) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         let clients: Vec<_> = (1..=4)
@@ -198,7 +186,7 @@ fn die_under_load(options: &str) {
         done.store(true, Ordering::Relaxed);
         clients.into_iter().for_each(|client| client.join().unwrap());
     });
-    let told = status(&sandbox);
+    let told = sandbox.pool();
     let log = || fs::read_to_string(sandbox.path("log/tank.log")).unwrap();
     assert_eq!(told["takeover"]["restarts"], 4, "the log:\n{}", log());
     assert_eq!(told["takeover"]["last_reason"], "restart");
@@ -212,8 +200,8 @@ fn what_cannot_outlive_its_server_says_so() {
     if !can_mount() {
         return;
     }
-    let sandbox = mounted("takeover=off");
-    assert_eq!(status(&sandbox)["takeover"]["on"], false);
+    let sandbox = Sandbox::mounted("takeover=off");
+    assert_eq!(sandbox.pool()["takeover"]["on"], false);
     assert_failure(&sandbox.run(&["restart", "tank"]), 1, &["tank", "takeover=on"]);
     sandbox.ok(&["unmount", "tank"]);
     let both = sandbox.run(&["mount", "-o", "takeover=on,io_uring=on", "tank", "mnt"]);
@@ -226,7 +214,7 @@ fn a_server_with_a_holder_starts_and_ends_as_any_other() {
     if !can_mount() {
         return;
     }
-    let sandbox = mounted("takeover=on");
+    let sandbox = Sandbox::mounted("takeover=on");
     fs::write(sandbox.path("mnt/a"), b"kept").unwrap();
     kill(&sandbox);
     assert_failure(&sandbox.run(&["mount", "tank", "mnt"]), 1, &["mounted already"]);

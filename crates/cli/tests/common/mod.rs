@@ -24,6 +24,20 @@ impl Sandbox {
         Self { dir: tempfile::Builder::new().prefix("pagefold-cli-").tempdir().unwrap() }
     }
 
+    /// One whose pool `tank` is mounted at `mnt`.
+    pub(crate) fn mounted(options: &str) -> Self {
+        let sandbox = Self::new();
+        sandbox.dir("mnt");
+        sandbox.ok(&["create", "tank", "tank.pf", "--size", "512M"]);
+        sandbox.ok(&["mount", "-o", options, "tank", "mnt"]);
+        sandbox
+    }
+
+    /// What `status` tells of `tank`.
+    pub(crate) fn pool(&self) -> serde_json::Value {
+        self.json(&["status", "tank"])["pools"][0].clone()
+    }
+
     /// A path in the sandbox.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
