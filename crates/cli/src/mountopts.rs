@@ -224,28 +224,13 @@ fn valued(options: &mut MountOptions, name: &str, value: &str) -> Result<()> {
             })?);
         }
         "io_uring" => {
-            options.io_uring = match value {
-                "auto" => IoUring::Auto,
-                "on" => IoUring::On,
-                "off" => IoUring::Off,
-                _ => return Err(Failure::usage(format!("io_uring={value} is not one of: auto, on, off"))),
-            }
+            options.io_uring = auto_on_off(name, value, [IoUring::Auto, IoUring::On, IoUring::Off])?;
         }
         "takeover" => {
-            options.takeover = Some(match value {
-                "auto" => Takeover::Auto,
-                "on" => Takeover::On,
-                "off" => Takeover::Off,
-                _ => return Err(Failure::usage(format!("takeover={value} is not one of: auto, on, off"))),
-            });
+            options.takeover = Some(auto_on_off(name, value, [Takeover::Auto, Takeover::On, Takeover::Off])?);
         }
         "confine" => {
-            options.confine = Some(match value {
-                "auto" => Confine::Auto,
-                "on" => Confine::On,
-                "off" => Confine::Off,
-                _ => return Err(Failure::usage(format!("confine={value} is not one of: auto, on, off"))),
-            });
+            options.confine = Some(auto_on_off(name, value, [Confine::Auto, Confine::On, Confine::Off])?);
         }
         "record" => {
             let path = std::path::absolute(value)
@@ -261,6 +246,16 @@ fn valued(options: &mut MountOptions, name: &str, value: &str) -> Result<()> {
         unknown => return Err(unknown_option(unknown)),
     }
     Ok(())
+}
+
+/// One of three, as the value says.
+fn auto_on_off<T>(name: &str, value: &str, [auto, on, off]: [T; 3]) -> Result<T> {
+    match value {
+        "auto" => Ok(auto),
+        "on" => Ok(on),
+        "off" => Ok(off),
+        _ => Err(Failure::usage(format!("{name}={value} is not one of: auto, on, off"))),
+    }
 }
 
 fn unknown_option(word: &str) -> Failure {

@@ -316,25 +316,18 @@ pub(super) fn directory(bytes: &[u8]) -> bool {
 
 /// Makes the checksums of leaves right, as far as the index can be read.
 fn seal_leaves(bytes: &mut [u8]) -> Option<()> {
-    fn varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
-        let len = bytes.get(*at..)?.iter().take(10).position(|byte| byte & 0x80 == 0)? + 1;
-        let value = bytes
-            .get(*at..*at + len)?
-            .iter()
-            .rev()
-            .fold(0, |value, byte| value << 7 | u64::from(byte & 0x7F));
-        *at += len;
-        Some(value)
-    }
-    let count = u32::from_le_bytes(bytes.get(12..16)?.try_into().ok()?).min(64);
-    let (mut at, mut leaves) = (16, Vec::new());
+    let mut reader = Reader::new(bytes, "segment directory");
+    let count = u32::from_le_bytes(reader.take(16).ok()?.get(12..)?.try_into().ok()?).min(64);
+    let mut leaves = Vec::new();
     for _ in 0..count {
         for _ in 0..3 {
-            varint(bytes, &mut at)?;
+            reader.varint().ok()?;
         }
-        leaves.push((varint(bytes, &mut at)?, at));
-        at += 4;
+        let len = reader.varint().ok()?;
+        leaves.push((len, bytes.len() - reader.remaining()));
+        reader.u32().ok()?;
     }
+    let mut at = bytes.len() - reader.remaining();
     for (len, checksum) in leaves {
         let end = at.checked_add(usize::try_from(len).ok()?)?;
         let seal = crc32c::crc32c(bytes.get(at..end)?);
