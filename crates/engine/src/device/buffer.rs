@@ -16,8 +16,8 @@ use parking_lot::Mutex;
 
 use crate::limits::BLOCK_BYTES;
 
-/// Size classes kept for reuse: 4 KiB, 8 KiB, ... 1 MiB.
-const CLASSES: usize = 9;
+/// Size classes kept for reuse: 4 KiB, 8 KiB, ... 4 MiB, a chunk.
+const CLASSES: usize = 11;
 /// Classes that are kept per thread: up to 64 KiB.
 const SMALL_CLASSES: usize = 5;
 /// Bytes kept per small class and thread: 640 KiB per thread in all.

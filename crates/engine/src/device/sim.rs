@@ -65,10 +65,10 @@ type Watcher = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
 struct State {
-    /// What reads see. Absent blocks are zeros.
-    visible: BTreeMap<u64, Arc<Block>>,
+    /// What reads see.
+    visible: Blocks,
     /// Blocks that a write has begun at.
-    begun: BTreeSet<u64>,
+    begun: Arc<BTreeSet<u64>>,
     /// Sectors whose visible content is not durable.
     unflushed: BTreeMap<u64, Unflushed>,
     faults: Vec<Fault>,
@@ -77,6 +77,39 @@ struct State {
     off: bool,
     failed: bool,
     random: Random,
+}
+
+/// Blocks by number, in groups that copies share until one of them changes. Absent blocks are zeros.
+#[derive(Clone, Default)]
+struct Blocks(BTreeMap<u64, Arc<Group>>);
+
+type Group = [Option<Arc<Block>>; GROUP_BLOCKS];
+
+const GROUP_BLOCKS: usize = 256;
+
+impl Blocks {
+    const fn place(block: u64) -> (u64, usize) {
+        (block / GROUP_BLOCKS as u64, (block % GROUP_BLOCKS as u64) as usize)
+    }
+
+    fn get(&self, block: u64) -> Option<&Block> {
+        let (group, at) = Self::place(block);
+        self.0.get(&group)?.get(at)?.as_deref()
+    }
+
+    fn slot(&mut self, block: u64) -> &mut Option<Arc<Block>> {
+        let (group, at) = Self::place(block);
+        let group = self.0.entry(group).or_insert_with(|| Arc::new([const { None }; GROUP_BLOCKS]));
+        &mut Arc::make_mut(group)[at]
+    }
+
+    /// All that are there, ascending.
+    fn iter(&self) -> impl Iterator<Item = (u64, &Block)> {
+        self.0.iter().flat_map(|(group, blocks)| {
+            let first = group * GROUP_BLOCKS as u64;
+            (first..).zip(blocks.iter()).filter_map(|(block, content)| Some((block, content.as_deref()?)))
+        })
+    }
 }
 
 struct Unflushed {
@@ -112,10 +145,12 @@ impl SimDevice {
     pub fn crash(&self, choose: &mut dyn FnMut(usize) -> usize) -> Self {
         let mut state = self.state.lock();
         let mut image =
-            State { visible: state.visible.clone(), begun: state.begun.clone(), ..State::default() };
+            State { visible: state.visible.clone(), begun: Arc::clone(&state.begun), ..State::default() };
         for (&sector, unflushed) in &state.unflushed {
-            let kept = unflushed.pick(choose);
-            image.set_sector(sector, &kept);
+            // Unless it is what shows already.
+            if let Some(kept) = unflushed.pick(choose) {
+                image.set_sector(sector, kept);
+            }
         }
         image.random = Random(state.random.next());
         drop(state);
@@ -239,7 +274,7 @@ impl Device for SimDevice {
             return Err(self.eio("read", offset, len_bytes));
         }
         for (block, part) in (offset / BLOCK_BYTES as u64..).zip(buf.chunks_exact_mut(BLOCK_BYTES)) {
-            match state.visible.get(&block) {
+            match state.visible.get(block) {
                 Some(content) => part.copy_from_slice(&content[..]),
                 None => part.fill(0),
             }
@@ -263,7 +298,7 @@ impl Device for SimDevice {
         let cut = state.cut_strikes();
         let fails = cut || state.strikes(SimOp::Write, offset, len_bytes);
         let first = offset / SECTOR_BYTES as u64;
-        state.begun.insert(offset / BLOCK_BYTES as u64);
+        Arc::make_mut(&mut state.begun).insert(offset / BLOCK_BYTES as u64);
         let sectors = buf.as_chunks::<SECTOR_BYTES>().0;
         for (sector, bytes) in (first..).zip(sectors) {
             // What a failed write stored shows already; a write cut by power shows after the crash.
@@ -333,7 +368,7 @@ impl State {
     fn sector(&self, sector: u64) -> Sector {
         let at = sector as usize % SECTORS_PER_BLOCK * SECTOR_BYTES;
         let mut content = [0; SECTOR_BYTES];
-        if let Some(block) = self.visible.get(&(sector / SECTORS_PER_BLOCK as u64)) {
+        if let Some(block) = self.visible.get(sector / SECTORS_PER_BLOCK as u64) {
             content.copy_from_slice(&block[at..at + SECTOR_BYTES]);
         }
         content
@@ -341,7 +376,7 @@ impl State {
 
     fn set_sector(&mut self, sector: u64, content: &Sector) {
         let at = sector as usize % SECTORS_PER_BLOCK * SECTOR_BYTES;
-        let block = self.visible.entry(sector / SECTORS_PER_BLOCK as u64).or_insert_with(zero_block);
+        let block = self.visible.slot(sector / SECTORS_PER_BLOCK as u64).get_or_insert_with(zero_block);
         Arc::make_mut(block)[at..at + SECTOR_BYTES].copy_from_slice(content);
     }
 
@@ -352,6 +387,8 @@ impl State {
             let before = self.sector(sector);
             let unflushed = self.unflushed.entry(sector);
             let unflushed = unflushed.or_insert_with(|| Unflushed { durable: before, written: Vec::new() });
+            // Most are written once: a vector that grows by itself begins with room for four.
+            unflushed.written.reserve_exact(1);
             unflushed.written.push(*content);
         }
         self.set_sector(sector, content);
@@ -361,7 +398,10 @@ impl State {
         self.failed = true;
         let random = &mut self.random;
         for unflushed in self.unflushed.values_mut() {
-            unflushed.durable = unflushed.pick(&mut |n| random.below(n));
+            unflushed.durable = match unflushed.pick(&mut |n| random.below(n)) {
+                Some(kept) => *kept,
+                None => unflushed.written.last().copied().unwrap_or(unflushed.durable),
+            };
             unflushed.written.clear();
         }
     }
@@ -371,12 +411,12 @@ impl State {
         match self.random.below(3) {
             0 => return,
             1 => {
-                self.visible.remove(&block);
+                *self.visible.slot(block) = None;
             }
             _ => {
                 let noise = self.random.next().to_le_bytes();
                 let content: Block = std::array::from_fn(|i| noise[i % noise.len()]);
-                self.visible.insert(block, Arc::new(content));
+                *self.visible.slot(block) = Some(Arc::new(content));
             }
         }
         for sector in first..first + SECTORS_PER_BLOCK as u64 {
@@ -417,11 +457,13 @@ impl State {
 }
 
 impl Unflushed {
-    fn pick(&self, choose: &mut dyn FnMut(usize) -> usize) -> Sector {
+    /// The content that survives; `None`: the newest one that was written.
+    fn pick(&self, choose: &mut dyn FnMut(usize) -> usize) -> Option<&Sector> {
         let newest = self.written.len();
         match choose(newest + 1).min(newest) {
-            0 => self.durable,
-            n => self.written[n - 1],
+            0 => Some(&self.durable),
+            n if n == newest => None,
+            n => self.written.get(n - 1),
         }
     }
 }

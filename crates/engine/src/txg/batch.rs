@@ -122,6 +122,12 @@ pub fn seal(bytes: &mut [u8]) -> u64 {
     checksum
 }
 
+/// Whether `bytes` may be the beginning of a batch that reaches beyond them.
+pub fn may_go_on(bytes: &[u8]) -> bool {
+    let Ok((header, _)) = Header::read_from_prefix(bytes) else { return true };
+    header.magic == MAGIC && header.len_bytes.get() as usize > bytes.len()
+}
+
 /// A batch whose frame is sound: the only way in which the bytes of a batch are used.
 pub struct Verified<'a> {
     header: Header,

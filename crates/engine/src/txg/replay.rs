@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 
 use super::Position;
-use super::batch::Verified;
+use super::batch::{Verified, may_go_on};
 use super::writer::RecordKind;
 use crate::device::{AlignedBuf, Device};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
@@ -17,8 +17,10 @@ use crate::space::{Chunk, Chunks};
 use crate::types::SLOT_BITS;
 use crate::{Addr, Error, Result};
 
-/// Bytes read at a time: the longest buffer that is reused.
+/// Bytes read at a time.
 const READ_BYTES: usize = 1 << 20;
+/// Of a segment so much is read at first.
+const FIRST_READ_BYTES: usize = 16 * BLOCK_BYTES;
 
 /// A batch that counts.
 pub struct BatchView<'a> {
@@ -98,7 +100,7 @@ pub fn replay(
     visit: &mut dyn FnMut(BatchView<'_>) -> Result<()>,
 ) -> Result<LogEnd> {
     let end = LogEnd { position: start, replayed_bytes: 0, batches: 0, damaged: 0, lost: None };
-    let mut buf = AlignedBuf::zeroed(CHUNK_BYTES as usize);
+    let mut buf = AlignedBuf::scratch(CHUNK_BYTES as usize);
     let mut log = Replay { source, end, flushed: source.flushed };
     loop {
         log.segment(&mut buf, visit)?;
@@ -137,20 +139,16 @@ impl Replay<'_> {
         if !self.source.chunks.exists(chunk) {
             return Err(Error::corrupt("log position", "it lies beyond the pool's devices"));
         }
-        let (base, chunk_bytes) = (used as usize, CHUNK_BYTES as usize);
-        let mut read_to = 0;
+        let chunk_bytes = CHUNK_BYTES as usize;
+        let mut read_to = used as usize;
         while (self.end.position.used as usize) < chunk_bytes {
             let at = self.end.position.used as usize;
-            // A small piece first: most segments that are looked into ahead hold nothing.
-            let wanted = if self.end.batches == before { at + 16 * BLOCK_BYTES } else { chunk_bytes };
-            let wanted = wanted.min(chunk_bytes);
-            if read_to < wanted {
-                read_to = wanted;
-                self.read(chunk, (base, read_to), buf)?;
-            }
-            if read_to < chunk_bytes && Verified::new(buf.get(at..read_to).unwrap_or_default()).is_none() {
-                read_to = chunk_bytes;
-                self.read(chunk, (base, read_to), buf)?;
+            // A small piece first: most segments that are looked into ahead hold nothing. Then ever larger ones, to the end of what may be a batch.
+            while read_to < chunk_bytes && may_go_on(buf.get(at..read_to.max(at)).unwrap_or_default()) {
+                let step = (read_to - used as usize).max(FIRST_READ_BYTES);
+                let to = (read_to + step).min(chunk_bytes);
+                self.read(chunk, (read_to, to), buf)?;
+                read_to = to;
             }
             if !self.batch(buf.get(at..read_to).unwrap_or_default(), visit)? {
                 break;
@@ -248,7 +246,7 @@ impl Replay<'_> {
         let Position { mut segment, mut chunk, txg, mut next, used, .. } = self.end.position;
         let mut from = used as usize;
         let mut seen = HashSet::new();
-        let mut buf = vec![0; CHUNK_BYTES as usize];
+        let mut buf = AlignedBuf::scratch(CHUNK_BYTES as usize);
         let mut first = None;
         while self.source.chunks.exists(chunk) && seen.insert(chunk) {
             self.read(chunk, (from, CHUNK_BYTES as usize), &mut buf)?;
