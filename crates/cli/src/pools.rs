@@ -359,6 +359,7 @@ pub fn figures(pool: &Pool) -> PoolFigures {
         models: status.models,
         model_bytes: status.model_bytes,
         model_memory_bytes: status.model_memory_bytes,
+        second_copies_read: status.second_copies_read,
         txg: status.txg,
         checkpoints: status.totals.checkpoints,
         cache: CacheFigures {
@@ -388,6 +389,7 @@ fn scrub(status: &ScrubStatus) -> Option<ScrubFigures> {
         sound: status.sound,
         damaged: status.damaged,
         unreadable: status.unreadable,
+        repaired: status.repaired,
     })
 }
 
@@ -433,6 +435,8 @@ pub fn activity(pool: &Pool, age_ms: u64) -> Activity {
             counter("models", 0, totals.model_bytes),
             counter("trees", 0, totals.tree_bytes),
             counter("checkpoints", totals.checkpoints, totals.checkpoint_bytes),
+            counter("second_copies", 0, totals.copy_bytes),
+            counter("second_copies_read", status.second_copies_read, 0),
             counter("log_framing", totals.commits, totals.framing_bytes),
             counter("fold", 0, totals.fold_bytes),
             counter("durable_commits", totals.durable_commits, 0),

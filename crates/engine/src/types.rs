@@ -15,6 +15,9 @@ pub struct Addr(u64);
 /// Bits of an [`Addr`] that name the slot.
 pub const SLOT_BITS: u32 = 24;
 
+/// Segments of the log have lower numbers; those of second copies have the numbers of the first ones, and this.
+pub const COPIES: u64 = 1 << 39;
+
 impl Addr {
     /// The address of `slot` in `segment`.
     pub const fn new(segment: u64, slot: u32) -> Self {
@@ -35,6 +38,18 @@ impl Addr {
     /// Slot within the segment.
     pub const fn slot(self) -> u32 {
         (self.0 & ((1 << SLOT_BITS) - 1)) as u32
+    }
+    /// The address of the second copy of a record that is kept twice; of a second copy, itself.
+    pub const fn copy(self) -> Self {
+        Self(self.0 | COPIES << SLOT_BITS)
+    }
+    /// Whether it is that of a second copy.
+    pub const fn is_copy(self) -> bool {
+        self.segment() >= COPIES
+    }
+    /// The address of the record that this is a copy of; of no copy, itself.
+    pub const fn original(self) -> Self {
+        Self(self.0 & !(COPIES << SLOT_BITS))
     }
 }
 

@@ -80,6 +80,7 @@ fn constants() {
             "SEGMENT_SLOTS_MAX" => limits::SEGMENT_SLOTS_MAX.into(),
             "MODELS_MAX" => limits::MODELS_MAX as u64,
             "BASES_MAX" => limits::BASES_MAX as u64,
+            "COPIES" => types::COPIES,
             "PARTS_MAX" => segment::PARTS_MAX as u64,
             other => panic!("{other} is not known here"),
         };
@@ -109,7 +110,8 @@ fn label_and_superblock() {
     }
     let root = Located { device: 0, offset: 1_310_872, len_bytes: 77, checksum: 0x1234_5678 };
     let addr = Addr::new(9, 5);
-    let block = Superblock { generation: 34, pool: GUID, root, addr, exported: true, flushed: 1001 };
+    let second = Located { offset: 8_392_704, checksum: 0x0bad_cafe, ..root };
+    let block = Superblock { generation: 34, pool: GUID, root, second, addr, exported: true, flushed: 1001 };
     block.write(all[0].as_ref(), &label).unwrap();
     let slot = label::RING_START + 34 % label::RING_SLOTS * 4096;
     for at in [slot, 255 * MIB + slot] {
@@ -129,6 +131,9 @@ fn newest_root(device: &SimDevice) -> (Superblock, Vec<u8>) {
     let newest = Superblock::read_all(device, &label)[0];
     let bytes = read(device, newest.root.offset, newest.root.len_bytes as usize);
     assert_eq!(seal(newest.addr, &bytes), newest.root.checksum);
+    let second = read(device, newest.second.offset, newest.root.len_bytes as usize);
+    assert_eq!(second, bytes);
+    assert_eq!(seal(newest.addr.copy(), &second), newest.second.checksum);
     (newest, bytes)
 }
 
@@ -139,7 +144,7 @@ fn root() {
     assert_eq!(newest.generation, 1);
     assert_example("root", &bytes);
     // The open directory that the example holds is an empty one.
-    assert_eq!(Directory::default().encode(1).bytes, bytes[bytes.len() - 20..][..16]);
+    assert_eq!(Directory::default().encode(1).bytes, bytes[bytes.len() - 21..][..16]);
 }
 
 /// The field that a row describes; of bytes, how many.
@@ -183,13 +188,32 @@ fn root_of_a_pool_with_data() {
     assert!(field("own: root length", &after[0]) == 0 && field("own: root address", &after[1]) == 0);
     assert_eq!(field("catalogue", &after[2]), 1);
     let catalogue: Vec<u64> = table("root-list").iter().map(|row| field("", row)).collect();
+    let mut copied = field("copies", &after[3]);
+    let mut id = 0;
+    while copied > 0 {
+        let [segment, parts] = &table("root-copies")[..] else { panic!("two fields") };
+        id += field("segment", segment);
+        for _ in 0..field("parts", parts) {
+            for row in table("table-page").iter().filter(|row| row["field"].starts_with("part: ")) {
+                field("part", row);
+            }
+        }
+        copied -= 1;
+    }
+    assert!((1..=2).contains(&id), "the log is in segment 2");
     assert_eq!(reader.remaining(), 0);
 
     let placed = |entry: &[u64]| {
-        let [address, 0, offset, len, checksum] = entry[..] else { panic!("{entry:?}") };
-        let bytes = read(&device, offset, len as usize);
-        assert_eq!(u64::from(seal(Addr::from_raw(address).unwrap(), &bytes)), checksum);
-        bytes
+        let [address, 0, offset, len, checksum, 0, second, second_checksum] = entry[..] else {
+            panic!("{entry:?}")
+        };
+        for (address, offset, checksum) in
+            [(address, offset, checksum), (address | 1 << 63, second, second_checksum)]
+        {
+            let bytes = read(&device, offset, len as usize);
+            assert_eq!(u64::from(seal(Addr::from_raw(address).unwrap(), &bytes)), checksum);
+        }
+        read(&device, offset, len as usize)
     };
     read_catalogue(&placed(&catalogue));
     let bytes = placed(&list);
@@ -197,9 +221,8 @@ fn root_of_a_pool_with_data() {
     assert_eq!(reader.take(8).unwrap(), unhex(table("list")[0]["example"]));
     let page: Vec<u64> = table("list")[1..].iter().map(|row| number_in(&mut reader, row)).collect();
     assert_eq!(reader.remaining(), 0);
-    let [1, 0, address, 0, offset, len, checksum] = page[..] else { panic!("{page:?}") };
-    let record = read(&device, offset, len as usize);
-    assert_eq!(u64::from(seal(Addr::from_raw(address).unwrap(), &record)), checksum);
+    let [1, 0, place @ ..] = &page[..] else { panic!("{page:?}") };
+    let record = placed(place);
 
     // Metadata ends with a byte 1, and the page is one of the segment table.
     let mut metadata = vec![0; pagefold_engine::record::logical_len(&record).unwrap()];
@@ -373,7 +396,8 @@ fn pages() -> PageRun {
 
 fn part() -> Part {
     let extent = Extent { chunk: Chunk { device: 1, index: 12 }, start: 4096, len_bytes: 70_000 };
-    let directory = Some(DirRef { start: 68_000, len_bytes: 2000, index_bytes: 30, checksum: 0xdead_beef });
+    let (second, checksum) = (4_186_112, 0xdead_beef);
+    let directory = Some(DirRef { start: 68_000, len_bytes: 2000, index_bytes: 30, second, checksum });
     Part { first_slot: 0, extent, directory }
 }
 

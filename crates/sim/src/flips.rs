@@ -40,6 +40,8 @@ pub struct Flip {
 pub enum Fate {
     /// Everything is right.
     Harmless,
+    /// Check tells of the damage, a scrub repairs it from a second copy, and then everything is right.
+    Corrected,
     /// The pool opens, everything that can be read is right, and check tells of the damage.
     Reported,
     /// The pool does not open, and says so.
@@ -51,6 +53,8 @@ pub enum Fate {
 pub struct Fates {
     /// [`Fate::Harmless`]
     pub harmless: u64,
+    /// [`Fate::Corrected`]
+    pub corrected: u64,
     /// [`Fate::Reported`]
     pub reported: u64,
     /// [`Fate::Refused`]
@@ -62,6 +66,7 @@ impl Fates {
     pub const fn count(&mut self, fate: Fate) {
         match fate {
             Fate::Harmless => self.harmless += 1,
+            Fate::Corrected => self.corrected += 1,
             Fate::Reported => self.reported += 1,
             Fate::Refused => self.refused += 1,
         }
@@ -70,6 +75,7 @@ impl Fates {
     /// Adds another's.
     pub const fn add(&mut self, other: &Self) {
         self.harmless += other.harmless;
+        self.corrected += other.corrected;
         self.reported += other.reported;
         self.refused += other.refused;
     }
@@ -86,6 +92,13 @@ fn options(salt: u64) -> OpenOptions {
 /// What an engine call says, as text.
 fn told<T>(what: &str, result: pagefold_engine::Result<T>) -> Result<T, String> {
     result.map_err(|error| format!("{what}: {error}"))
+}
+
+/// A scrub from its beginning to its end.
+fn scrub(pool: &Pool) -> pagefold_engine::Result<()> {
+    pool.scrub_start(0, 0)?;
+    while pool.scrub_step(0)?.is_some() {}
+    Ok(())
 }
 
 impl Image {
@@ -183,9 +196,13 @@ impl Image {
         let damaged = report.errors > 0 || pool.replayed().damaged > 0;
         compare(&pool, &self.world, Terms { settled: true, may_fail: damaged })?;
         if damaged {
-            return Ok(Fate::Reported);
+            told("scrub", scrub(&pool))?;
+            if pool.replayed().damaged > 0 || pool.check_open(&mut |_| {}).errors > 0 {
+                return Ok(Fate::Reported);
+            }
+            compare(&pool, &self.world, Terms { settled: true, may_fail: false })?;
         }
         check(&pool, &self.world)?;
-        Ok(Fate::Harmless)
+        Ok(if damaged { Fate::Corrected } else { Fate::Harmless })
     }
 }

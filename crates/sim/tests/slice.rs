@@ -71,5 +71,5 @@ fn a_flipped_bit_in_an_image_is_harmless_or_told() {
             }
         }
     }
-    assert!(fates.reported > 0, "no bit struck anything: {fates:?}");
+    assert!(fates.reported > 0 && fates.corrected > 0, "no bit struck anything: {fates:?}");
 }

@@ -405,6 +405,9 @@ pub struct ScrubFigures {
     pub damaged: u64,
     /// Records that a device cannot read.
     pub unreadable: u64,
+    /// Of these and the damaged ones, those that were written again from their other copy.
+    #[serde(default)]
+    pub repaired: u64,
 }
 
 /// The record cache.
@@ -535,6 +538,9 @@ pub struct PoolFigures {
     /// What those in memory take there.
     #[serde(default)]
     pub model_memory_bytes: u64,
+    /// How often metadata was read from its second copy, since the first was damaged or could not be read.
+    #[serde(default)]
+    pub second_copies_read: u64,
     /// Transaction group (batch) last committed.
     pub txg: u64,
     /// Checkpoints since the pool was opened.

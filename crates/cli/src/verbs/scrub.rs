@@ -42,7 +42,8 @@ pub fn run(args: &Scrub) -> Result<()> {
         (Some(scrub), false) => println!("{}", told(scrub, args.output.exact)),
         (None, false) => println!("pool {} was never scrubbed", figures.name),
     }
-    let harmed = figures.scrub.as_ref().is_some_and(|scrub| scrub.damaged + scrub.unreadable > 0);
+    let left = |scrub: &ScrubFigures| scrub.damaged + scrub.unreadable > scrub.repaired;
+    let harmed = figures.scrub.as_ref().is_some_and(left);
     if !(args.wait && harmed) {
         return Ok(());
     }
@@ -75,8 +76,11 @@ pub(super) fn told(scrub: &ScrubFigures, exact: bool) -> String {
         "stopped" => format!("begun {}, stopped, {far}", units::utc(scrub.started)),
         _ => format!("finished {}, {} read", units::utc(scrub.finished), size(scrub.done_bytes)),
     };
-    match (scrub.damaged, scrub.unreadable) {
-        (0, 0) => format!("{how}, no damage"),
-        (damaged, unreadable) => format!("{how}, {damaged} records damaged, {unreadable} unreadable"),
+    match (scrub.damaged, scrub.unreadable, scrub.repaired) {
+        (0, 0, _) => format!("{how}, no damage"),
+        (damaged, unreadable, 0) => format!("{how}, {damaged} records damaged, {unreadable} unreadable"),
+        (damaged, unreadable, repaired) => {
+            format!("{how}, {damaged} records damaged, {unreadable} unreadable, {repaired} repaired")
+        }
     }
 }

@@ -309,6 +309,10 @@ fn advice(pool: &PoolFigures) -> Option<String> {
         _ if pool.devices.iter().any(|device| device.io_errors + device.checksum_errors > 0) => {
             Some(format!("unmount it and verify everything: pagefold check {}", pool.name))
         }
+        "ONLINE" if pool.second_copies_read > 0 => Some(format!(
+            "metadata is damaged, its second copy was read {} times; repair it: pagefold scrub {}",
+            pool.second_copies_read, pool.name
+        )),
         "ONLINE" | "EXPORTED" if fullness(pool) >= FULL_PERCENT => Some(format!(
             "it is {} % full: delete something, or move it elsewhere; what is deleted is free a moment later",
             fullness(pool)

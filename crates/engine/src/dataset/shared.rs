@@ -85,6 +85,8 @@ pub struct Counters {
     pub tree_bytes: AtomicU64,
     /// Stored bytes of what else a checkpoint writes: pages of the segment table, catalogue, root, superblocks.
     pub checkpoint_bytes: AtomicU64,
+    /// Bytes written for second copies of metadata.
+    pub copy_bytes: AtomicU64,
     /// Stored bytes of models.
     pub model_bytes: AtomicU64,
     /// Headers, directories, operations and padding of the log.
@@ -229,9 +231,24 @@ impl Shared {
         }
     }
 
-    /// One record, verified. Between look-up and read it may be folded, and its old place used anew: then the next look-up
-    /// finds it elsewhere.
+    /// One record, verified; the second copy of one that is kept twice, where the first is damaged or cannot be read.
     pub fn read_record(&self, addr: Addr) -> Result<Vec<u8>> {
+        let error = match self.read_one(addr) {
+            Err(error) if self.segments.is_live(addr.copy()) => error,
+            first => return first,
+        };
+        match self.read_one(addr.copy()) {
+            Ok(second) => {
+                self.segments.count_stand_in(&error);
+                Ok(second)
+            }
+            Err(_) => Err(error),
+        }
+    }
+
+    /// One copy of a record, verified. Between look-up and read it may be folded, and its old place used anew: then the next look-up
+    /// finds it elsewhere.
+    pub fn read_one(&self, addr: Addr) -> Result<Vec<u8>> {
         let mut attempts = 1..ATTEMPTS;
         loop {
             let mut record = Vec::new();

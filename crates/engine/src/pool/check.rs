@@ -9,7 +9,7 @@ use super::{OpenOptions, Pool};
 use crate::dataset::{Blocks, LiveDataset, ModelEntry, Part, space_of};
 use crate::limits::{BASES_MAX, RECORDSIZE_MAX};
 use crate::record::{Models, bases_of, decode, decode_metadata, is_delta, logical_len, model_of};
-use crate::segment::LiveMap;
+use crate::segment::{DirCopy, Directory, LiveMap};
 use crate::tree::{Value, Visit, reap};
 use crate::{Addr, Error, Key, Ptr, Result};
 use std::sync::Arc;
@@ -126,6 +126,8 @@ struct Walk {
     at: Progress,
     /// Records to be read.
     pending: Vec<Ptr>,
+    /// Both copies of metadata, to be read.
+    copies: Vec<Addr>,
 }
 
 impl Pool {
@@ -142,8 +144,10 @@ impl Pool {
         }
         self.verify(&mut walk);
         for ptr in table {
-            self.reach(ptr, &mut walk);
+            self.reach_twice(ptr, &mut walk);
         }
+        self.verify_copies(&mut walk);
+        self.verify_placed(false, &mut |_, error, _| walk.report.error(error.to_string()));
         let Walk { mut report, reached, at, .. } = walk;
         self.compare(&reached, &mut report);
         self.check_uses(&mut report);
@@ -157,7 +161,41 @@ impl Pool {
         if !self.shared.segments.is_live(ptr.addr) {
             walk.report.error(format!("record {} is referred to and accounted as dead", ptr.addr));
         }
+        if self.shared.segments.is_live(ptr.addr.copy()) {
+            walk.reached.add(ptr.addr.copy());
+        }
         walk.reached.add(ptr.addr)
+    }
+
+    /// As [`Pool::reach`], of a record that is kept twice; what was not reached before is read.
+    fn reach_twice(&self, ptr: Ptr, walk: &mut Walk) -> bool {
+        let fresh = self.reach(ptr, walk);
+        if fresh {
+            let copy = ptr.addr.copy();
+            if self.shared.segments.is_live(copy) {
+                walk.copies.extend([ptr.addr, copy]);
+            } else {
+                walk.report.error(format!("record {} has no second copy", ptr.addr));
+            }
+            if walk.copies.len() >= STEP_RECORDS {
+                self.verify_copies(walk);
+            }
+        }
+        fresh
+    }
+
+    /// Reads both copies of what is kept twice.
+    fn verify_copies(&self, walk: &mut Walk) {
+        let (segments, devices) = (&self.shared.segments, &self.shared.devices);
+        let copies = std::mem::take(&mut walk.copies);
+        if segments.read(devices, &copies, &mut |_, _| Ok(())).is_ok() {
+            return;
+        }
+        for addr in copies {
+            if let Err(error) = segments.read(devices, &[addr], &mut |_, _| Ok(())) {
+                walk.report.error(error.to_string());
+            }
+        }
     }
 
     /// Walks all versions, each after the snapshot before it.
@@ -200,7 +238,7 @@ impl Pool {
                         walk.report.error(format!("node {} is referred to twice", ptr.addr));
                     }
                     content.all.push((Part::Node, ptr));
-                    if self.reach(ptr, walk) {
+                    if self.reach_twice(ptr, walk) {
                         walk.report.nodes += 1;
                         walk.at.done_bytes += u64::from(ptr.len_bytes);
                     }
@@ -272,7 +310,7 @@ impl Pool {
                 Visit::Node { ptr, .. } => {
                     walk.report.nodes += 1;
                     walk.at.done_bytes += u64::from(ptr.len_bytes);
-                    if !self.reach(ptr, walk) {
+                    if !self.reach_twice(ptr, walk) {
                         walk.report.error(format!("node {} of the pool's own tree is in another", ptr.addr));
                     }
                 }
@@ -293,7 +331,7 @@ impl Pool {
     fn check_unstored(&self, data: &LiveDataset, (bound, node_bound): (u64, u64), walk: &mut Walk) {
         let walked = data.tree.walk(&mut |visit| {
             match visit {
-                Visit::Node { ptr, .. } if ptr.addr.raw() >= node_bound => drop(self.reach(ptr, walk)),
+                Visit::Node { ptr, .. } if ptr.addr.raw() >= node_bound => drop(self.reach_twice(ptr, walk)),
                 Visit::Entry(_, Value::Page(ptr)) if ptr.addr.raw() >= bound => drop(self.reach(ptr, walk)),
                 Visit::Damaged(_, error) => walk.report.error(error.to_string()),
                 Visit::Node { .. } | Visit::Entry(..) => {}
@@ -334,7 +372,7 @@ impl Pool {
                     walk.report.error(error.to_string());
                 }
                 for ptr in found.nodes {
-                    self.reach(ptr, walk);
+                    self.reach_twice(ptr, walk);
                 }
                 for ptr in found.pages.into_iter().filter(|ptr| ptr.addr.raw() >= *bound) {
                     self.reach(ptr, walk);
@@ -414,12 +452,8 @@ impl Pool {
         for segment in ids.into_iter().filter_map(|id| segments.get(id)) {
             used_bytes += segment.used_bytes();
             let mut found = 0;
-            let mut slot = 0;
-            while let Some(part) = segment.part(slot).filter(|_| slot < segment.slots) {
-                let end =
-                    segment.parts.iter().map(|next| next.first_slot).find(|first| *first > part.first_slot);
-                let directory = segments.directory(&self.shared.devices, Addr::new(segment.id, slot));
-                match directory {
+            for part in &segment.parts {
+                match self.check_directories(segment.id, part, report) {
                     Ok(directory) => {
                         let live = directory.entries().iter().filter(|entry| segment.live.get(entry.slot));
                         found += live.map(|entry| u64::from(entry.len_bytes)).sum::<u64>();
@@ -432,7 +466,6 @@ impl Pool {
                         return;
                     }
                 }
-                slot = end.unwrap_or(segment.slots);
             }
             if found != segment.live_bytes {
                 let (id, counted) = (segment.id, segment.live_bytes);
@@ -444,6 +477,35 @@ impl Pool {
         if used_bytes != segments.used_bytes() {
             let counted = segments.used_bytes();
             report.error(format!("the pool accounts for {counted} bytes, and its segments for {used_bytes}"));
+        }
+    }
+
+    /// The directory of a part, of which all copies are read. An error if none is right.
+    fn check_directories(
+        &self,
+        segment: u64,
+        part: &crate::segment::Part,
+        report: &mut CheckReport,
+    ) -> Result<Directory> {
+        let segments = &self.shared.segments;
+        let Some(dir) = part.directory else {
+            return Ok(segments.open_directory(segment).unwrap_or_default());
+        };
+        let copies = [DirCopy::First, DirCopy::Second].into_iter();
+        let copies = copies.filter(|copy| copy.offset(part.extent, dir).is_some()).map(|copy| {
+            let at = (part.extent, dir);
+            segments.read_directory_copy(&self.shared.devices, segment, at, copy)
+        });
+        let (sound, damaged): (Vec<_>, Vec<_>) = copies.partition(Result::is_ok);
+        let mut damaged = damaged.into_iter().filter_map(Result::err);
+        match sound.into_iter().flatten().next() {
+            Some((directory, _)) => {
+                damaged.for_each(|error| report.error(error.to_string()));
+                Ok(directory)
+            }
+            None => {
+                Err(damaged.next().unwrap_or_else(|| Error::corrupt("segment directory", "there is none")))
+            }
         }
     }
 

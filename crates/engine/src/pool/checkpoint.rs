@@ -2,7 +2,8 @@
 //!
 //! Order of a checkpoint, each step only after the one before:
 //! 1. cut: everything accepted goes into the log; trees and table are frozen at that instant;
-//! 2. dirty tree nodes, then pages of the segment table, then lists of these pages, then the root are appended to the log;
+//! 2. dirty tree nodes, then pages of the segment table, then lists of these pages, then the root are appended to the log, and written
+//!    once more elsewhere ([`super::copies`]);
 //! 3. all devices are flushed;
 //! 4. superblocks are written and flushed: **from here on the checkpoint counts**;
 //! 5. chunks that were pending at the cut may be overwritten.
@@ -12,8 +13,9 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+use super::copies::Copies;
 use super::label::Superblock;
-use super::root::{List, Root, TablePage, encode_lists};
+use super::root::{Placed, Root, TablePage, encode_lists};
 use super::versions::Versions;
 use super::{Maintenance, Pool};
 use crate::dataset::Dataset;
@@ -23,7 +25,7 @@ use crate::record::encode_metadata;
 use crate::segment::{Located, TableSnapshot};
 use crate::space::Chunk;
 use crate::txg::{Position, RecordKind};
-use crate::{Error, Ptr, Result};
+use crate::{Addr, Ptr, Result};
 
 /// What a cut froze.
 struct Cut {
@@ -65,18 +67,24 @@ impl Pool {
         let number = state.checkpoint + 1;
         let Cut { mut versions, position, open_directory, table, recycle } = self.freeze(state)?;
         meanwhile();
-        let own = versions.persist(self, number)?;
-        let page_ptrs = self.store_table(number, state, table)?;
+        let mut copies = Copies::new(self, number, state.copies.begun.take());
+        let own = versions.persist(self, &mut copies)?;
+        let page_ptrs = store_table(&mut copies, state, table)?;
+        let copied = copies.publish()?;
         let root = Root {
             checkpoint: number,
             position,
             open_directory,
-            lists: self.store_lists(number, encode_table(self, &page_ptrs)?)?,
+            lists: copies.append_placed(encode_table(self, &page_ptrs)?)?,
             own,
-            catalogue: self.store_lists(number, versions.encode())?,
+            catalogue: copies.append_placed(versions.encode())?,
+            copies: copied,
         };
-        self.publish(number, &root, exported)?;
+        let placed = copies.append_root(root.encode())?;
+        let copies = copies.finish()?;
+        self.publish(number, placed, exported)?;
         state.checkpoint = number;
+        state.copies = copies;
         state.page_ptrs = page_ptrs;
         state.window_start = position;
         meanwhile();
@@ -90,6 +98,10 @@ impl Pool {
     fn freeze(&self, state: &Maintenance) -> Result<Cut> {
         self.commit_ahead()?;
         let mut log = self.log.lock();
+        if self.copies_are_many(log.writer.position().segment) {
+            let rolled_bytes = log.writer.roll()?;
+            count(&self.shared.counters.framing_bytes, rolled_bytes);
+        }
         let gate = self.shared.gate.write();
         let accepted = self.shared.accepted.load(Ordering::Acquire);
         let cut = self.cut(&log);
@@ -121,56 +133,21 @@ impl Pool {
         })
     }
 
-    /// Step 2, the table: stores its changed pages and returns where all pages are.
-    fn store_table(
-        &self,
-        number: u64,
-        state: &Maintenance,
-        table: TableSnapshot,
-    ) -> Result<BTreeMap<u64, Ptr>> {
-        let mut page_ptrs = state.page_ptrs.clone();
-        let mut pages = Vec::new();
-        let mut records = Vec::new();
-        for (page, bytes) in table.pages {
-            page_ptrs.remove(&page);
-            if !bytes.is_empty() {
-                pages.push(page);
-                records.push(encode_metadata(bytes));
-            }
-        }
-        let ptrs = self.append_internal(number, RecordKind::Table, records)?;
-        page_ptrs.extend(pages.into_iter().zip(ptrs));
-        Ok(page_ptrs)
+    /// Where a record lies.
+    pub(super) fn place(&self, addr: Addr) -> Result<Located> {
+        self.shared.segments.locate(&self.shared.devices, addr)
     }
 
-    /// Step 2, the lists of the table's pages, and the catalogue. Like the root they are protected by their place in the log alone,
-    /// and made anew by each checkpoint.
-    fn store_lists(&self, number: u64, lists: Vec<Vec<u8>>) -> Result<Vec<List>> {
-        if lists.is_empty() {
-            return Ok(Vec::new());
-        }
-        let ptrs = self.append_internal(number, RecordKind::Root, lists)?;
-        ptrs.iter().map(|ptr| Ok(List { addr: ptr.addr, place: self.place(ptr)? })).collect()
-    }
-
-    fn place(&self, ptr: &Ptr) -> Result<Located> {
-        self.shared.segments.locate(&self.shared.devices, ptr.addr)
-    }
-
-    /// Steps 2 (the root) to 4.
-    fn publish(&self, number: u64, root: &Root, exported: bool) -> Result<()> {
-        let ptrs = self.append_internal(number, RecordKind::Root, vec![root.encode()])?;
-        let Some(ptr) = ptrs.first() else {
-            return Err(Error::corrupt("root of a checkpoint", "it was not stored"));
-        };
-        let place = self.shared.segments.locate(&self.shared.devices, ptr.addr)?;
+    /// Steps 3 and 4.
+    fn publish(&self, number: u64, root: Placed, exported: bool) -> Result<()> {
         let accepted = self.committed.load(Ordering::Acquire);
         self.flushes.flush()?;
         let superblock = Superblock {
             generation: number,
             pool: self.guid(),
-            root: place,
-            addr: ptr.addr,
+            root: root.first,
+            second: root.second,
+            addr: root.addr,
             exported,
             flushed: self.flushes.flushed_txg(),
         };
@@ -184,11 +161,35 @@ impl Pool {
     }
 }
 
+/// Step 2, the table: stores its changed pages and returns where all pages are.
+fn store_table(
+    copies: &mut Copies<'_>,
+    state: &Maintenance,
+    table: TableSnapshot,
+) -> Result<BTreeMap<u64, Ptr>> {
+    let mut page_ptrs = state.page_ptrs.clone();
+    let mut pages = Vec::new();
+    let mut records = Vec::new();
+    for (page, bytes) in table.pages {
+        page_ptrs.remove(&page);
+        if !bytes.is_empty() {
+            pages.push(page);
+            records.push(encode_metadata(bytes));
+        }
+    }
+    let ptrs = copies.append(RecordKind::Table, records)?;
+    page_ptrs.extend(pages.into_iter().zip(ptrs));
+    Ok(page_ptrs)
+}
+
 /// The lists of the table's pages.
 fn encode_table(pool: &Pool, page_ptrs: &BTreeMap<u64, Ptr>) -> Result<Vec<Vec<u8>>> {
     let table: Vec<TablePage> = page_ptrs
         .iter()
-        .map(|(page, ptr)| Ok(TablePage { page: *page, ptr: *ptr, place: pool.place(ptr)? }))
+        .map(|(page, Ptr { addr, .. })| {
+            let (first, second) = (pool.place(*addr)?, pool.place(addr.copy())?);
+            Ok(TablePage { page: *page, placed: Placed { addr: *addr, first, second } })
+        })
         .collect::<Result<_>>()?;
     Ok(if table.is_empty() { Vec::new() } else { encode_lists(&table) })
 }

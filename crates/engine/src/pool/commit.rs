@@ -207,13 +207,13 @@ impl Pool {
         }
     }
 
-    /// Appends records of a checkpoint.
+    /// Appends records of a checkpoint. Returns them, too.
     pub(super) fn append_internal(
         &self,
         checkpoint: u64,
         kind: RecordKind,
         records: Vec<Vec<u8>>,
-    ) -> Result<Vec<Ptr>> {
+    ) -> Result<(Vec<Ptr>, Vec<Vec<u8>>)> {
         let records: Vec<Rec> = records.into_iter().map(|bytes| Rec { kind, model: None, bytes }).collect();
         let mut log = self.log.lock();
         self.check_failed()?;
@@ -225,7 +225,7 @@ impl Pool {
             if kind == RecordKind::Node { &counters.tree_bytes } else { &counters.checkpoint_bytes };
         count(of_kind, appended.written_bytes - appended.framing_bytes);
         count(&counters.framing_bytes, appended.framing_bytes);
-        Ok(appended.ptrs)
+        Ok((appended.ptrs, records.into_iter().map(|record| record.bytes).collect()))
     }
 
     /// Changes the segment table at an instant that no cut divides (P2).

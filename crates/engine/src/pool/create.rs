@@ -8,7 +8,7 @@ use super::label::{FORMAT_VERSION, Guid, Label, NAME_BYTES_MAX, Superblock};
 use super::root::Root;
 use crate::device::{AlignedBuf, Device, FileDevice, OpenMode};
 use crate::limits::{DEVICE_BYTES_MIN, RESERVED_BYTES};
-use crate::segment::{Devices, Segment, Segments};
+use crate::segment::{Devices, Located, Segment, Segments, seal};
 use crate::space::Chunks;
 use crate::txg::{LogWriter, Position, Rec, RecordKind};
 use crate::{Error, Result};
@@ -110,7 +110,7 @@ fn write_first_root(devices: &Devices, labels: &[Label], options: &CreateOptions
     let sizes: Vec<u64> = labels.iter().map(|label| label.size_bytes).collect();
     let chunks = Arc::new(Chunks::new(&sizes));
     let segments = Arc::new(Segments::new(1 << 20));
-    let (chunk, next) = (chunks.allocate()?, chunks.allocate()?);
+    let (chunk, next, copies) = (chunks.allocate()?, chunks.allocate()?, chunks.allocate()?);
     let position = Position { segment: 1, chunk, used: 0, slots: 0, next, txg: 1, chain: 0 };
     segments.insert(Segment::fresh(position.segment, chunk));
     let mut writer =
@@ -126,15 +126,32 @@ fn write_first_root(devices: &Devices, labels: &[Label], options: &CreateOptions
         lists: Vec::new(),
         own: None,
         catalogue: Vec::new(),
+        copies: Vec::new(),
     };
-    let record = Rec { kind: RecordKind::Root, model: None, bytes: root.encode() };
+    let bytes = root.encode();
+    let copy = AlignedBuf::from_bytes(&bytes);
+    let len_bytes = bytes.len() as u32;
+    let record = Rec { kind: RecordKind::Root, model: None, bytes };
     let appended = writer.append(1, &[record], 0, |_| Vec::new(), false)?;
-    writer.flushes().flush()?;
     let ptr =
         appended.ptrs.first().ok_or_else(|| Error::corrupt("root of a checkpoint", "it was not stored"))?;
-    let place = segments.locate(devices, ptr.addr)?;
-    let flushed = writer.flushes().flushed_txg();
-    Ok(Superblock { generation: 1, pool: options.guid, root: place, addr: ptr.addr, exported: true, flushed })
+    let device = devices.get(usize::from(copies.device));
+    let device =
+        device.ok_or_else(|| Error::corrupt("chunk", "it lies on a device that the pool does not have"))?;
+    device.write(copies.offset(), &copy, false)?;
+    writer.flushes().wrote(copies.device);
+    writer.flushes().flush()?;
+    let checksum = seal(ptr.addr.copy(), copy.get(..len_bytes as usize).unwrap_or_default());
+    let second = Located { device: copies.device, offset: copies.offset(), len_bytes, checksum };
+    Ok(Superblock {
+        generation: 1,
+        pool: options.guid,
+        root: segments.locate(devices, ptr.addr)?,
+        second,
+        addr: ptr.addr,
+        exported: true,
+        flushed: writer.flushes().flushed_txg(),
+    })
 }
 
 fn check_name(name: &str) -> Result<()> {

@@ -8,13 +8,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::pack::{Packer, Survivor};
 use super::{Maintenance, Pool};
 use crate::dataset::count;
-use crate::device::AlignedBuf;
-use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
+use crate::limits::CHUNK_BYTES;
 use crate::record::model_of;
-use crate::segment::{DirEntry, Directory, Move, Part, Segment};
-use crate::space::{Chunk, Extent};
+use crate::segment::{Move, Part, Segment};
+use crate::space::Chunk;
+use crate::types::COPIES;
 use crate::{Addr, Error, Result};
 
 /// Chunks that one pass may fill: bounds what a pass reads and writes before a checkpoint frees its gain.
@@ -58,137 +59,11 @@ pub(super) fn choose(candidates: &BTreeMap<Chunk, Candidate>, output_bytes: u64)
     chosen
 }
 
-/// A chunk that a pass is filling.
-struct Output {
-    chunk: Chunk,
-    buf: AlignedBuf,
-    used: usize,
-}
-
-/// A record that survives: slot, checksum, bytes.
-pub(super) type Survivor = (u32, u32, Vec<u8>);
-
 /// The move of survivors to `parts`.
 pub(super) fn move_to(parts: Vec<Part>, survivors: &[Survivor], recoded: bool) -> Move {
     let models: BTreeSet<u32> = survivors.iter().filter_map(|(_, _, bytes)| model_of(bytes)).collect();
     let lens = survivors.iter().map(|(slot, _, bytes)| (*slot, bytes.len() as u32)).collect();
     Move { parts, models: models.into_iter().collect(), lens, recoded }
-}
-
-/// Packs survivors into chunks, one segment after the other.
-pub(super) struct Packer<'a> {
-    pool: &'a Pool,
-    output: Option<Output>,
-    pub(super) chunks: Vec<Chunk>,
-    pub(super) written_bytes: u64,
-}
-
-impl<'a> Packer<'a> {
-    pub(super) fn new(pool: &'a Pool) -> Self {
-        Self { pool, output: None, chunks: Vec::new(), written_bytes: 0 }
-    }
-
-    fn open(&mut self) -> Result<Output> {
-        let chunk = self.pool.chunks.allocate()?;
-        self.chunks.push(chunk);
-        Ok(Output { chunk, buf: AlignedBuf::zeroed(CHUNK_BYTES as usize), used: 0 })
-    }
-
-    /// Writes the chunk that is being filled.
-    fn close(&mut self) -> Result<()> {
-        let Some(mut output) = self.output.take() else { return Ok(()) };
-        let len = output.used.next_multiple_of(BLOCK_BYTES);
-        let device = self.pool.shared.devices.get(usize::from(output.chunk.device));
-        let device = device
-            .ok_or_else(|| Error::corrupt("chunk", "it lies on a device that the pool does not have"))?;
-        output.buf.truncate(len);
-        device.write(output.chunk.offset(), &output.buf, false)?;
-        self.written_bytes += len as u64;
-        Ok(())
-    }
-
-    /// Packs the survivors of a segment, ascending by slot.
-    pub(super) fn pack(&mut self, id: u64, survivors: &[Survivor]) -> Result<Vec<Part>> {
-        let mut parts = Vec::new();
-        let mut rest = survivors;
-        while let Some((first, _, _)) = rest.first() {
-            let mut output = match self.output.take() {
-                Some(output) => output,
-                None => self.open()?,
-            };
-            // The part begins at a block, so that it can be read without its neighbour.
-            let start = output.used.next_multiple_of(BLOCK_BYTES);
-            let mut end = start;
-            let mut taken = 0;
-            for (_, _, bytes) in rest {
-                let directory = Directory::stored_bytes_max(taken + 1);
-                if end + bytes.len() + directory > CHUNK_BYTES as usize {
-                    break;
-                }
-                end += bytes.len();
-                taken += 1;
-            }
-            if taken == 0 {
-                output.used = output.used.max(1);
-                self.output = Some(output);
-                self.close()?;
-                continue;
-            }
-            let (now, later) = rest.split_at(taken);
-            let first_slot = if parts.is_empty() { 0 } else { *first };
-            parts.push(place_part(&mut output, id, first_slot, start, now)?);
-            self.output = Some(output);
-            if !later.is_empty() {
-                self.close()?;
-            }
-            rest = later;
-        }
-        Ok(parts)
-    }
-
-    /// All that was packed is on the devices.
-    pub(super) fn finish(&mut self) -> Result<()> {
-        self.close()?;
-        let devices: BTreeSet<u16> = self.chunks.iter().map(|chunk| chunk.device).collect();
-        for number in devices {
-            if let Some(device) = self.pool.shared.devices.get(usize::from(number)) {
-                device.flush()?;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn place_part(
-    output: &mut Output,
-    id: u64,
-    first_slot: u32,
-    start: usize,
-    records: &[Survivor],
-) -> Result<Part> {
-    let mut directory = Directory::default();
-    let mut at = start;
-    for (slot, checksum, bytes) in records {
-        let place = output.buf.get_mut(at..at + bytes.len());
-        place
-            .ok_or_else(|| Error::Invalid("a folded record does not fit its chunk".into()))?
-            .copy_from_slice(bytes);
-        directory.push(DirEntry {
-            slot: *slot,
-            start: (at - start) as u32,
-            len_bytes: bytes.len() as u32,
-            checksum: *checksum,
-        });
-        at += bytes.len();
-    }
-    let stored = directory.encode(id);
-    let place = output.buf.get_mut(at..at + stored.bytes.len());
-    place
-        .ok_or_else(|| Error::Invalid("a folded directory does not fit its chunk".into()))?
-        .copy_from_slice(&stored.bytes);
-    output.used = at + stored.bytes.len();
-    let extent = Extent { chunk: output.chunk, start: start as u32, len_bytes: (output.used - start) as u32 };
-    Ok(Part { first_slot, extent, directory: Some(stored.at((at - start) as u32)) })
 }
 
 impl Pool {
@@ -200,14 +75,15 @@ impl Pool {
         Ok(report)
     }
 
-    fn candidates(&self, window_start: u64) -> BTreeMap<Chunk, Candidate> {
+    fn candidates(&self, state: &Maintenance) -> BTreeMap<Chunk, Candidate> {
         let mut found: BTreeMap<Chunk, Candidate> = BTreeMap::new();
-        let mut fixed = BTreeSet::new();
+        let mut fixed: BTreeSet<Chunk> = state.copies.begun.iter().map(|begun| begun.chunk).collect();
+        let log = state.window_start.segment..COPIES;
         self.shared.segments.for_each(|segment| {
             let closed = segment.parts.iter().all(|part| part.directory.is_some());
             let total: u64 = segment.parts.iter().map(|part| u64::from(part.extent.len_bytes)).sum();
             for part in &segment.parts {
-                if segment.id >= window_start || !closed {
+                if log.contains(&segment.id) || !closed {
                     fixed.insert(part.extent.chunk);
                 }
                 // How a segment's survivors spread over its parts is not kept; by length is near enough.
@@ -224,7 +100,7 @@ impl Pool {
     pub(super) fn fold_pass(&self, state: &Maintenance) -> Result<FoldReport> {
         self.shared.check_writable()?;
         let spare = self.chunks.free().saturating_sub(2).min(OUTPUT_CHUNKS);
-        let candidates = self.candidates(state.window_start.segment);
+        let candidates = self.candidates(state);
         let chosen = choose(&candidates, spare * CHUNK_BYTES / 1000 * FULL_PERMILLE);
         let ids: BTreeSet<u64> = chosen
             .iter()
@@ -249,8 +125,13 @@ impl Pool {
 
     fn pack_all(&self, ids: &BTreeSet<u64>, packer: &mut Packer<'_>) -> Result<Vec<(u64, Move)>> {
         let mut moved = Vec::new();
+        let mut of_copies = false;
         for id in ids {
             let Some(segment) = self.shared.segments.get(*id) else { continue };
+            // No chunk has both a record and its second copy: the ids of these come last.
+            if *id >= COPIES && !std::mem::replace(&mut of_copies, true) {
+                packer.close()?;
+            }
             match self.survivors(&segment) {
                 Ok(survivors) if survivors.is_empty() => {}
                 Ok(survivors) => match packer.pack(*id, &survivors) {

@@ -1,9 +1,9 @@
 //! The door for fuzz targets to decoders of this room.
 
 use super::image::Image;
-use super::root::{List, Root, TablePage, decode_list, encode_lists};
-use crate::segment::Located;
-use crate::space::Chunk;
+use super::root::{Placed, Root, TablePage, decode_list, encode_lists};
+use crate::segment::{DirRef, Located, Part};
+use crate::space::{Chunk, Extent};
 use crate::txg::Position;
 use crate::{Addr, Ptr};
 
@@ -13,7 +13,12 @@ pub use super::send::fuzzing::sealed as sealed_stream;
 pub fn root_seeds() -> Vec<Vec<u8>> {
     let addr = |slot| Addr::new(9, slot);
     let place = |offset| Located { device: 0, offset, len_bytes: 4000, checksum: 77 };
+    let placed = |slot, offset| Placed { addr: addr(slot), first: place(offset), second: place(offset << 1) };
     let chunk = |index| Chunk { device: 0, index };
+    let part = |first_slot, start| {
+        let directory = Some(DirRef { start: 900, len_bytes: 60, index_bytes: 20, second: 0, checksum: 5 });
+        Part { first_slot, extent: Extent { chunk: chunk(4), start, len_bytes: 960 }, directory }
+    };
     let root = Root {
         checkpoint: 12,
         position: Position {
@@ -26,12 +31,12 @@ pub fn root_seeds() -> Vec<Vec<u8>> {
             chain: 1,
         },
         open_directory: vec![1; 60],
-        lists: vec![List { addr: addr(1), place: place(8 << 20) }],
+        lists: vec![placed(1, 8 << 20)],
         own: Some(Ptr { addr: addr(2), len_bytes: 900 }),
-        catalogue: vec![List { addr: addr(4), place: place(9 << 20) }],
+        catalogue: vec![placed(4, 9 << 20)],
+        copies: vec![(9, vec![part(0, 4096)]), (10, vec![part(0, 8192), part(70, 16384)])],
     };
-    let page =
-        |page| TablePage { page, ptr: Ptr { addr: addr(3), len_bytes: 4000 }, place: place(page << 13) };
+    let page = |page| TablePage { page, placed: placed(3, page << 13) };
     let mut seeds = encode_lists(&[page(0), page(1), page(700)]);
     seeds.push(root.encode());
     seeds.extend(Image::sample().encode());

@@ -258,6 +258,8 @@ pub struct Superblock {
     pub pool: Guid,
     /// The root's place.
     pub root: Located,
+    /// That of its second copy, which is as long.
+    pub second: Located,
     /// The root's address.
     pub addr: Addr,
     /// Whether the pool was exported: nothing follows in the log.
@@ -279,6 +281,9 @@ impl Superblock {
         out.extend_from_slice(&self.root.device.to_le_bytes());
         out.push(u8::from(self.exported));
         out.extend_from_slice(&self.flushed.to_le_bytes());
+        out.extend_from_slice(&self.second.offset.to_le_bytes());
+        out.extend_from_slice(&self.second.checksum.to_le_bytes());
+        out.extend_from_slice(&self.second.device.to_le_bytes());
         sealed_block(&out)
     }
 
@@ -297,7 +302,9 @@ impl Superblock {
         let (len_bytes, checksum, device) = (reader.u32().ok()?, reader.u32().ok()?, reader.u16().ok()?);
         let (exported, flushed) = (reader.u8().ok()? == 1, reader.u64().ok()?);
         let root = Located { device, offset, len_bytes, checksum };
-        Some(Self { generation, pool, root, addr, exported, flushed })
+        let (offset, checksum, device) = (reader.u64().ok()?, reader.u32().ok()?, reader.u16().ok()?);
+        let second = Located { device, offset, len_bytes, checksum };
+        Some(Self { generation, pool, root, second, addr, exported, flushed })
     }
 
     /// Writes the superblock to both rings of a device.

@@ -12,6 +12,7 @@ mod check;
 mod checkpoint;
 mod commit;
 mod compare;
+mod copies;
 mod create;
 mod deeds;
 mod deltas;
@@ -23,10 +24,12 @@ mod image;
 pub mod label;
 mod models;
 mod open;
+mod pack;
 mod quotas;
 mod reap;
 mod rebase;
 mod recode;
+mod repair;
 mod rewrites;
 mod root;
 mod scan;
@@ -73,6 +76,7 @@ pub use crate::txg::LogDamage;
 use crate::txg::{Flushes, LogWriter, Position};
 use crate::{Ptr, Result};
 use catalogue::Catalogue;
+use copies::CopiesState;
 use deltas::Attempts;
 use group::Turn;
 use models::Watch;
@@ -97,6 +101,7 @@ struct Maintenance {
     page_ptrs: BTreeMap<u64, Ptr>,
     /// Where replay would start: segments from there on are the log and are not folded.
     window_start: Position,
+    copies: CopiesState,
 }
 
 #[derive(Default)]

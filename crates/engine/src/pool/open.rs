@@ -9,10 +9,12 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::catalogue::{Catalogue, Parts};
+use super::checkpoint::write_superblock;
+use super::copies::CopiesState;
 use super::create::{FIRST_DATASET, OWN};
 use super::image::Image;
 use super::label::{Label, Superblock};
-use super::root::{Root, TablePage, append_list, decode_list};
+use super::root::{Placed, Root, TablePage, append_list, decode_list};
 use super::sizing::Sizing;
 use super::store::Nodes;
 use super::{Log, Maintenance, Pool, ReplayReport as Report, Signal};
@@ -101,7 +103,7 @@ const TXG_LEAP: u64 = 1 << 32;
 
 /// A batch on its device.
 #[derive(Clone, Copy)]
-struct Placed {
+struct Unflushed {
     chunk: Chunk,
     start: u32,
     end: u32,
@@ -113,6 +115,8 @@ struct Opening {
     devices: Devices,
     superblock: Superblock,
     root: Root,
+    /// All records of the checkpoint that no segment accounts for.
+    roots: Vec<Placed>,
     image: Image,
     table: Vec<TablePage>,
     chunks: Arc<Chunks>,
@@ -122,7 +126,7 @@ struct Opening {
     /// Bytes in use of each segment that replay found batches in.
     used: HashMap<u64, (Chunk, u32)>,
     /// The last batches, from the first on of which nothing tells that it was flushed.
-    unflushed: Vec<(u64, Placed)>,
+    unflushed: Vec<(u64, Unflushed)>,
     /// One past the number of the last batch with operations, as far as the checkpoint and the log tell.
     operations_below: u64,
 }
@@ -225,8 +229,23 @@ fn newest_superblock(labels: &[Label], devices: &Devices) -> Result<Superblock> 
     })
 }
 
-/// Reads bytes whose place and checksum are known without the segment table.
-fn read_placed(devices: &Devices, addr: Addr, place: &Located, what: &str) -> Result<Vec<u8>> {
+/// Reads a record whose places and checksums are known without the segment table: the second copy if the first is damaged or cannot be
+/// read.
+fn read_placed(devices: &Devices, segments: &Segments, placed: &Placed, what: &str) -> Result<Vec<u8>> {
+    let Placed { addr, first, second } = placed;
+    let read = read_copy(devices, *addr, first, what);
+    let Err(error) = read else { return read };
+    match read_copy(devices, addr.copy(), second, what) {
+        Ok(bytes) => {
+            segments.count_stand_in(&error);
+            Ok(bytes)
+        }
+        Err(_) => Err(error),
+    }
+}
+
+/// Reads one copy of it.
+pub(super) fn read_copy(devices: &Devices, addr: Addr, place: &Located, what: &str) -> Result<Vec<u8>> {
     let device = devices
         .get(usize::from(place.device))
         .ok_or_else(|| Error::corrupt(what, "it lies on a device that the pool does not have"))?;
@@ -262,12 +281,14 @@ impl Opening {
         let sizes: Vec<u64> = labels.iter().map(|label| label.size_bytes).collect();
         let chunks = Arc::new(Chunks::new(&sizes));
         let segments = Arc::new(Segments::new(options.cache_bytes / 16 * CACHE_SHARES.1));
-        let bytes = read_placed(&devices, superblock.addr, &superblock.root, "root of the last checkpoint")?;
-        let root = Root::decode(&bytes)?;
+        let Superblock { addr, root: first, second, .. } = superblock;
+        let placed = Placed { addr, first, second };
+        let root = Root::decode(&read_placed(&devices, &segments, &placed, "root of the last checkpoint")?)?;
+        let roots: Vec<Placed> = [placed].iter().chain(&root.lists).chain(&root.catalogue).copied().collect();
         let created = labels.first().map_or(0, |label| label.created);
         let mut catalogue = Vec::new();
         for list in &root.catalogue {
-            catalogue.extend(read_placed(&devices, list.addr, &list.place, "catalogue of the pool")?);
+            catalogue.extend(read_placed(&devices, &segments, list, "catalogue of the pool")?);
         }
         let image = match root.catalogue.is_empty() {
             true => Image::of_a_new_pool(FIRST_DATASET, created),
@@ -275,14 +296,17 @@ impl Opening {
         };
         let mut table = Vec::new();
         for list in &root.lists {
-            let bytes = read_placed(&devices, list.addr, &list.place, "list of pages of the segment table")?;
+            let bytes = read_placed(&devices, &segments, list, "list of pages of the segment table")?;
             append_list(&mut table, decode_list(&bytes)?)?;
         }
         for page in &table {
-            let record = read_placed(&devices, page.ptr.addr, &page.place, "page of the segment table")?;
+            let record = read_placed(&devices, &segments, &page.placed, "page of the segment table")?;
             segments.load_page(page.page, &decode_metadata(&record)?)?;
         }
         segments.mark_clean();
+        for (id, parts) in &root.copies {
+            segments.set_copies(*id, parts.clone());
+        }
         let mut used_before = BTreeSet::new();
         let mut outside = false;
         segments.for_each(|segment| {
@@ -294,6 +318,7 @@ impl Opening {
         if outside {
             return Err(Error::corrupt("segment table", "a segment lies beyond the pool's devices"));
         }
+        used_before.extend(roots.iter().map(|placed| Chunk::at(placed.second.device, placed.second.offset)));
         let position = root.position;
         let directory =
             Directory::decode(&root.open_directory, position.segment, crate::limits::CHUNK_BYTES as u32)?;
@@ -314,6 +339,7 @@ impl Opening {
             devices,
             superblock,
             root,
+            roots,
             image,
             table,
             chunks,
@@ -353,10 +379,14 @@ impl Opening {
                 })
                 .collect();
             segments.append(batch.segment, &entries)?;
+            for DirEntryState { entry, .. } in entries.iter().filter(|state| state.live) {
+                let addr = Addr::new(batch.segment, entry.slot);
+                segments.copied(Ptr { addr, len_bytes: entry.len_bytes });
+            }
             used.insert(batch.segment, (batch.chunk, batch.end));
             unflushed.retain(|(txg, _)| *txg >= batch.flushed);
             if batch.txg >= batch.flushed {
-                let placed = Placed { chunk: batch.chunk, start: batch.start, end: batch.end };
+                let placed = Unflushed { chunk: batch.chunk, start: batch.start, end: batch.end };
                 unflushed.push((batch.txg, placed));
             }
             if !batch.ops.is_empty() {
@@ -402,7 +432,7 @@ impl Opening {
             position.txg = lost.flushed.max(end.position.txg).saturating_add(TXG_LEAP);
         }
         shared.read_only.store(options.read_only, Ordering::Relaxed);
-        let page_ptrs = self.table.iter().map(|page| (page.page, page.ptr)).collect();
+        let page_ptrs = self.table.iter().map(|page| (page.page, page.placed.ptr())).collect();
         let writer = LogWriter::new(
             self.labels.first().map_or(0, |label| label.pool.low()),
             position,
@@ -433,6 +463,7 @@ impl Opening {
                 checkpoint: self.root.checkpoint,
                 page_ptrs,
                 window_start: self.root.position,
+                copies: CopiesState { begun: None, roots: self.roots },
             }),
             flushes,
             turn: Mutex::default(),
@@ -503,9 +534,9 @@ impl Opening {
             self.segments.close(id, dir)?;
         }
         self.write_unflushed()?;
-        for device in &self.devices {
-            device.flush()?;
-        }
+        // The superblock, too: a flush of it may have failed, and then a device shows it until the power goes. What the one before refers to is
+        // given out from now on.
+        write_superblock(&self.devices, &self.labels, &self.superblock)?;
         self.segments.insert(Segment::fresh(segment, next));
         let after = self.chunks.allocate()?;
         Ok(Position { segment, chunk: next, used: 0, slots: 0, next: after, ..end.position })
@@ -516,7 +547,7 @@ impl Opening {
     /// Writes the log's last batches again. They can be read, but a flush of them may have failed: then a device may show
     /// them until the power goes, and no later flush makes them durable.
     fn write_unflushed(&self) -> Result<()> {
-        for (_, Placed { chunk, start, end }) in &self.unflushed {
+        for (_, Unflushed { chunk, start, end }) in &self.unflushed {
             let device = self.devices.get(usize::from(chunk.device));
             let device = device
                 .ok_or_else(|| Error::corrupt("log", "it lies on a device that the pool does not have"))?;

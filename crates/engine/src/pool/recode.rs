@@ -13,8 +13,9 @@ use std::sync::atomic::Ordering;
 use rayon::prelude::*;
 
 use super::commit::encode_page;
-use super::fold::{OUTPUT_CHUNKS, Packer, Survivor, move_to};
+use super::fold::{OUTPUT_CHUNKS, move_to};
 use super::models::Current;
+use super::pack::{Packer, Survivor};
 use super::{Maintenance, Pool};
 use crate::dataset::{Commit, Dataset, LiveDataset, count};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};

@@ -12,9 +12,14 @@
 //! | number of lists of pages of the segment table | varint |
 //! | per list: raw address, device, offset, stored length | 4 varints |
 //! | per list: checksum | 4 |
+//! | per list: device and offset of the second copy | 2 varints |
+//! | per list: checksum of the second copy | 4 |
 //! | root of the pool's own tree: stored length (0: empty), raw address | 2 varints |
 //! | number of records of the catalogue (0: that of a new pool) | varint |
 //! | per record of it: as for lists | |
+//! | number of segments whose second copies got new parts with this checkpoint | varint |
+//! | per segment: id - previous id | varint |
+//! | per segment: parts of its second copies, as in the segment table | |
 //!
 //! A list is a record of the same kind, stored before the root. Lists, because a table that grows with all that was ever
 //! written would outgrow one record:
@@ -23,13 +28,13 @@
 //! |---|---|
 //! | magic `PFlist` and version 1 | 8 |
 //! | number of pages of the segment table | varint |
-//! | per page: number, raw address, device, offset, stored length | 5 varints |
-//! | per page: checksum | 4 |
+//! | per page: number, and as for lists | varint, ... |
 
 use super::image::{put_ptr, read_ptr};
 use crate::limits::{CHUNK_BYTES, RECORD_BYTES_MAX};
-use crate::segment::Located;
+use crate::segment::{Located, Part};
 use crate::txg::Position;
+use crate::types::COPIES;
 use crate::wire::{Reader, put_bytes, put_varint};
 use crate::{Addr, Error, Ptr, Result};
 
@@ -38,29 +43,36 @@ const LIST_MAGIC: [u8; 8] = *b"PFlist\x01\0";
 
 /// Pages in a list at most.
 const LIST_PAGES: usize = 16 << 10;
-/// Longest stored form of a page in a list: varints of 40, 64, 16, 64 and 32 bits, and the checksum.
-const LISTED_BYTES_MAX: usize = 6 + 10 + 3 + 10 + 5 + 4;
+/// Longest stored form of a page in a list: varints of 40, 64, 16, 64, 32, 16 and 64 bits, and two checksums.
+const LISTED_BYTES_MAX: usize = 6 + 10 + 3 + 10 + 5 + 4 + 3 + 10 + 4;
 
 const _: () = assert!(LIST_PAGES * LISTED_BYTES_MAX + 16 < RECORD_BYTES_MAX);
 
-/// A stored page of the segment table: its number, pointer and place.
+/// A stored record with its places at the time of the checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Placed {
+    /// Its address.
+    pub(super) addr: Addr,
+    /// Its place.
+    pub(super) first: Located,
+    /// That of its second copy, which is as long.
+    pub(super) second: Located,
+}
+
+impl Placed {
+    /// A pointer to the record.
+    pub(super) fn ptr(&self) -> Ptr {
+        Ptr { addr: self.addr, len_bytes: self.first.len_bytes }
+    }
+}
+
+/// A stored page of the segment table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TablePage {
     /// Page number.
     pub(super) page: u64,
     /// The record.
-    pub(super) ptr: Ptr,
-    /// Its place at the time of the checkpoint.
-    pub(super) place: Located,
-}
-
-/// A stored list of pages of the segment table, or record of the catalogue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct List {
-    /// Its address.
-    pub(super) addr: Addr,
-    /// Its place.
-    pub(super) place: Located,
+    pub(super) placed: Placed,
 }
 
 /// The root of a checkpoint.
@@ -73,11 +85,14 @@ pub(super) struct Root {
     /// Stored directory of the segment that is open there.
     pub(super) open_directory: Vec<u8>,
     /// Lists of the pages of the segment table.
-    pub(super) lists: Vec<List>,
+    pub(super) lists: Vec<Placed>,
     /// Root node of the pool's own tree.
     pub(super) own: Option<Ptr>,
     /// The records of the catalogue of datasets.
-    pub(super) catalogue: Vec<List>,
+    pub(super) catalogue: Vec<Placed>,
+    /// Segments of which this checkpoint stored second copies, ascending, with all parts in which they have some: the stored pages of
+    /// the segment table do not know the last ones yet.
+    pub(super) copies: Vec<(u64, Vec<Part>)>,
 }
 
 impl Root {
@@ -90,6 +105,14 @@ impl Root {
         put_lists(&mut out, &self.lists);
         put_ptr(&mut out, self.own);
         put_lists(&mut out, &self.catalogue);
+        put_varint(&mut out, self.copies.len() as u64);
+        let mut previous = 0;
+        for (id, parts) in &self.copies {
+            put_varint(&mut out, id - previous);
+            put_varint(&mut out, parts.len() as u64);
+            parts.iter().for_each(|part| part.encode(&mut out));
+            previous = *id;
+        }
         out
     }
 
@@ -105,26 +128,34 @@ impl Root {
         let lists = read_lists(&mut reader)?;
         let own = read_ptr(&mut reader)?;
         let catalogue = read_lists(&mut reader)?;
+        let copies = read_copies(&mut reader)?;
         reader.end()?;
-        Ok(Self { checkpoint, position, open_directory, lists, own, catalogue })
+        Ok(Self { checkpoint, position, open_directory, lists, own, catalogue, copies })
     }
 }
 
-fn put_lists(out: &mut Vec<u8>, lists: &[List]) {
+fn put_lists(out: &mut Vec<u8>, lists: &[Placed]) {
     put_varint(out, lists.len() as u64);
-    for List { addr, place } in lists {
-        put_varint(out, addr.raw());
-        put_place(out, place);
-    }
+    lists.iter().for_each(|placed| put_placed(out, placed));
 }
 
-fn read_lists(reader: &mut Reader<'_>) -> Result<Vec<List>> {
+fn read_lists(reader: &mut Reader<'_>) -> Result<Vec<Placed>> {
     let mut lists = Vec::new();
     for _ in 0..reader.varint()? {
-        let (addr, place) = read_place(reader)?;
-        lists.push(List { addr, place });
+        lists.push(read_placed(reader)?);
     }
     Ok(lists)
+}
+
+fn read_copies(reader: &mut Reader<'_>) -> Result<Vec<(u64, Vec<Part>)>> {
+    let mut copies = Vec::new();
+    let mut last = 0_u64;
+    for _ in 0..reader.varint()? {
+        let next = last.checked_add(reader.varint()?).filter(|id| *id > last && *id < COPIES);
+        last = next.ok_or_else(|| reader.bad("segments with second copies do not ascend"))?;
+        copies.push((last, Part::decode_all(reader)?));
+    }
+    Ok(copies)
 }
 
 /// The stored lists of `table`.
@@ -135,10 +166,9 @@ pub(super) fn encode_lists(table: &[TablePage]) -> Vec<Vec<u8>> {
 fn encode_list(pages: &[TablePage]) -> Vec<u8> {
     let mut out = LIST_MAGIC.to_vec();
     put_varint(&mut out, pages.len() as u64);
-    for TablePage { page, ptr, place } in pages {
+    for TablePage { page, placed } in pages {
         put_varint(&mut out, *page);
-        put_varint(&mut out, ptr.addr.raw());
-        put_place(&mut out, place);
+        put_placed(&mut out, placed);
     }
     out
 }
@@ -152,11 +182,11 @@ pub(super) fn decode_list(bytes: &[u8]) -> Result<Vec<TablePage>> {
     let mut pages = Vec::new();
     for _ in 0..reader.varint()? {
         let page = reader.varint()?;
-        let (addr, place) = read_place(&mut reader)?;
+        let placed = read_placed(&mut reader)?;
         if page >= 1 << 40 {
             return Err(reader.bad("a page is out of range"));
         }
-        pages.push(TablePage { page, ptr: Ptr { addr, len_bytes: place.len_bytes }, place });
+        pages.push(TablePage { page, placed });
     }
     reader.end()?;
     Ok(pages)
@@ -175,23 +205,35 @@ pub(super) fn append_list(table: &mut Vec<TablePage>, list: Vec<TablePage>) -> R
     Ok(())
 }
 
-fn put_place(out: &mut Vec<u8>, place: &Located) {
-    for value in [u64::from(place.device), place.offset, place.len_bytes.into()] {
+fn put_placed(out: &mut Vec<u8>, Placed { addr, first, second }: &Placed) {
+    for value in [addr.raw(), first.device.into(), first.offset, first.len_bytes.into()] {
         put_varint(out, value);
     }
-    out.extend_from_slice(&place.checksum.to_le_bytes());
+    out.extend_from_slice(&first.checksum.to_le_bytes());
+    for value in [second.device.into(), second.offset] {
+        put_varint(out, value);
+    }
+    out.extend_from_slice(&second.checksum.to_le_bytes());
 }
 
-/// An address and the place of its record.
-fn read_place(reader: &mut Reader<'_>) -> Result<(Addr, Located)> {
+fn read_placed(reader: &mut Reader<'_>) -> Result<Placed> {
     let addr = Addr::from_raw(reader.varint()?).ok_or_else(|| reader.bad("a record has no address"))?;
-    let device =
-        u16::try_from(reader.varint()?).map_err(|_| reader.bad("a device number is out of range"))?;
+    if addr.is_copy() {
+        return Err(reader.bad("a record has the address of a second copy"));
+    }
+    let device = read_device(reader)?;
     let (offset, len_bytes, checksum) = (reader.varint()?, reader.varint_u32()?, reader.u32()?);
     if len_bytes as usize > RECORD_BYTES_MAX {
         return Err(reader.bad("a record is longer than can be"));
     }
-    Ok((addr, Located { device, offset, len_bytes, checksum }))
+    let first = Located { device, offset, len_bytes, checksum };
+    let device = read_device(reader)?;
+    let (offset, checksum) = (reader.varint()?, reader.u32()?);
+    Ok(Placed { addr, first, second: Located { device, offset, len_bytes, checksum } })
+}
+
+fn read_device(reader: &mut Reader<'_>) -> Result<u16> {
+    u16::try_from(reader.varint()?).map_err(|_| reader.bad("a device number is out of range"))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Scrubbing: everything that is live, what snapshots hold included, is read from the devices and verified, in steps of a segment.
 //!
-//! - R1: addresses are for life, so a scrub goes by the numbers of segments: what is folded meanwhile is still met once, and
-//!   what is written after its beginning lies behind its end.
+//! - R1: addresses are for life, so a scrub goes by the numbers of segments, first those of the log, then those of second copies: what is folded
+//!   meanwhile is still met once, and what is written after its beginning lies behind its end.
 //! - R2: a record is damaged only if it is live before and after several tries to read it. One that was moved or freed
 //!   meanwhile is not.
 //!
@@ -11,7 +11,8 @@
 use std::fmt::Write as _;
 
 use super::Pool;
-use crate::segment::Segment;
+use crate::segment::{DirCopy, Segment};
+use crate::types::COPIES;
 use crate::{Addr, Error, Result};
 
 /// The property that holds a scrub's state; no property that users set has a colon.
@@ -56,6 +57,8 @@ pub struct ScrubStatus {
     pub damaged: u64,
     /// Records and directories that a device could not read.
     pub unreadable: u64,
+    /// Of those that were damaged or could not be read, those that were written again as their other copy is.
+    pub repaired: u64,
     /// At most so many bytes are read per second; 0: no bound of its own.
     pub rate: u64,
 }
@@ -64,14 +67,14 @@ pub struct ScrubStatus {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Scrub {
     status: ScrubStatus,
-    /// The next segment, and the first one that is not looked at.
+    /// The next segment, and the first one of the log that is not looked at, nor second copies of its records.
     next: u64,
     until: u64,
 }
 
 impl Scrub {
     /// What is stored beside the state, in this order.
-    fn numbers(&mut self) -> [&mut u64; 10] {
+    fn numbers(&mut self) -> [&mut u64; 11] {
         let status = &mut self.status;
         [
             &mut status.started,
@@ -81,6 +84,7 @@ impl Scrub {
             &mut status.sound,
             &mut status.damaged,
             &mut status.unreadable,
+            &mut status.repaired,
             &mut status.rate,
             &mut self.next,
             &mut self.until,
@@ -121,6 +125,20 @@ struct Found {
     sound: u64,
     damaged: u64,
     unreadable: u64,
+    repaired: u64,
+}
+
+impl Found {
+    /// What came of repairing what lies at a place.
+    fn count_repair(&mut self, (device, offset): (u16, u64), repaired: Result<()>) {
+        match repaired {
+            Ok(()) => {
+                self.repaired += 1;
+                tracing::warn!(device, offset, "scrub: repaired from the other copy");
+            }
+            Err(error) => tracing::debug!(device, offset, %error, "scrub: not repaired"),
+        }
+    }
 }
 
 impl Pool {
@@ -178,8 +196,16 @@ impl Pool {
         if status.state != ScrubState::Running {
             return Ok(None);
         }
-        let segment = self.shared.segments.at_or_after(next).filter(|segment| segment.id < until);
-        let found = segment.as_ref().map(|segment| self.verify_segment(segment, status.damaged));
+        let segments = &self.shared.segments;
+        let of_the_log = segments.at_or_after(next).filter(|segment| segment.id < until);
+        let segment = of_the_log
+            .or_else(|| segments.at_or_after(next.max(COPIES)).filter(|segment| segment.id - COPIES < until));
+        let mut found = segment.as_ref().map(|segment| self.verify_segment(segment, status.damaged));
+        if next == 0
+            && let Some(found) = &mut found
+        {
+            self.verify_roots(found);
+        }
         {
             let mut scrub = self.scrub.lock();
             let status = &mut scrub.status;
@@ -189,13 +215,14 @@ impl Pool {
                     status.sound += found.sound;
                     status.damaged += found.damaged;
                     status.unreadable += found.unreadable;
+                    status.repaired += found.repaired;
                     scrub.next = segment.id + 1;
                 }
                 _ => {
                     status.state = ScrubState::Finished;
                     status.finished = now;
-                    let ScrubStatus { sound, damaged, unreadable, .. } = *status;
-                    tracing::info!(sound, damaged, unreadable, "the scrub has come to its end");
+                    let ScrubStatus { sound, damaged, unreadable, repaired, .. } = *status;
+                    tracing::info!(sound, damaged, unreadable, repaired, "the scrub has come to its end");
                 }
             }
         }
@@ -227,14 +254,18 @@ impl Pool {
         let (segments, devices) = (&self.shared.segments, &self.shared.devices);
         for part in &segment.parts {
             let Some(dir) = part.directory else { continue };
-            match segments.read_directory(devices, segment.id, part.extent, dir) {
-                Ok(_) => found.sound += 1,
-                Err(error) => {
-                    // Where the segment was folded meanwhile, its old directory is nobody's.
-                    let there = segments.at_or_after(segment.id).filter(|now| now.id == segment.id);
-                    if there.is_some_and(|now| now.live.count() > 0 && now.parts.contains(part)) {
-                        let place = (part.extent.chunk.device, part.extent.offset() + u64::from(dir.start));
-                        self.count_damage(&mut found, damaged_before, place, &error);
+            for copy in [DirCopy::First, DirCopy::Second] {
+                let Some(offset) = copy.offset(part.extent, dir) else { continue };
+                match segments.read_directory_copy(devices, segment.id, (part.extent, dir), copy) {
+                    Ok(_) => found.sound += 1,
+                    Err(error) => {
+                        // Where the segment was folded meanwhile, its old directory is nobody's.
+                        let there = segments.get(segment.id);
+                        if there.is_some_and(|now| now.live.count() > 0 && now.parts.contains(part)) {
+                            let place = (part.extent.chunk.device, offset);
+                            self.count_damage(&mut found, damaged_before, place, &error);
+                            found.count_repair(place, self.repair_directory(segment.id, part, copy));
+                        }
                     }
                 }
             }
@@ -256,11 +287,22 @@ impl Pool {
                 Ok(()) => found.sound += 1,
                 Err(error) => {
                     let place = segments.try_locate(addr).map(|located| (located.device, located.offset));
-                    self.count_damage(&mut found, damaged_before, place.unwrap_or_default(), &error);
+                    let place = place.unwrap_or_default();
+                    self.count_damage(&mut found, damaged_before, place, &error);
+                    found.count_repair(place, self.repair_record(addr));
                 }
             }
         }
         found
+    }
+
+    /// What the last checkpoint starts from.
+    fn verify_roots(&self, found: &mut Found) {
+        let sound = self.verify_placed(true, &mut |place, error, repaired| {
+            self.count_damage(found, 0, place, error);
+            found.count_repair(place, repaired);
+        });
+        found.sound += sound;
     }
 
     /// Ok for a record that is right, or that nobody wants any more.

@@ -5,6 +5,8 @@ use crate::limits::CHUNK_BYTES;
 
 /// Chunks kept for the log's open and next segment, a fold's output and a checkpoint's table.
 const INTERNAL_CHUNKS: u64 = 6;
+/// Chunks with second copies that hold little: one is being filled, one waits to be folded.
+const COPY_CHUNKS: u64 = 2;
 /// Parts of a hundred of the usable chunks that live records may take: folding needs dead space to gain from.
 const FILL_PERCENT: u64 = 95;
 
@@ -37,8 +39,9 @@ impl Sizing {
         let dirty_tree_max = (total_bytes / 64).clamp(2 << 20, DIRTY_TREE_BYTES_MAX);
         // With those that a checkpoint is writing they may be half as many again, and clean ones have a quarter of the budget.
         let dirty_tree_bytes = dirty_tree_max.min(cache_bytes / 16 * 3).max(2 << 20);
-        let reserve_chunks = INTERNAL_CHUNKS + dirty_tree_max.div_ceil(4 * CHUNK_BYTES);
-        let held_back = reserve_chunks + 2 * dirty_hard_bytes.div_ceil(CHUNK_BYTES) + 4;
+        // Nodes are written twice.
+        let reserve_chunks = INTERNAL_CHUNKS + 2 * dirty_tree_max.div_ceil(4 * CHUNK_BYTES);
+        let held_back = reserve_chunks + COPY_CHUNKS + 2 * dirty_hard_bytes.div_ceil(CHUNK_BYTES) + 4;
         let held_back = held_back.max(total_chunks / 16);
         let capacity_bytes = total_chunks.saturating_sub(held_back) * CHUNK_BYTES / 100 * FILL_PERCENT;
         let window = log_bytes.unwrap_or(256 << 20).min(total_bytes / 8).max(16 << 20);

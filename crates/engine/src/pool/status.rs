@@ -32,6 +32,8 @@ pub struct Totals {
     pub tree_bytes: u64,
     /// What else checkpoints wrote: pages of the segment table, catalogue, root, superblocks.
     pub checkpoint_bytes: u64,
+    /// Second copies of metadata written; those of directories are framing, and of superblocks checkpoints'.
+    pub copy_bytes: u64,
     /// Models written.
     pub model_bytes: u64,
     /// Headers, directories, operations and padding of the log.
@@ -62,7 +64,7 @@ impl Totals {
     /// All that was written to devices since the pool was opened, whatever for.
     pub fn written_bytes(&self) -> u64 {
         let log = self.data_bytes + self.tree_bytes + self.checkpoint_bytes + self.model_bytes;
-        log + self.framing_bytes + self.fold_bytes
+        log + self.copy_bytes + self.framing_bytes + self.fold_bytes
     }
 
     /// Bytes written to devices for bytes that applications wrote; 0 before the first write.
@@ -129,6 +131,8 @@ pub struct Status {
     pub node_cache: crate::tree::CacheStats,
     /// The last scrub.
     pub scrub: super::ScrubStatus,
+    /// How often a second copy of metadata was read because the first one could not be, or was damaged.
+    pub second_copies_read: u64,
     /// What replay did at opening.
     pub replayed: ReplayReport,
 }
@@ -144,6 +148,7 @@ impl Pool {
             data_bytes: get(&counters.data_bytes),
             tree_bytes: get(&counters.tree_bytes),
             checkpoint_bytes: get(&counters.checkpoint_bytes),
+            copy_bytes: get(&counters.copy_bytes),
             model_bytes: get(&counters.model_bytes),
             framing_bytes: get(&counters.framing_bytes),
             fold_bytes: get(&counters.fold_bytes),
@@ -215,6 +220,7 @@ impl Pool {
             record_cache: self.shared.cache.stats(),
             node_cache: self.nodes.stats(),
             scrub: self.scrub_status(),
+            second_copies_read: self.shared.segments.stood_in(),
             replayed: self.replayed,
         }
     }

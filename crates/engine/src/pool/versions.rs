@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::Pool;
 use super::catalogue::{Catalogue, Kind};
+use super::copies::Copies;
 use super::image::{Image, Kept};
 use crate::dataset::{LiveDataset, space_of};
 use crate::record::encode_metadata;
@@ -86,10 +87,10 @@ impl Versions {
     }
 
     /// Writes what is not stored, and returns the root of the pool's own tree.
-    pub(super) fn persist(&mut self, pool: &Pool, number: u64) -> Result<Option<Ptr>> {
+    pub(super) fn persist(&mut self, pool: &Pool, copies: &mut Copies<'_>) -> Result<Option<Ptr>> {
         let write = &mut |nodes: Vec<Vec<u8>>| {
             let records = nodes.into_iter().map(encode_metadata).collect();
-            pool.append_internal(number, RecordKind::Node, records)
+            copies.append(RecordKind::Node, records)
         };
         let image = &mut self.image;
         for (id, frozen) in &mut self.snapshots {

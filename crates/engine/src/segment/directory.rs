@@ -73,11 +73,11 @@ pub struct StoredDirectory {
 }
 
 impl StoredDirectory {
-    /// What refers to it, where it lies at `start` of its extent.
-    pub fn at(&self, start: u32) -> DirRef {
+    /// What refers to it, where it lies at `start` of its extent, and once more at `second` of its chunk (0: it does not).
+    pub fn at(&self, start: u32, second: u32) -> DirRef {
         let index = self.bytes.get(..self.index_bytes as usize).unwrap_or_default();
         let len_bytes = self.bytes.len() as u32;
-        DirRef { start, len_bytes, index_bytes: self.index_bytes, checksum: crc32c::crc32c(index) }
+        DirRef { start, len_bytes, index_bytes: self.index_bytes, second, checksum: crc32c::crc32c(index) }
     }
 }
 

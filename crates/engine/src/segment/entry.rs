@@ -9,6 +9,7 @@
 //! | per part: first slot | varint |
 //! | per part: device, chunk index, start, length of the extent | 4 varints |
 //! | per part: start and length of the directory within the extent, and length of its index | 3 varints |
+//! | per part: start of the directory's second copy within the chunk, 0 for none | varint |
 //! | per part: checksum of the directory's index | 4 |
 //! | number of slots | varint |
 //! | live bytes | varint |
@@ -29,9 +30,14 @@ pub const TABLE_PAGE_SEGMENTS: u64 = 64;
 /// Bytes that a live record costs beside its own: its entries in batch and segment directory.
 pub const RECORD_OVERHEAD_BYTES: u64 = 16;
 
-/// A page of the table is one record: bitmaps, lists of models, and 512 bytes for the rest of each segment.
+/// Longest stored form of a part: varints of 24, 16 and seven times 32 bits, and a checksum.
+const PART_BYTES_MAX: usize = 4 + 3 + 7 * 5 + 4;
+
+/// A page of the table is one record: bitmaps, lists of models, parts, and 64 bytes for the rest of each segment.
 const _: () = assert!(
-    TABLE_PAGE_SEGMENTS as usize * (SEGMENT_SLOTS_MAX as usize / 8 + 5 * MODELS_MAX + 512) < RECORD_BYTES_MAX
+    TABLE_PAGE_SEGMENTS as usize
+        * (SEGMENT_SLOTS_MAX as usize / 8 + 5 * MODELS_MAX + PARTS_MAX * PART_BYTES_MAX + 64)
+        < RECORD_BYTES_MAX
 );
 
 /// Which slots are live.
@@ -98,12 +104,14 @@ pub struct DirRef {
     pub len_bytes: u32,
     /// So many of these bytes, from the first on, are its index.
     pub index_bytes: u32,
+    /// First byte of its second copy, from the start of the chunk; 0: there is none.
+    pub second: u32,
     /// crc32c of the index, which has those of the leaves.
     pub checksum: u32,
 }
 
 /// A stretch of a segment's slots that lies in one chunk. A fresh segment has one part; folding may break a
-/// segment's survivors at the end of a chunk.
+/// segment's survivors at the end of a chunk; second copies have a part for each checkpoint that made some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// First slot of the part; it ends where the next begins.
@@ -114,8 +122,9 @@ pub struct Part {
     pub directory: Option<DirRef>,
 }
 
-/// Most parts that a segment may have: its survivors fit one chunk, so two chunks, and one more for slack.
-pub const PARTS_MAX: usize = 4;
+/// Most parts that a segment may have. Survivors of one fit two chunks; a log whose segment has nearly so many parts of second copies goes on
+/// in the next one.
+pub const PARTS_MAX: usize = 32;
 
 impl Part {
     /// Appends the stored form.
@@ -126,7 +135,7 @@ impl Part {
         for value in [self.extent.chunk.index, self.extent.start, self.extent.len_bytes] {
             put_varint(out, value.into());
         }
-        for value in [dir.start, dir.len_bytes, dir.index_bytes] {
+        for value in [dir.start, dir.len_bytes, dir.index_bytes, dir.second] {
             put_varint(out, value.into());
         }
         out.extend_from_slice(&dir.checksum.to_le_bytes());
@@ -159,10 +168,14 @@ impl Part {
             start: reader.varint_u32()?,
             len_bytes: reader.varint_u32()?,
             index_bytes: reader.varint_u32()?,
+            second: reader.varint_u32()?,
             checksum: reader.u32()?,
         };
         let dir_end = u64::from(dir.start) + u64::from(dir.len_bytes);
-        let inside = dir_end <= extent.len_bytes.into() && dir.index_bytes <= dir.len_bytes;
+        let second_end = u64::from(dir.second) + u64::from(dir.len_bytes);
+        let inside = dir_end <= extent.len_bytes.into()
+            && dir.index_bytes <= dir.len_bytes
+            && second_end <= CHUNK_BYTES;
         if !extent.is_sane() || !inside || first_slot >= 1 << SLOT_BITS {
             return Err(reader.bad("a segment lies outside of its chunk"));
         }
@@ -207,9 +220,13 @@ impl Segment {
     pub fn fresh(id: u64, chunk: Chunk) -> Self {
         let extent = Extent { chunk, start: 0, len_bytes: CHUNK_BYTES as u32 };
         let parts = vec![Part { first_slot: 0, extent, directory: None }];
+        Self { parts, ..Self::without_parts(id) }
+    }
+    /// One that has none of its records yet.
+    pub(super) fn without_parts(id: u64) -> Self {
         Self {
             id,
-            parts,
+            parts: Vec::new(),
             slots: 0,
             live_bytes: 0,
             live: LiveMap::default(),

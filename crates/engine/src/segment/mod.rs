@@ -7,6 +7,8 @@
 //! - G2: a slot is live if and only if a tree, the segment table's root or a snapshot refers to it.
 //! - G3: a record is returned only if its checksum, seeded with its address, holds: stale, misplaced and
 //!   exchanged sectors fail it as flipped bits do.
+//! - G5: a second copy is live if and only if the record is. What is kept twice, and where, is for the pool to say; here a second copy is a
+//!   record of another segment, whose number follows from the first one's.
 
 mod directory;
 mod entry;
@@ -19,7 +21,7 @@ pub use entry::{
     DirRef, LiveMap, Move, PARTS_MAX, Part, RECORD_OVERHEAD_BYTES, Segment, TABLE_PAGE_SEGMENTS,
 };
 pub use fetch::RecordFetch;
-pub use read::{Devices, Located, read_span};
+pub use read::{Devices, DirCopy, Located, read_span};
 pub use table::{DirEntryState, Segments, TableSnapshot};
 
 use crate::Addr;

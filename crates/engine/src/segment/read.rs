@@ -135,16 +135,60 @@ impl<'a> Group<'a> {
 
 /// A directory on a device.
 struct Stored<'a> {
+    segments: &'a Segments,
     devices: &'a Devices,
     id: u64,
     extent: Extent,
     dir: DirRef,
 }
 
+/// One of the two places of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DirCopy {
+    /// In the extent, behind the records.
+    First,
+    /// At the end of the chunk.
+    Second,
+}
+
+impl DirCopy {
+    /// First byte of a directory there, on its device; `None` where it has no such copy.
+    pub fn offset(self, extent: Extent, dir: DirRef) -> Option<u64> {
+        match self {
+            Self::First => Some(extent.offset() + u64::from(dir.start)),
+            Self::Second => (dir.second > 0).then(|| extent.chunk.offset() + u64::from(dir.second)),
+        }
+    }
+}
+
 impl Stored<'_> {
-    /// Reads bytes of the extent and decodes them; an error says where they lie.
-    fn read<T>(&self, start: u32, len_bytes: u32, decode: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
-        let offset = self.extent.offset() + u64::from(start);
+    /// Reads bytes from `start` of the directory on, and decodes them; those of its second copy if there is one, and the first one cannot be
+    /// read or is damaged. An error says where they lie.
+    fn read<T>(&self, start: u32, len_bytes: u32, decode: impl Fn(&[u8]) -> Result<T>) -> Result<T> {
+        let first = self.read_at(DirCopy::First, start, len_bytes, &decode);
+        let Err(error) = first else { return first };
+        if self.dir.second == 0 {
+            return Err(error);
+        }
+        match self.read_at(DirCopy::Second, start, len_bytes, &decode) {
+            Ok(second) => {
+                self.segments.count_stand_in(&error);
+                Ok(second)
+            }
+            Err(_) => Err(error),
+        }
+    }
+
+    fn read_at<T>(
+        &self,
+        copy: DirCopy,
+        start: u32,
+        len_bytes: u32,
+        decode: impl Fn(&[u8]) -> Result<T>,
+    ) -> Result<T> {
+        let offset = copy.offset(self.extent, self.dir);
+        let offset = offset.ok_or_else(|| Error::corrupt("segment directory", "it has no second copy"))?;
+        let offset = offset + u64::from(start);
         let device = device(self.devices, self.extent.chunk.device)?;
         let (buf, start) = read_span(device, offset, len_bytes.into())?;
         decode(buf.get(start..start + len_bytes as usize).unwrap_or_default()).map_err(|error| match error {
@@ -154,6 +198,12 @@ impl Stored<'_> {
             ),
             other => other,
         })
+    }
+
+    /// All of the directory.
+    fn decode(&self, bytes: &[u8]) -> Result<Directory> {
+        self.verify_index(bytes)?;
+        Directory::decode(bytes, self.id, self.extent.len_bytes)
     }
 
     fn verify_index(&self, bytes: &[u8]) -> Result<()> {
@@ -182,16 +232,25 @@ impl Segments {
         extent: Extent,
         dir: DirRef,
     ) -> Result<Directory> {
-        let stored = Stored { devices, id, extent, dir };
-        stored.read(dir.start, dir.len_bytes, |bytes| {
-            stored.verify_index(bytes)?;
-            Directory::decode(bytes, id, extent.len_bytes)
-        })
+        let stored = Stored { segments: self, devices, id, extent, dir };
+        stored.read(0, dir.len_bytes, |bytes| stored.decode(bytes))
+    }
+
+    /// One copy of it, and its stored form.
+    pub fn read_directory_copy(
+        &self,
+        devices: &Devices,
+        id: u64,
+        (extent, dir): (Extent, DirRef),
+        copy: DirCopy,
+    ) -> Result<(Directory, Vec<u8>)> {
+        let stored = Stored { segments: self, devices, id, extent, dir };
+        stored.read_at(copy, 0, dir.len_bytes, |bytes| Ok((stored.decode(bytes)?, bytes.to_vec())))
     }
 
     /// The leaf with the entry of `slot`, from memory or the device; without entries if the directory has none of it.
     fn leaf(&self, stored: &Stored<'_>, slot: u32) -> Result<Arc<Directory>> {
-        let Stored { devices, id, extent, dir } = *stored;
+        let Stored { devices, id, extent, dir, .. } = *stored;
         let key = PieceKey::leaf(id, extent, dir, slot);
         if let Some(Piece::Leaf(leaf)) = self.directories.get(&key) {
             return Ok(leaf);
@@ -203,8 +262,8 @@ impl Segments {
             return Ok(leaf.map_or_else(Arc::default, |(_, entries)| Arc::new(entries.into())));
         }
         let Some(leaf) = self.index(stored)?.leaf(slot) else { return Ok(Arc::default()) };
-        let start = dir.start + leaf.start(dir);
-        let leaf = stored.read(start, leaf.len_bytes, |bytes| leaf.read(bytes, extent.len_bytes))?;
+        let leaf =
+            stored.read(leaf.start(dir), leaf.len_bytes, |bytes| leaf.read(bytes, extent.len_bytes))?;
         let leaf = Arc::new(leaf);
         self.directories.insert(key, Piece::Leaf(Arc::clone(&leaf)));
         Ok(leaf)
@@ -217,7 +276,7 @@ impl Segments {
         if let Some(Piece::Index(index)) = self.directories.get(&key) {
             return Ok(index);
         }
-        let index = Arc::new(stored.read(dir.start, dir.index_bytes, |bytes| {
+        let index = Arc::new(stored.read(0, dir.index_bytes, |bytes| {
             stored.verify_index(bytes)?;
             Index::decode(bytes, id)
         })?);
@@ -245,7 +304,7 @@ impl Segments {
                     return entry.map(|entry| Located::new(extent, entry)).ok_or_else(|| unknown(addr));
                 }
                 Place::Closed(extent, dir) => {
-                    let stored = Stored { devices, id: addr.segment(), extent, dir };
+                    let stored = Stored { segments: self, devices, id: addr.segment(), extent, dir };
                     (extent, self.leaf(&stored, addr.slot()))
                 }
             };

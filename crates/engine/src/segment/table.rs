@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 use quick_cache::Weighter;
@@ -10,8 +11,12 @@ use quick_cache::sync::Cache;
 use super::directory::{Directory, Index, LEAF_SLOTS};
 use super::entry::{DirRef, Move, Part, RECORD_OVERHEAD_BYTES, Segment, TABLE_PAGE_SEGMENTS};
 use crate::space::Extent;
+use crate::types::COPIES;
 use crate::wire::Reader;
 use crate::{Addr, Error, Ptr, Result};
+
+/// So many times it is logged that a second copy was read.
+const STAND_INS_LOGGED: u64 = 1000;
 
 /// Pages of the table as they were at one instant, to be stored by a checkpoint.
 #[derive(Debug, Default)]
@@ -84,6 +89,45 @@ impl Inner {
         }
     }
 
+    /// Makes a record of `len_bytes` live.
+    fn revive(&mut self, addr: Addr, len_bytes: u32) {
+        let Some(segment) = self.segments.get_mut(&addr.segment()) else { return };
+        if segment.live.set(addr.slot()) {
+            segment.live_bytes += u64::from(len_bytes);
+            self.used_bytes += u64::from(len_bytes) + RECORD_OVERHEAD_BYTES;
+        }
+        self.dirty.insert(addr.segment() / TABLE_PAGE_SEGMENTS);
+    }
+
+    /// Makes a record of `len_bytes` dead; false where it was.
+    fn kill(&mut self, addr: Addr, len_bytes: u32) -> bool {
+        let Some(segment) = self.segments.get_mut(&addr.segment()) else { return false };
+        let was = segment.live.clear(addr.slot());
+        if was {
+            let len = u64::from(len_bytes);
+            segment.live_bytes = segment.live_bytes.saturating_sub(len);
+            self.used_bytes = self.used_bytes.saturating_sub(len + RECORD_OVERHEAD_BYTES);
+            self.dirty.insert(addr.segment() / TABLE_PAGE_SEGMENTS);
+        }
+        was
+    }
+
+    /// The segment of second copies of records of segment `id`; it gets its parts from the caller.
+    fn copies_of(&mut self, id: u64) -> &mut Segment {
+        let id = id | COPIES;
+        self.dirty.insert(id / TABLE_PAGE_SEGMENTS);
+        self.segments.entry(id).or_insert_with(|| Segment::without_parts(id))
+    }
+
+    /// A record's second copy is live.
+    fn copy(&mut self, ptr: Ptr) {
+        let addr = ptr.addr.copy();
+        if let Some(segment) = self.segments.get_mut(&addr.segment()) {
+            segment.slots = segment.slots.max(addr.slot() + 1);
+        }
+        self.revive(addr, ptr.len_bytes);
+    }
+
     fn discount_models(&mut self, models: &[u32]) {
         for model in models {
             let count = self.models.entry(*model).or_default();
@@ -98,6 +142,8 @@ impl Inner {
 /// The segment table of an open pool.
 pub struct Segments {
     inner: RwLock<Inner>,
+    /// How often a second copy was read in place of a first one.
+    stood_in: AtomicU64,
     pub(super) directories: Cache<PieceKey, Piece, PieceWeight>,
 }
 
@@ -107,7 +153,19 @@ impl Segments {
         // A leaf holds up to 1024 entries of 16 bytes.
         let items = (cache_bytes / 12_000).max(16) as usize;
         let directories = Cache::with_weighter(items, cache_bytes, PieceWeight);
-        Self { inner: RwLock::default(), directories }
+        Self { inner: RwLock::default(), stood_in: AtomicU64::default(), directories }
+    }
+
+    /// How often a second copy was read because the first one could not be, or was damaged.
+    pub fn stood_in(&self) -> u64 {
+        self.stood_in.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a second copy was read because of `error`.
+    pub fn count_stand_in(&self, error: &Error) {
+        if self.stood_in.fetch_add(1, Ordering::Relaxed) < STAND_INS_LOGGED {
+            tracing::warn!(%error, "the second copy was read instead; a scrub repairs the first");
+        }
     }
 
     /// Adds a segment: one just opened, or one read from a stored page.
@@ -224,32 +282,52 @@ impl Segments {
     pub fn mark_live(&self, ptr: Ptr) -> Result<()> {
         let mut inner = self.inner.write();
         let segment =
-            inner.segments.get_mut(&ptr.addr.segment()).ok_or_else(|| no_segment(ptr.addr.segment()))?;
+            inner.segments.get(&ptr.addr.segment()).ok_or_else(|| no_segment(ptr.addr.segment()))?;
         if ptr.addr.slot() >= segment.slots {
             return Err(Error::corrupt(format!("address {}", ptr.addr), "its segment has no such slot"));
         }
-        if segment.live.set(ptr.addr.slot()) {
-            segment.live_bytes += u64::from(ptr.len_bytes);
-            inner.used_bytes += u64::from(ptr.len_bytes) + RECORD_OVERHEAD_BYTES;
-        }
-        inner.dirty.insert(ptr.addr.segment() / TABLE_PAGE_SEGMENTS);
+        inner.revive(ptr.addr, ptr.len_bytes);
         Ok(())
     }
 
-    /// Makes records dead: nothing refers to them any more.
+    /// The second copies of records of segment `id` lie in these parts, too. They are live if the records are (G5).
+    pub fn add_copies(&self, id: u64, parts: &[Part], records: impl Iterator<Item = (u32, u32)>) {
+        let mut inner = self.inner.write();
+        inner.copies_of(id).parts.extend_from_slice(parts);
+        for (slot, len_bytes) in records {
+            if inner.segments.get(&id).is_some_and(|segment| segment.live.get(slot)) {
+                inner.copy(Ptr { addr: Addr::new(id, slot), len_bytes });
+            }
+        }
+    }
+
+    /// All second copies of records of segment `id` lie in these parts (opening: as the last checkpoint has left them).
+    pub fn set_copies(&self, id: u64, parts: Vec<Part>) {
+        self.inner.write().copies_of(id).parts = parts;
+    }
+
+    /// A record that is live has a second copy, if there are any of its segment (replay).
+    pub fn copied(&self, ptr: Ptr) {
+        let mut inner = self.inner.write();
+        if inner.segments.contains_key(&ptr.addr.copy().segment()) {
+            inner.copy(ptr);
+        }
+    }
+
+    /// The parts in which second copies of records of segment `id` lie.
+    pub fn copies(&self, id: u64) -> Vec<Part> {
+        self.get(id | COPIES).map(|segment| segment.parts).unwrap_or_default()
+    }
+
+    /// Makes records dead, and their second copies with them (G5): nothing refers to them any more.
     pub fn mark_dead(&self, ptrs: &[Ptr]) {
         if ptrs.is_empty() {
             return;
         }
         let mut inner = self.inner.write();
         for ptr in ptrs {
-            let id = ptr.addr.segment();
-            let Some(segment) = inner.segments.get_mut(&id) else { continue };
-            if segment.live.clear(ptr.addr.slot()) {
-                let len = u64::from(ptr.len_bytes);
-                segment.live_bytes = segment.live_bytes.saturating_sub(len);
-                inner.used_bytes = inner.used_bytes.saturating_sub(len + RECORD_OVERHEAD_BYTES);
-                inner.dirty.insert(id / TABLE_PAGE_SEGMENTS);
+            if inner.kill(ptr.addr, ptr.len_bytes) {
+                inner.kill(ptr.addr.copy(), ptr.len_bytes);
             }
         }
     }
@@ -284,9 +362,9 @@ impl Segments {
         self.inner.read().segments.range(id..).next().map(|(_, segment)| segment.clone())
     }
 
-    /// The highest number of a segment.
+    /// The highest number of a segment of the log.
     pub fn last_id(&self) -> Option<u64> {
-        self.inner.read().segments.keys().next_back().copied()
+        self.inner.read().segments.range(..COPIES).next_back().map(|(id, _)| *id)
     }
 
     /// Calls `visit` with every entry, in the order of ids.
@@ -329,7 +407,7 @@ impl Segments {
             let mut bytes = Vec::new();
             let mut previous = 0;
             for (id, segment) in inner.segments.range(ids) {
-                if segment.live.count() == 0 && *id < open {
+                if segment.live.count() == 0 && (*id & !COPIES) < open {
                     snapshot.dropped.push(*id);
                     continue;
                 }

@@ -25,6 +25,11 @@ impl Chunk {
     pub const fn offset(self) -> u64 {
         RESERVED_BYTES + self.index as u64 * CHUNK_BYTES
     }
+    /// The chunk that byte `offset` of a device lies in.
+    pub const fn at(device: u16, offset: u64) -> Self {
+        let index = offset.saturating_sub(RESERVED_BYTES) / CHUNK_BYTES;
+        Self { device, index: if index > u32::MAX as u64 { u32::MAX } else { index as u32 } }
+    }
     /// How many chunks a device of `size_bytes` has.
     pub const fn count(size_bytes: u64) -> u32 {
         let count = size_bytes.saturating_sub(2 * RESERVED_BYTES) / CHUNK_BYTES;

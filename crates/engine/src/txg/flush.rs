@@ -60,7 +60,7 @@ impl Flushes {
     }
 
     /// A write has returned that is not durable by itself.
-    pub(super) fn wrote(&self, device: u16) {
+    pub fn wrote(&self, device: u16) {
         if let Some(mark) = self.marks.get(usize::from(device)) {
             mark.written.fetch_add(1, Ordering::AcqRel);
         }

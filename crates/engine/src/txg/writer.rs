@@ -136,7 +136,7 @@ impl LogWriter {
     fn room(&self) -> usize {
         let directory =
             Directory::stored_bytes_max(self.position.slots as usize).next_multiple_of(BLOCK_BYTES);
-        (CHUNK_BYTES as usize - self.position.used as usize).saturating_sub(directory)
+        (CHUNK_BYTES as usize - self.position.used as usize).saturating_sub(2 * directory)
     }
 
     /// Appends `records` in order and then, in the last batch, the operations that `ops` makes of their addresses.
@@ -190,15 +190,15 @@ impl LogWriter {
 
     /// How many of `records` go into the next batch, and whether it is the last (all of them and the operations).
     fn fit(&self, records: &[Rec], ops_bytes_max: usize) -> (usize, bool) {
-        // Padding and the directory's growth are taken from the room beforehand.
-        let room = self.room().saturating_sub(HEADER_BYTES + 2 * BLOCK_BYTES);
+        // Padding and the growth of the directory and its copy are taken from the room beforehand.
+        let room = self.room().saturating_sub(HEADER_BYTES + 3 * BLOCK_BYTES);
         let mut bytes = 0;
         let mut count = 0;
         for record in records {
             if self.position.slots as usize + count >= SEGMENT_SLOTS_MAX as usize {
                 break;
             }
-            let more = record.bytes.len() + ENTRY_BYTES + Directory::stored_bytes_max(1);
+            let more = record.bytes.len() + ENTRY_BYTES + 2 * Directory::stored_bytes_max(1);
             if bytes + more > room || (bytes > 0 && bytes + more > BATCH_BYTES) {
                 break;
             }
@@ -294,7 +294,7 @@ impl LogWriter {
         Ok(written_bytes)
     }
 
-    /// Writes the directory of the open segment behind its last batch.
+    /// Writes the directory of the open segment behind its last batch, and once more.
     fn close_segment(&mut self) -> Result<u64> {
         let position = self.position;
         let directory = self.segments.open_directory(position.segment).unwrap_or_default();
@@ -307,11 +307,11 @@ impl LogWriter {
         )?;
         self.flushes.wrote(position.chunk.device);
         self.segments.close(position.segment, dir)?;
-        Ok(u64::from(dir.len_bytes).next_multiple_of(BLOCK_BYTES as u64))
+        Ok(2 * u64::from(dir.len_bytes).next_multiple_of(BLOCK_BYTES as u64))
     }
 }
 
-/// Writes a directory into a chunk at `start` (a block boundary) and returns where it is.
+/// Writes a directory into a chunk at `start` (a block boundary), and once more at the chunk's end, and returns where it is.
 pub fn write_directory(
     device: &dyn crate::device::Device,
     chunk: crate::space::Chunk,
@@ -322,6 +322,9 @@ pub fn write_directory(
     let stored = directory.encode(segment);
     let mut buf = AlignedBuf::zeroed(stored.bytes.len());
     buf[..stored.bytes.len()].copy_from_slice(&stored.bytes);
+    let second =
+        (CHUNK_BYTES as usize).saturating_sub(stored.bytes.len().next_multiple_of(BLOCK_BYTES)) as u32;
     device.write(chunk.offset() + u64::from(start), &buf, false)?;
-    Ok(stored.at(start))
+    device.write(chunk.offset() + u64::from(second), &buf, false)?;
+    Ok(stored.at(start, second))
 }

@@ -84,7 +84,7 @@ fn main() -> anyhow::Result<()> {
             }
         }
     });
-    let flips = fates.harmless + fates.reported + fates.refused + wrong;
+    let flips = fates.harmless + fates.corrected + fates.reported + fates.refused + wrong;
     println!(
         "{flips} flips in {done} images in {:.0} s: {fates:?}, {wrong} silent",
         started.elapsed().as_secs_f64()

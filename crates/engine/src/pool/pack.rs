@@ -1,0 +1,231 @@
+//! Packing records into chunks, one segment after the other: what survives of folded segments, and second copies.
+
+use std::collections::BTreeSet;
+
+use super::Pool;
+use crate::device::AlignedBuf;
+use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
+use crate::segment::{DirEntry, Directory, Located, Part, seal};
+use crate::space::{Chunk, Extent};
+use crate::{Addr, Error, Result};
+
+/// A record that is packed: slot, checksum, bytes.
+pub(super) type Survivor = (u32, u32, Vec<u8>);
+
+/// A chunk of which a part is filled, to go on with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Begun {
+    /// It has a user more than parts in it, so that it stays.
+    pub(super) chunk: Chunk,
+    /// Bytes in use: whole blocks.
+    used: usize,
+}
+
+/// A chunk that is being filled.
+struct Output {
+    chunk: Chunk,
+    /// What is not written yet: from `base` on.
+    buf: AlignedBuf,
+    base: usize,
+    /// End of what is in use, from the start of the chunk.
+    used: usize,
+    /// Second copies of directories begin here, and reach to the end of the chunk.
+    tail: usize,
+}
+
+impl Output {
+    fn begin(Begun { chunk, used }: Begun) -> Self {
+        let tail = CHUNK_BYTES as usize;
+        Self { chunk, buf: AlignedBuf::zeroed(tail - used), base: used, used, tail }
+    }
+
+    /// The bytes from `start` of the chunk on.
+    fn at(&mut self, start: usize, len: usize) -> Result<&mut [u8]> {
+        let start = start.checked_sub(self.base);
+        let place = start.and_then(|start| self.buf.get_mut(start..start + len));
+        place.ok_or_else(|| Error::Invalid("what is packed does not fit its chunk".into()))
+    }
+
+    fn put(&mut self, start: usize, bytes: &[u8]) -> Result<()> {
+        self.at(start, bytes.len())?.copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// Packs records into chunks.
+pub(super) struct Packer<'a> {
+    pool: &'a Pool,
+    output: Option<Output>,
+    /// Whether directories are stored twice.
+    twice: bool,
+    /// Chunks that were begun; each has a user of its own until the caller has given their parts to segments.
+    pub(super) chunks: Vec<Chunk>,
+    pub(super) written_bytes: u64,
+}
+
+impl<'a> Packer<'a> {
+    /// For what survives of segments: their directories are stored twice.
+    pub(super) fn new(pool: &'a Pool) -> Self {
+        Self { pool, output: None, twice: true, chunks: Vec::new(), written_bytes: 0 }
+    }
+
+    /// For second copies, whose directories need none; goes on in the chunk that was begun.
+    pub(super) fn of_copies(pool: &'a Pool, begun: Option<Begun>) -> Self {
+        let chunks = begun.iter().map(|begun| begun.chunk).collect();
+        Self { pool, output: begun.map(Output::begin), twice: false, chunks, written_bytes: 0 }
+    }
+
+    fn open(&mut self) -> Result<Output> {
+        let chunk = self.pool.chunks.allocate()?;
+        self.chunks.push(chunk);
+        Ok(Output::begin(Begun { chunk, used: 0 }))
+    }
+
+    /// Writes what is not written yet of the chunk that is being filled, and ends it.
+    pub(super) fn close(&mut self) -> Result<()> {
+        self.pause().map(drop)
+    }
+
+    /// Writes what is not written yet of the chunk that is being filled. What follows begins at the next block.
+    fn pause(&mut self) -> Result<Option<Begun>> {
+        let Some(mut output) = self.output.take() else { return Ok(None) };
+        let end = output.used.next_multiple_of(BLOCK_BYTES);
+        let device = self.pool.shared.devices.get(usize::from(output.chunk.device));
+        let device = device
+            .ok_or_else(|| Error::corrupt("chunk", "it lies on a device that the pool does not have"))?;
+        if output.tail < CHUNK_BYTES as usize {
+            let tail = output.tail / BLOCK_BYTES * BLOCK_BYTES;
+            let offset = output.chunk.offset() + tail as u64;
+            let bytes = output.at(tail, CHUNK_BYTES as usize - tail)?;
+            device.write(offset, &AlignedBuf::from_bytes(bytes), false)?;
+            self.written_bytes += CHUNK_BYTES - tail as u64;
+        }
+        let len = end - output.base;
+        if len > 0 {
+            output.buf.truncate(len);
+            device.write(output.chunk.offset() + output.base as u64, &output.buf, false)?;
+            self.written_bytes += len as u64;
+        }
+        Ok(Some(Begun { chunk: output.chunk, used: end }))
+    }
+
+    /// Packs records of a segment, ascending by slot. The first part reaches down to slot 0.
+    pub(super) fn pack(&mut self, id: u64, survivors: &[Survivor]) -> Result<Vec<Part>> {
+        let mut parts = Vec::new();
+        let mut rest = survivors;
+        while let Some((first, _, _)) = rest.first() {
+            let mut output = match self.output.take() {
+                Some(output) => output,
+                None => self.open()?,
+            };
+            // The part begins at a block, so that it can be read without its neighbour. Second copies of directories do not share a block with it.
+            let start = output.used.next_multiple_of(BLOCK_BYTES);
+            let mut end = start;
+            let mut taken = 0;
+            for (_, _, bytes) in rest {
+                let directory = Directory::stored_bytes_max(taken + 1);
+                let twice = if self.twice { directory + BLOCK_BYTES } else { 0 };
+                if end + bytes.len() + directory + twice > output.tail {
+                    break;
+                }
+                end += bytes.len();
+                taken += 1;
+            }
+            if taken == 0 {
+                self.output = Some(output);
+                self.close()?;
+                continue;
+            }
+            let (now, later) = rest.split_at(taken);
+            let first_slot = if parts.is_empty() { 0 } else { *first };
+            parts.push(place_part(&mut output, self.twice, (id, first_slot), start, now)?);
+            self.output = Some(output);
+            if !later.is_empty() {
+                self.close()?;
+            }
+            rest = later;
+        }
+        Ok(parts)
+    }
+
+    /// Packs the second copy of a record that no segment has: its place is what is told.
+    pub(super) fn place(&mut self, addr: Addr, bytes: &[u8]) -> Result<Located> {
+        let fits = |output: &Output| output.used + bytes.len() <= output.tail;
+        if !self.output.as_ref().is_some_and(fits) {
+            self.close()?;
+        }
+        let mut output = match self.output.take() {
+            Some(output) => output,
+            None => self.open()?,
+        };
+        let start = output.used;
+        output.put(start, bytes)?;
+        output.used += bytes.len();
+        let located = Located {
+            device: output.chunk.device,
+            offset: output.chunk.offset() + start as u64,
+            len_bytes: bytes.len() as u32,
+            checksum: seal(addr.copy(), bytes),
+        };
+        self.output = Some(output);
+        Ok(located)
+    }
+
+    /// Writes all that was packed, which others may read from now on.
+    pub(super) fn write(&mut self) -> Result<()> {
+        let begun = self.pause()?;
+        self.output = begun.filter(|begun| begun.used < CHUNK_BYTES as usize).map(Output::begin);
+        Ok(())
+    }
+
+    /// Writes all that was packed, and returns what to go on with.
+    pub(super) fn suspend(&mut self) -> Result<Option<Begun>> {
+        let begun = self.pause()?.filter(|begun| begun.used < CHUNK_BYTES as usize);
+        self.chunks.retain(|chunk| begun.is_none_or(|begun| begun.chunk != *chunk));
+        Ok(begun)
+    }
+
+    /// All that was packed is on the devices.
+    pub(super) fn finish(&mut self) -> Result<()> {
+        self.close()?;
+        let devices: BTreeSet<u16> = self.chunks.iter().map(|chunk| chunk.device).collect();
+        for number in devices {
+            if let Some(device) = self.pool.shared.devices.get(usize::from(number)) {
+                device.flush()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn place_part(
+    output: &mut Output,
+    twice: bool,
+    (id, first_slot): (u64, u32),
+    start: usize,
+    records: &[Survivor],
+) -> Result<Part> {
+    let mut directory = Directory::default();
+    let mut at = start;
+    for (slot, checksum, bytes) in records {
+        output.put(at, bytes)?;
+        directory.push(DirEntry {
+            slot: *slot,
+            start: (at - start) as u32,
+            len_bytes: bytes.len() as u32,
+            checksum: *checksum,
+        });
+        at += bytes.len();
+    }
+    let stored = directory.encode(id);
+    output.put(at, &stored.bytes)?;
+    output.used = at + stored.bytes.len();
+    let mut second = 0;
+    if twice {
+        output.tail -= stored.bytes.len();
+        second = output.tail as u32;
+        output.put(output.tail, &stored.bytes)?;
+    }
+    let extent = Extent { chunk: output.chunk, start: start as u32, len_bytes: (output.used - start) as u32 };
+    Ok(Part { first_slot, extent, directory: Some(stored.at((at - start) as u32, second)) })
+}

@@ -1,0 +1,103 @@
+//! Repairing in place what is kept twice, from the copy that is sound.
+//!
+//! Nothing moves meanwhile: checkpoints and folding wait. Neighbours in the same blocks are written again as they were read; no block is written by
+//! anybody else, since each write of the log or of a pack begins at a block of its own.
+
+use super::Pool;
+use super::open::read_copy;
+use super::root::Placed;
+use crate::device::Device;
+use crate::segment::{DirCopy, Part, read_span, seal};
+use crate::{Addr, Error, Result};
+
+/// Which records no segment accounts for, in messages.
+const PLACED: &str = "root, list or catalogue of the last checkpoint";
+
+/// What is told of a copy that is not right: device and offset, what is wrong with it, and what came of repairing it.
+pub(super) type Damaged<'a> = dyn FnMut((u16, u64), &Error, Result<()>) + 'a;
+
+impl Pool {
+    /// Writes a record again, as its other copy has it.
+    ///
+    /// # Errors
+    /// It has no other copy, or none that is sound; of the device.
+    pub(super) fn repair_record(&self, addr: Addr) -> Result<()> {
+        let _state = self.maintenance.lock();
+        self.shared.check_writable()?;
+        let segments = &self.shared.segments;
+        let other = if addr.is_copy() { addr.original() } else { addr.copy() };
+        if !(segments.is_live(addr) && segments.is_live(other)) {
+            return Err(Error::corrupt(format!("record {addr}"), "it has no other copy"));
+        }
+        let bytes = self.shared.read_one(other)?;
+        let place = segments.locate(&self.shared.devices, addr)?;
+        if bytes.len() != place.len_bytes as usize || seal(addr, &bytes) != place.checksum {
+            return Err(Error::corrupt(format!("record {addr}"), "its other copy is of another content"));
+        }
+        self.overwrite(place.device, place.offset, &bytes)?;
+        self.shared.read_one(addr).map(drop)
+    }
+
+    /// Writes one copy of the directory of a part again, as the other one is.
+    ///
+    /// # Errors
+    /// As of [`Pool::repair_record`].
+    pub(super) fn repair_directory(&self, segment: u64, part: &Part, copy: DirCopy) -> Result<()> {
+        let _state = self.maintenance.lock();
+        self.shared.check_writable()?;
+        let segments = &self.shared.segments;
+        let there = segments.get(segment).is_some_and(|segment| segment.parts.contains(part));
+        let (Some(dir), true) = (part.directory, there) else { return Ok(()) };
+        let at = (part.extent, dir);
+        let other = if copy == DirCopy::First { DirCopy::Second } else { DirCopy::First };
+        let (_, bytes) = segments.read_directory_copy(&self.shared.devices, segment, at, other)?;
+        if let Some(offset) = copy.offset(part.extent, dir) {
+            self.overwrite(part.extent.chunk.device, offset, &bytes)?;
+        }
+        segments.read_directory_copy(&self.shared.devices, segment, at, copy).map(drop)
+    }
+
+    /// Records of the last checkpoint that no segment accounts for: verifies both copies of each, and calls `damaged` for each copy that is
+    /// not right, with its place and what came of repairing it, which is not tried unless `repair` is set. Returns how many are right.
+    pub(super) fn verify_placed(&self, repair: bool, damaged: &mut Damaged<'_>) -> u64 {
+        let state = self.maintenance.lock();
+        let devices = &self.shared.devices;
+        let mut sound = 0;
+        for Placed { addr, first, second } in &state.copies.roots {
+            let copies = [(*addr, first), (addr.copy(), second)];
+            let read = copies.map(|(addr, place)| read_copy(devices, addr, place, PLACED));
+            for (at, (_, place)) in copies.iter().enumerate() {
+                let Some(Err(error)) = read.get(at) else {
+                    sound += 1;
+                    continue;
+                };
+                let repaired = match read.get(1 - at) {
+                    Some(Ok(bytes)) if repair => self
+                        .shared
+                        .check_writable()
+                        .and_then(|()| self.overwrite(place.device, place.offset, bytes)),
+                    Some(Ok(_)) => Err(Error::corrupt(PLACED, "its other copy is right")),
+                    _ => Err(Error::corrupt(PLACED, "its other copy is damaged, too")),
+                };
+                damaged((place.device, place.offset), error, repaired);
+            }
+        }
+        sound
+    }
+
+    /// Writes bytes at any offset of a device, durably.
+    fn overwrite(&self, device: u16, offset: u64, bytes: &[u8]) -> Result<()> {
+        let device: &dyn Device = self
+            .shared
+            .devices
+            .get(usize::from(device))
+            .ok_or_else(|| Error::corrupt("place", "it lies on a device that the pool does not have"))?
+            .as_ref();
+        let (mut blocks, start) = read_span(device, offset, bytes.len() as u64)?;
+        if let Some(place) = blocks.get_mut(start..start + bytes.len()) {
+            place.copy_from_slice(bytes);
+        }
+        device.write(offset - start as u64, &blocks, false)?;
+        device.flush()
+    }
+}
