@@ -104,12 +104,12 @@ def parse_pjdfstest(text: str) -> Outcome:
 FSX = "[weights]\n" + "".join(
     f"{name} = {weight}\n"
     for name, weight in {
-        **dict.fromkeys(("read", "write", "mapread", "mapwrite", "truncate", "punch_hole", "copy_file_range"), 10),
-        **dict.fromkeys(("close_open", "invalidate", "fsync", "fdatasync", "posix_fallocate", "sendfile"), 1),
-        "posix_fadvise": 1,
+        **dict.fromkeys(("read", "write", "mapread", "truncate", "punch_hole", "copy_file_range"), 10.0),
+        **dict.fromkeys(("close_open", "sendfile", "posix_fadvise", "posix_fallocate"), 1.0),
+        **dict.fromkeys(("mapwrite", "invalidate", "fsync", "fdatasync"), 0.5),
     }.items()
 )
-"""All that it knows; what waits for the device more seldom."""
+"""All that it knows; more seldom what waits for the device (of a mapping it syncs what it wrote)."""
 
 
 def fsx(run: Run, where: Place, options: Options) -> Outcome:
