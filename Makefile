@@ -24,11 +24,12 @@ ONLY ?=
 SCALE ?= 1
 SECONDS ?= 60
 TARGET ?=
+SUITE ?=
 BENCH ?=
 
 PAGEFOLD := target/release/pagefold
 
-.PHONY: help setup build demo test lint sim mutants flips streams streams-db branches posix fuzz soak takeover snapshots crash-states fill predictions round-trips ratios bench man install uninstall clean
+.PHONY: help setup build demo test lint sim mutants flips streams streams-db branches posix fuzz soak takeover snapshots crash-states fill conformance predictions round-trips ratios bench man install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -121,6 +122,12 @@ fill: ## A pool of 2 GiB overwritten with 20 GiB of changing pages
 	@scripts/setup build test
 	@scripts/build --quiet
 	@$(LAB) fill
+
+conformance: ## Public test suites on a pool, compared with ext4: [SUITE=pjdfstest|fsx|postgres|mariadb] OPS=1000000 of fsx
+	@scripts/setup build test
+	@scripts/build --quiet
+	@scripts/suites $(or $(SUITE),pjdfstest fsx postgres mariadb)
+	@$(LAB) conformance $(SUITE:%=--suite %) --operations $(OPS) $(if $(SEED),--seed $(SEED))
 
 predictions: ## What `pagefold analyze` says of files, beside what they then take: [SCALE=0.3]
 	@scripts/setup build test demo

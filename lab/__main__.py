@@ -13,6 +13,10 @@ SETS = ["postgres", "tpcc", "tpcc-random", "innodb", "sqlite", "rrd"]
 """Those of `lab ratios`, which is not imported for every verb."""
 
 
+SUITES = ["pjdfstest", "fsx", "postgres", "mariadb"]
+"""Those of `lab conformance`."""
+
+
 def main() -> int:
     """Parses the command line and runs a verb; returns the exit status."""
     parser = argparse.ArgumentParser(prog="lab", description=__doc__)
@@ -71,6 +75,11 @@ def main() -> int:
     replay.add_argument("--seed", type=int, help="of the moments and of what was lost (random)")
     replay.add_argument("--fsync", choices=["on", "off"], default="on", help="off: earlier transactions, and a whole database")
     replay.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
+    conformance = verbs.add_parser("conformance", help="public test suites on a pool, compared with ext4")
+    conformance.add_argument("--suite", action="append", dest="suites", choices=SUITES)
+    conformance.add_argument("--operations", type=int, default=1_000_000, help="of fsx")
+    conformance.add_argument("--seed", type=int, default=1, help="of fsx")
+    conformance.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     verbs.add_parser("clean", help="undo what killed runs have left")
     for verb in (demo, soak, fill):
         verb.add_argument("--on", default="pagefold:zstd", help="pagefold[:CODEC], dir, ext4, xfs, btrfs[:CODEC]")
@@ -171,6 +180,12 @@ def run(options: argparse.Namespace) -> int:
 
             fsync = options.fsync == "on"
             return replay(options.database, options.states, seed=options.seed, fsync=fsync, keep_logs=logs / "replay-logs")
+        case "conformance":
+            from .conformance import conformance
+            from .suites import Options
+
+            wanted = Options(operations=options.operations, seed=options.seed)
+            return conformance(options.suites or SUITES, wanted, keep_logs=logs / "conformance-logs")
         case "clean":
             from .ledger import clean
 

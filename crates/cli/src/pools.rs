@@ -1,12 +1,13 @@
 //! Pools as the verbs see them: found, made, opened for a moment, described.
 
 use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pagefold_engine::Error;
 use pagefold_engine::dataset::Dataset;
-use pagefold_engine::device::{FileDevice, OpenMode};
+use pagefold_engine::device::{Device, FileDevice, OpenMode};
 use pagefold_engine::limits::ATOMIC_WRITE_MAX;
 use pagefold_engine::pool::label::Label;
 use pagefold_engine::pool::{
@@ -27,6 +28,9 @@ use crate::progress::Progress;
 use crate::props::{self, PROPERTIES, Property, Scope};
 use crate::registry::Known;
 use crate::{names, settings, table, units};
+
+/// Devices that are open.
+pub type Devices = Vec<Arc<dyn Device>>;
 
 /// Cache of a pool that is opened only for a question.
 const CACHE_BYTES_BRIEF: u64 = 64 << 20;
@@ -238,17 +242,49 @@ pub fn destroy(known: &Known) -> Result<()> {
 
 /// Opens a pool that is known, and makes sure that it is the one.
 pub fn open_known(known: &Known, options: &OpenOptions) -> Result<Arc<Pool>> {
-    open_known_after(known, options, || Ok(()))
+    open_on(known, open_devices(known, options)?, options)
 }
 
-/// As [`open_known`], and does `before` once the devices are open and nothing on them but their labels was read.
-pub fn open_known_after(
-    known: &Known,
-    options: &OpenOptions,
-    before: impl FnOnce() -> Result<()>,
-) -> Result<Arc<Pool>> {
-    let doing = || format!("cannot open pool {}", known.name);
-    // By the labels, before anything is written.
+/// Opens the devices of a pool that is known, for [`open_on`]. Nothing on them but their labels is read.
+pub fn open_devices(known: &Known, options: &OpenOptions) -> Result<Devices> {
+    check_labels(known)?;
+    Pool::open_devices(&known.devices, options).map_err(|error| not_opened(known, &error))
+}
+
+/// As [`open_devices`], for [`adopt_devices`] in other processes: locked for as long as anybody has the descriptors.
+pub fn hand_over_devices(known: &Known, read_only: bool) -> Result<Vec<OwnedFd>> {
+    check_labels(known)?;
+    let mode = mode(read_only);
+    let opened = known.devices.iter().map(|path| FileDevice::open(path, mode)?.hand_over());
+    opened.collect::<Result<_, _>>().map_err(|error| not_opened(known, &error))
+}
+
+/// The devices of a pool that is known, by their descriptors.
+pub fn adopt_devices(known: &Known, files: &[OwnedFd], read_only: bool) -> Result<Devices> {
+    let adopt = |(path, file): (&PathBuf, &OwnedFd)| -> Result<Arc<dyn Device>> {
+        let file = file.try_clone().context(|| format!("cannot take over {}", shown(path)))?;
+        let device = FileDevice::adopt(file, path, mode(read_only));
+        Ok(Arc::new(device.map_err(|error| not_opened(known, &error))?))
+    };
+    known.devices.iter().zip(files).map(adopt).collect()
+}
+
+fn mode(read_only: bool) -> OpenMode {
+    if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite }
+}
+
+/// Opens a pool that is known on its devices, and makes sure that it is the one.
+pub fn open_on(known: &Known, devices: Devices, options: &OpenOptions) -> Result<Arc<Pool>> {
+    let pool = Pool::open_on(devices, options).map_err(|error| not_opened(known, &error))?;
+    let guid = pool.guid().to_string();
+    if guid != known.guid {
+        return Err(other_pool(known, &guid, pool.name()));
+    }
+    Ok(pool)
+}
+
+/// Errors where devices hold another pool by now, before anything is written.
+fn check_labels(known: &Known) -> Result<()> {
     for device in &known.devices {
         match held_by(device) {
             Some(Held::Pool { guid, name }) if guid != known.guid => {
@@ -257,22 +293,16 @@ pub fn open_known_after(
             _ => {}
         }
     }
-    let not_opened = |error: pagefold_engine::Error| {
-        let missing = known.devices.iter().find(|path| !path.exists());
-        match missing {
-            Some(path) => Failure::new(format!("{}: its device {} does not exist", doing(), shown(path)))
-                .hint(format!("connect it, or tell where it is now: pagefold import -d DIR {}", known.name)),
-            None => failed(doing(), &error),
-        }
-    };
-    let devices = Pool::open_devices(&known.devices, options).map_err(not_opened)?;
-    before()?;
-    let pool = Pool::open_on(devices, options).map_err(not_opened)?;
-    let guid = pool.guid().to_string();
-    if guid != known.guid {
-        return Err(other_pool(known, &guid, pool.name()));
+    Ok(())
+}
+
+fn not_opened(known: &Known, error: &Error) -> Failure {
+    let doing = format!("cannot open pool {}", known.name);
+    match known.devices.iter().find(|path| !path.exists()) {
+        Some(path) => Failure::new(format!("{doing}: its device {} does not exist", shown(path)))
+            .hint(format!("connect it, or tell where it is now: pagefold import -d DIR {}", known.name)),
+        None => failed(doing, error),
     }
-    Ok(pool)
 }
 
 fn other_pool(known: &Known, guid: &str, name: &str) -> Failure {

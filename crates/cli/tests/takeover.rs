@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
 use common::{Sandbox, assert_failure, can_mount, signal, wait_until};
 
 /// Kills the server and waits until another goes on.
@@ -207,6 +210,64 @@ fn what_cannot_outlive_its_server_says_so() {
     let both = sandbox.run(&["mount", "-o", "takeover=on,io_uring=on", "tank", "mnt"]);
     assert_failure(&both, 2, &["exclude each other"]);
     assert_failure(&sandbox.run(&["mount", "-o", "takeover=yes", "tank", "mnt"]), 2, &["auto, on, off"]);
+}
+
+/// A holder that is stopped: it goes on when the test ends, however it ends.
+struct Stopped(i32);
+
+impl Stopped {
+    fn new(pid: i32) -> Self {
+        signal(pid, rustix::process::Signal::STOP);
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        signal(self.0, rustix::process::Signal::CONT);
+    }
+}
+
+/// Third and fourth fields of /proc/PID/stat: the state, and the parent.
+fn state_and_parent(pid: i32) -> (char, i32) {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let mut fields = stat.rsplit_once(") ").unwrap().1.split(' ');
+    (fields.next().unwrap().parse().unwrap(), fields.next().unwrap().parse().unwrap())
+}
+
+#[test]
+fn devices_are_nobody_elses_between_two_servers() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::mounted("takeover=on");
+    let device = File::open(sandbox.path("tank.pf")).unwrap();
+    let lock = |operation| rustix::fs::flock(&device, operation);
+    for restarts in 1..=2 {
+        fs::write(sandbox.path("mnt/a"), [restarts; 100]).unwrap();
+        let server = i32::try_from(sandbox.pool()["pid"].as_i64().unwrap()).unwrap();
+        let (_, holder) = state_and_parent(server);
+        let stopped = Stopped::new(holder);
+        signal(server, rustix::process::Signal::KILL);
+        // All that it had open is closed by then.
+        wait_until(|| state_and_parent(server).0 == 'Z');
+        assert_eq!(lock(FlockOperation::NonBlockingLockShared), Err(Errno::WOULDBLOCK));
+        let by = format!("in use by process {holder};");
+        assert_failure(&sandbox.run(&["check", "tank"]), 1, &["tank.pf", &by]);
+        drop(stopped);
+        wait_until(|| {
+            let told = sandbox.run(&["status", "tank", "--json"]);
+            let told = serde_json::from_str::<serde_json::Value>(&told.stdout).unwrap_or_default();
+            told["pools"][0]["takeover"]["restarts"] == restarts
+        });
+        assert_eq!(fs::read(sandbox.path("mnt/a")).unwrap(), [restarts; 100]);
+    }
+    sandbox.ok(&["unmount", "tank"]);
+    lock(FlockOperation::NonBlockingLockExclusive).unwrap();
+    lock(FlockOperation::Unlock).unwrap();
+    sandbox.ok(&["mount", "tank", "mnt"]);
+    sandbox.ok(&["unmount", "tank"]);
+    sandbox.ok(&["destroy", "-f", "tank"]);
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub use model::{
     Reply, Request, RewriteFigures, ScrubFigures, Source, TakeoverFigures, UnmountMode,
 };
 pub use pieces::{PieceReader, PieceWriter};
-pub use server::{Handler, Listener};
+pub use server::{Handler, Listener, lock_name};
 pub use told::{Deed, Difference, Figures, Moving, Outcome, PartialFigures, Rebased, Sendable, Transferred};
 
 #[cfg(test)]

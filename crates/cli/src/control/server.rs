@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ pub struct Listener {
     path: PathBuf,
     listener: UnixListener,
     /// Held for as long as the server lives: no two servers for one name.
-    lock: OwnedFd,
+    _lock: OwnedFd,
     /// Requests that were read and are not yet answered.
     unanswered: Arc<AtomicUsize>,
 }
@@ -52,25 +52,15 @@ impl Listener {
         Self::bind_in(&places::runtime_dir(), pool)
     }
 
-    /// Goes on for a server that died, with its lock.
-    pub fn resume(pool: &str, lock: OwnedFd) -> Result<Self> {
+    /// Listens for whom [`lock_name`] took the name.
+    pub fn listen(pool: &str, lock: OwnedFd) -> Result<Self> {
         Self::listen_in(&places::runtime_dir(), pool, lock)
-    }
-
-    /// The lock of the server's name, held as long as anybody has it.
-    pub fn lock(&self) -> BorrowedFd<'_> {
-        self.lock.as_fd()
     }
 
     /// As [`Listener::bind`], in a directory of the caller's choice.
     pub(super) fn bind_in(dir: &Path, pool: &str) -> Result<Self> {
-        places::make_private(dir)?;
-        let lock = places::lock_file(&dir.join(format!("{pool}.lock")))?;
-        take(&lock, &dir.join(format!("{pool}.sock"))).map_err(|_| {
-            Failure::new(format!("a pool named {pool} is mounted already"))
-                .hint(format!("see where: pagefold list {pool}"))
-        })?;
-        Self::listen_in(dir, pool, lock.into())
+        let lock = lock_name_in(dir, pool)?;
+        Self::listen_in(dir, pool, lock)
     }
 
     fn listen_in(dir: &Path, pool: &str, lock: OwnedFd) -> Result<Self> {
@@ -83,7 +73,7 @@ impl Listener {
         }
         let listener = UnixListener::bind(&path).context(binding)?;
         fs::set_permissions(&path, Permissions::from_mode(0o600)).context(binding)?;
-        Ok(Self { path, listener, lock, unanswered: Arc::default() })
+        Ok(Self { path, listener, _lock: lock, unanswered: Arc::default() })
     }
 
     /// Answers from background threads until the process ends or the listener is dropped.
@@ -97,6 +87,21 @@ impl Listener {
         spawned.context(|| "cannot start a thread".into())?;
         Ok(())
     }
+}
+
+/// Takes the name of the server of `pool`, held for as long as anybody has the descriptor. Errors where it has a server.
+pub fn lock_name(pool: &str) -> Result<OwnedFd> {
+    lock_name_in(&places::runtime_dir(), pool)
+}
+
+fn lock_name_in(dir: &Path, pool: &str) -> Result<OwnedFd> {
+    places::make_private(dir)?;
+    let lock = places::lock_file(&dir.join(format!("{pool}.lock")))?;
+    take(&lock, &dir.join(format!("{pool}.sock"))).map_err(|_| {
+        Failure::new(format!("a pool named {pool} is mounted already"))
+            .hint(format!("see where: pagefold list {pool}"))
+    })?;
+    Ok(lock.into())
 }
 
 /// Takes the lock of a name. One that is held although nobody listens belongs to a server that is just ending

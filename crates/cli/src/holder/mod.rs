@@ -1,8 +1,8 @@
 //! The holder: a small process above a server, which keeps what outlives it.
 //!
-//! It holds the kernel's connections and the journal's memory, and knows nothing of what they are. When the server is killed
-//! or crashes, the holder starts another and hands it all over; clients wait that long, and see no error. A server that ends by
-//! itself takes its holder along. If servers die one after the other it gives up and ends: then the kernel ends the
+//! It holds the kernel's connections, the pool's devices with their locks and the journal's memory, and knows nothing of what they are.
+//! When the server is killed or crashes, the holder starts another and hands it all over; clients wait that long, and see no error. A
+//! server that ends by itself takes its holder along. If servers die one after the other it gives up and ends: then the kernel ends the
 //! connections, since nobody has them any more.
 
 mod link;
@@ -69,9 +69,9 @@ impl Hello {
 }
 
 /// Starts servers with the arguments of this process, one after the other, until one ends by itself. Returns its exit status. `wish` says
-/// what this process keeps of its privileges.
-pub fn run(wish: Confine) -> Result<i32> {
-    let mut holder = Holder::new()?;
+/// what this process keeps of its privileges, `kept` what it has for the first server.
+pub fn run(wish: Confine, kept: BTreeMap<String, Kept>) -> Result<i32> {
+    let mut holder = Holder::new(kept)?;
     confine::holder(wish)?;
     loop {
         let mut server = holder.start()?;
@@ -105,7 +105,7 @@ struct Server {
 }
 
 impl Holder {
-    fn new() -> Result<Self> {
+    fn new(kept: BTreeMap<String, Kept>) -> Result<Self> {
         let mut signals = Vec::new();
         for (number, signal) in [(SIGTERM, Signal::TERM), (SIGINT, Signal::INT), (SIGHUP, Signal::HUP)] {
             let catching = || "cannot catch signals".to_owned();
@@ -123,7 +123,7 @@ impl Holder {
             path,
             arguments: std::env::args_os().skip(1).collect(),
             signals,
-            kept: BTreeMap::new(),
+            kept,
             hello: Hello { oom_score, ..Hello::default() },
             deaths: 0,
             ready: false,

@@ -1,25 +1,28 @@
-//! What a server has its holder keep, so that another can go on when it dies: connections, the journal's memory, the lock of
-//! its name.
+//! What a server has its holder keep, so that another can go on when it dies: connections and the journal's memory, beside the
+//! [`Claim`] that the holder began with.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use pagefold_engine::dataset::Journal;
+use pagefold_engine::pool::OpenOptions;
 use pagefold_fuse::{Agreement, Held};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::control::TakeoverFigures;
+use super::claim::Claim;
+use crate::control::{Listener, TakeoverFigures};
 use crate::failure::{Context, Failure, Result};
 use crate::holder::{Hello, Inherited, Link, uptime};
 use crate::mountopts::{IoUring, MountOptions, Takeover};
+use crate::pools::{self, Devices};
 use crate::props;
+use crate::registry::Known;
 
 const JOURNAL: &str = "journal";
-const LOCK: &str = "lock";
 /// Names of mounts begin with it; their connection's number follows.
 const MOUNT: &str = "mount:";
 
@@ -104,7 +107,7 @@ pub(super) struct Keep {
     hello: Hello,
     journal: Option<Arc<Journal>>,
     left: Mutex<Vec<Left>>,
-    lock: Mutex<Option<OwnedFd>>,
+    claim: Option<Claim>,
     next_connection: AtomicU32,
     /// How long nobody answered, once somebody does.
     stall: Mutex<Option<Duration>>,
@@ -118,7 +121,7 @@ impl Keep {
             hello: Hello::default(),
             journal: None,
             left: Mutex::default(),
-            lock: Mutex::default(),
+            claim: None,
             next_connection: AtomicU32::new(1),
             stall: Mutex::default(),
         }
@@ -134,7 +137,7 @@ impl Keep {
             }
             None => None,
         };
-        let lock = inherited.take(LOCK).map(|(_, lock)| lock);
+        let claim = Claim::inherited(&mut inherited)?;
         let mut left = Vec::new();
         for (name, kept) in inherited.kept {
             let Some(device) = kept.fd.filter(|_| name.starts_with(MOUNT)) else { continue };
@@ -150,7 +153,7 @@ impl Keep {
             hello: inherited.hello,
             journal: journal.map(Arc::new),
             left: Mutex::new(left),
-            lock: Mutex::new(lock),
+            claim: Some(claim),
             next_connection: AtomicU32::new(next),
             stall: Mutex::default(),
         };
@@ -165,9 +168,10 @@ impl Keep {
         self.link.is_some()
     }
 
-    /// Whether this server goes on for one that died, or was to be followed.
-    pub(super) fn is_successor(&self) -> bool {
-        self.hello.restarts > 0
+    /// The pool of a server that died, or was to be followed: this one goes on for it.
+    pub(super) fn followed(&self) -> Option<Known> {
+        let claim = self.claim.as_ref().filter(|_| self.hello.restarts > 0);
+        claim.map(|claim| claim.known.clone())
     }
 
     /// Where accepted changes are entered.
@@ -180,14 +184,24 @@ impl Keep {
         std::mem::take(&mut self.left.lock())
     }
 
-    /// The lock of the server's name, which the one before had.
-    pub(super) fn take_lock(&self) -> Option<OwnedFd> {
-        self.lock.lock().take()
+    /// Listens under the pool's name, which is taken if there is no holder that has it.
+    pub(super) fn listen(&self, pool: &str) -> Result<Listener> {
+        self.claim.as_ref().map_or_else(|| Listener::bind(pool), Claim::listen)
     }
 
-    /// Has the lock of the server's name kept.
-    pub(super) fn keep_lock(&self, lock: BorrowedFd<'_>) -> Result<()> {
-        self.link.as_ref().map_or(Ok(()), |link| link.keep(LOCK, &[], lock))
+    /// The pool's devices: the holder's, or opened here.
+    pub(super) fn open_devices(&self, known: &Known, options: &OpenOptions) -> Result<Devices> {
+        match &self.claim {
+            Some(claim) => claim.open_devices(options.read_only),
+            None => pools::open_devices(known, options),
+        }
+    }
+
+    /// The pool is closed, and whoever has seen this process end may open it: the holder ends a moment later.
+    pub(super) fn let_go_of_devices(&self) {
+        if let (Some(link), Some(claim)) = (&self.link, &self.claim) {
+            claim.unlock_devices(link);
+        }
     }
 
     /// A number for a new connection.

@@ -6,6 +6,7 @@
 
 mod answers;
 mod background;
+mod claim;
 mod events;
 mod folding;
 mod fullness;
@@ -32,7 +33,9 @@ use crate::args::Mount;
 use crate::control::Listener;
 use crate::failure::{Context, Failure, Result};
 use crate::holder::{self, Link};
-use crate::{mounter, mountopts, target};
+use crate::registry::Known;
+use crate::{mounter, mountopts};
+use claim::Claim;
 use keep::Keep;
 use plan::Plan;
 use server::Server;
@@ -66,7 +69,7 @@ fn wants_holder(args: &Mount) -> Result<bool> {
     Ok(args.held_by.is_none() && keep::is_wanted(&mountopts::parse(&args.options)?)?)
 }
 
-/// Holds servers until one ends by itself, and then this process.
+/// Takes the pool's name and devices, and holds servers until one ends by itself, and then this process.
 fn hold(args: &Mount) -> Result<Running> {
     if args.report {
         own_session()?;
@@ -74,7 +77,8 @@ fn hold(args: &Mount) -> Result<Running> {
         rustix::process::chdir("/").context(|| "cannot change to /".into())?;
     }
     let options = mountopts::parse(&args.options)?;
-    std::process::exit(holder::run(options.confine.unwrap_or_default())?)
+    let claim = Claim::take(args.source.as_deref().unwrap_or_default(), options.read_only)?;
+    std::process::exit(holder::run(options.confine.unwrap_or_default(), claim.into_kept()?)?)
 }
 
 /// Without a directory: finds it, and starts once more with it. To find it the pool is opened, and what may be started for that
@@ -107,8 +111,10 @@ fn start(args: &Mount) -> Result<Running> {
     let signals = signals::Signals::block()?;
     let ring = events::start();
     let keep = keep(args)?;
-    let (server, listener) =
-        if keep.is_successor() { go_on(args, ring, keep)? } else { begin(args, ring, keep)? };
+    let (server, listener) = match keep.followed() {
+        Some(known) => go_on(args, &known, ring, keep)?,
+        None => begin(args, ring, keep)?,
+    };
     signals.handle(Arc::clone(&server))?;
     listener.serve(Arc::new(answers::Answers(Arc::clone(&server))))?;
     Ok(Running { server, listener })
@@ -124,22 +130,21 @@ fn keep(args: &Mount) -> Result<Keep> {
 
 fn begin(args: &Mount, ring: Arc<events::Ring>, keep: Keep) -> Result<(Arc<Server>, Listener)> {
     let plan: Plan = plan::make(args)?;
-    let listener = Listener::bind(&plan.known.name)?;
-    keep.keep_lock(listener.lock())?;
+    let listener = keep.listen(&plan.known.name)?;
     leave_directory()?;
     Ok((Server::start(&plan, ring, keep)?, listener))
 }
 
 /// Goes on for a server that died. Nothing on the mounts may be touched before they are served again.
-fn go_on(args: &Mount, ring: Arc<events::Ring>, keep: Keep) -> Result<(Arc<Server>, Listener)> {
-    let (known, _, _) = target::source(args.source.as_deref().unwrap_or_default())?;
-    let listener = match keep.take_lock() {
-        Some(lock) => Listener::resume(&known.name, lock)?,
-        None => Listener::bind(&known.name)?,
-    };
-    keep.keep_lock(listener.lock())?;
+fn go_on(
+    args: &Mount,
+    known: &Known,
+    ring: Arc<events::Ring>,
+    keep: Keep,
+) -> Result<(Arc<Server>, Listener)> {
+    let listener = keep.listen(&known.name)?;
     leave_directory()?;
-    let server = Server::resume(&known, &mountopts::parse(&args.options)?, ring, keep)?;
+    let server = Server::resume(known, &mountopts::parse(&args.options)?, ring, keep)?;
     Ok((server, listener))
 }
 
@@ -155,6 +160,7 @@ impl Running {
         let closed = self.server.close();
         // New requests find no server any more; those that wait for the end are answered first.
         self.listener.finish();
+        self.server.keep.let_go_of_devices();
         match closed {
             Ok(()) => Ok(()),
             Err(what) => Err(Failure::new(what).hint("mounting the pool again recovers it")),

@@ -38,9 +38,6 @@ const DETACHED_GRACE: Duration = Duration::from_secs(60);
 /// Between the answer to a request to restart and the end of the server.
 const RESTART_DELAY: Duration = Duration::from_millis(20);
 
-/// How long a server that goes on for another waits for devices that somebody looks at.
-const DEVICES_GRACE: Duration = Duration::from_secs(30);
-
 /// How far the server's life has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
@@ -158,19 +155,15 @@ impl Server {
             accept_loss: wanted.rescue,
             journal: keep.journal().cloned(),
             record: wanted.record.clone(),
-            // Between two servers nobody has the devices: whoever asked about the pool in that moment has opened them, and lets go
-            // soon.
-            patience: if keep.is_successor() { DEVICES_GRACE } else { Duration::ZERO },
             ..OpenOptions::default()
         };
         if let Some(bytes) = wanted.cache_bytes {
             options.cache_bytes = bytes;
         }
-        let mut confinement = ConfinementFigures::default();
-        let pool = pools::open_known_after(known, &options, || {
-            confinement = confine::server(wanted.confine.unwrap_or_default())?;
-            Ok(())
-        })?;
+        let devices = keep.open_devices(known, &options)?;
+        // Nothing on them but their labels was read.
+        let confinement = confine::server(wanted.confine.unwrap_or_default())?;
+        let pool = pools::open_on(known, devices, &options)?;
         tell_replay(&pool);
         let pool_work = pool.run().map_err(|error| pools::failed("cannot start the pool's work", &error))?;
         Ok(Arc::new(Self {

@@ -2,15 +2,14 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::open::{self, Kind, OpenMode};
+use super::open::{self, Kind, OpenMode, Opened};
 use super::ring::{self, DEPTH};
 use super::{AlignedBuf, Device, DeviceStats, check_range};
 use crate::limits::BLOCK_BYTES;
@@ -24,6 +23,8 @@ pub struct FileDevice {
     size_bytes: u64,
     mode: OpenMode,
     kind: Kind,
+    /// Another process has a copy of the descriptor, and keeps it locked.
+    handed: bool,
     /// Set by a failed flush or durable write: nothing is acknowledged as durable any more.
     failed: AtomicBool,
     stats: DeviceStats,
@@ -32,7 +33,9 @@ pub struct FileDevice {
 /// Unlocks it: a process that was forked a moment ago may have a copy of the descriptor until it executes its program.
 impl Drop for FileDevice {
     fn drop(&mut self) {
-        super::lock::unlock(&self.file);
+        if !self.handed {
+            super::unlock(&self.file);
+        }
     }
 }
 
@@ -45,17 +48,32 @@ impl FileDevice {
     /// system refuses; [`Error::Invalid`] where it is no file or block device, or too small;
     /// [`Error::Unsupported`] where its blocks are too large.
     pub fn open(path: &Path, mode: OpenMode) -> Result<Self> {
-        Self::open_within(path, mode, Duration::ZERO)
+        Ok(Self::new(open::open(path, mode)?, path, mode, false))
     }
 
-    /// As [`FileDevice::open`], waiting so long for another opener to let go of it.
+    /// Goes on with a device that was opened for the same mode and handed over. Whoever handed it over has it unlocked.
     ///
     /// # Errors
-    /// As [`FileDevice::open`].
-    pub fn open_within(path: &Path, mode: OpenMode, patience: Duration) -> Result<Self> {
-        let open::Opened { file, size_bytes, kind } = open::open(path, mode, patience)?;
+    /// As [`FileDevice::open`]; [`Error::Busy`] where it is not locked any more and somebody else has it.
+    pub fn adopt(file: OwnedFd, path: &Path, mode: OpenMode) -> Result<Self> {
+        Ok(Self::new(open::adopt(file.into(), path, mode)?, path, mode, true))
+    }
+
+    /// The descriptor, for [`FileDevice::adopt`] in this process or another. It is locked for as long as anybody has a copy of it, or
+    /// until [`super::unlock`].
+    ///
+    /// # Errors
+    /// [`Error::Io`] where this process has too many descriptors.
+    pub fn hand_over(mut self) -> Result<OwnedFd> {
+        let copy = self.file.try_clone().map_err(|error| self.io_error("hand over", 0, 0, error))?;
+        self.handed = true;
+        Ok(copy.into())
+    }
+
+    fn new(opened: Opened, path: &Path, mode: OpenMode, handed: bool) -> Self {
+        let Opened { file, size_bytes, kind } = opened;
         let (failed, stats) = (AtomicBool::new(false), DeviceStats::default());
-        Ok(Self { path: path.to_path_buf(), file, size_bytes, mode, kind, failed, stats })
+        Self { path: path.to_path_buf(), file, size_bytes, mode, kind, handed, failed, stats }
     }
 
     /// What the device was opened for.

@@ -1,6 +1,7 @@
 //! One writer per device: advisory locks, and who holds them.
 
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -27,8 +28,8 @@ pub(super) fn lock(file: &File, path: &Path, mode: OpenMode) -> Result<()> {
     }
 }
 
-/// Lets go of the lock, whoever still has a copy of the descriptor.
-pub(super) fn unlock(file: &File) {
+/// Lets go of a device's lock, whoever still has a copy of the descriptor.
+pub fn unlock(file: impl AsFd) {
     if let Err(error) = rustix::fs::flock(file, FlockOperation::Unlock) {
         tracing::warn!(%error, "a device's lock goes with its descriptor");
     }

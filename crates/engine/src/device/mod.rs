@@ -19,6 +19,7 @@ mod tests;
 
 pub use buffer::AlignedBuf;
 pub use file::FileDevice;
+pub use lock::unlock;
 pub use open::{OpenMode, create_file_device};
 pub use recorded::{Event, RecordedDevice, Recording};
 pub use sim::{Fault, SimDevice, SimOp};

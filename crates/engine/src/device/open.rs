@@ -1,6 +1,6 @@
 //! Opening and creating devices: what is accepted, and why something is refused.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -51,11 +51,18 @@ const ENDED_PATIENCE: Duration = Duration::from_secs(10);
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Opens `path` for direct I/O and locks it; waits up to `patience` while somebody else has it.
-pub(super) fn open(path: &Path, mode: OpenMode, patience: Duration) -> Result<Opened> {
-    let is_block = classify(path)?;
-    let patience = if is_block { patience.max(UDEV_PATIENCE) } else { patience };
-    patiently(patience, || attempt(path, mode, is_block), || lock::is_left_behind(path))
+/// Opens `path` for direct I/O and locks it.
+pub(super) fn open(path: &Path, mode: OpenMode) -> Result<Opened> {
+    let is_block = classify(path, &std::fs::metadata(path).map_err(|e| refused(path, e))?)?;
+    let patience = if is_block { UDEV_PATIENCE } else { Duration::ZERO };
+    let attempt = || claim(open_direct(path, mode, is_block)?, path, mode, is_block);
+    patiently(patience, attempt, || lock::is_left_behind(path))
+}
+
+/// Takes over what was opened as `path` and locked, for the same mode. Whoever has that name now is not asked.
+pub(super) fn adopt(file: File, path: &Path, mode: OpenMode) -> Result<Opened> {
+    let is_block = classify(path, &file.metadata().map_err(|e| refused(path, e))?)?;
+    claim(file, path, mode, is_block)
 }
 
 /// Tries until `patience` is over, and beyond that while it is `left_behind` by a process that has ended.
@@ -81,8 +88,7 @@ pub(super) fn patiently<T>(
     }
 }
 
-fn attempt(path: &Path, mode: OpenMode, is_block: bool) -> Result<Opened> {
-    let file = open_direct(path, mode, is_block)?;
+fn claim(file: File, path: &Path, mode: OpenMode, is_block: bool) -> Result<Opened> {
     lock::lock(&file, path, mode)?;
     let (size_bytes, kind) = measure(&file, path, is_block)?;
     if mode == OpenMode::ReadWrite && kind == Kind::Block {
@@ -91,9 +97,9 @@ fn attempt(path: &Path, mode: OpenMode, is_block: bool) -> Result<Opened> {
     Ok(Opened { file, size_bytes, kind })
 }
 
-/// Whether `path` is a block device; an error if it is neither that nor a regular file.
-fn classify(path: &Path) -> Result<bool> {
-    let kind = std::fs::metadata(path).map_err(|e| refused(path, e))?.file_type();
+/// Whether what `path` names is a block device; an error if it is neither that nor a regular file.
+fn classify(path: &Path, meta: &Metadata) -> Result<bool> {
+    let kind = meta.file_type();
     if kind.is_block_device() {
         return Ok(true);
     }

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -51,8 +50,6 @@ pub struct OpenOptions {
     pub journal: Option<Arc<Journal>>,
     /// A file, not there yet, into which every write and flush of the devices is written down ([`Recording`]).
     pub record: Option<PathBuf>,
-    /// How long to wait for a device that somebody else has open.
-    pub patience: Duration,
 }
 
 /// Default of [`OpenOptions::cache_bytes`].
@@ -69,7 +66,6 @@ impl Default for OpenOptions {
             salt,
             journal: None,
             record: None,
-            patience: Duration::ZERO,
         }
     }
 }
@@ -142,7 +138,7 @@ impl Pool {
         let mode = if options.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
         let mut devices: Vec<Arc<dyn Device>> = Vec::with_capacity(paths.len());
         for path in paths {
-            devices.push(Arc::new(FileDevice::open_within(path, mode, options.patience)?));
+            devices.push(Arc::new(FileDevice::open(path, mode)?));
         }
         if let Some(path) = &options.record {
             devices = recorded(devices, path)?;

@@ -10,7 +10,7 @@ use super::super::file::transfer;
 use super::super::lock::parse_holder;
 use super::super::open::patiently;
 use crate::Error;
-use crate::device::{AlignedBuf, Device, FileDevice, OpenMode, create_file_device};
+use crate::device::{AlignedBuf, Device, FileDevice, OpenMode, create_file_device, unlock};
 use crate::limits::DEVICE_BYTES_MIN;
 
 fn create() -> (tempfile::TempDir, PathBuf) {
@@ -130,18 +130,19 @@ fn a_lock_that_is_let_go_while_its_holder_is_looked_for_is_taken() {
     assert_eq!(attempts.get(), 2);
 }
 
+/// As a server and the one that follows it do, with a holder that has a copy from before the first to after the last.
 #[test]
-fn who_has_patience_waits_for_another_opener() {
+fn a_device_that_is_handed_over_stays_locked_until_it_is_unlocked() {
     let (_dir, path) = create();
-    let other = FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
-    let soon = Duration::from_millis(50);
-    assert!(matches!(FileDevice::open_within(&path, OpenMode::ReadWrite, soon), Err(Error::Busy(_))));
-    let letting_go = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(300));
-        drop(other);
-    });
-    FileDevice::open_within(&path, OpenMode::ReadWrite, Duration::from_secs(60)).unwrap();
-    letting_go.join().unwrap();
+    let held = FileDevice::open(&path, OpenMode::ReadWrite).unwrap().hand_over().unwrap();
+    for fill in [1, 2] {
+        let device = FileDevice::adopt(held.try_clone().unwrap(), &path, OpenMode::ReadWrite).unwrap();
+        device.write(0, &AlignedBuf::from_bytes(&[fill; 4096]), true).unwrap();
+        drop(device);
+        assert!(matches!(FileDevice::open(&path, OpenMode::ReadOnly), Err(Error::Busy(_))));
+    }
+    unlock(&held);
+    FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
 }
 
 #[test]

@@ -1,0 +1,87 @@
+//! A pool's name and its devices, locked by the holder before there is a server: so they are nobody else's between two servers, and
+//! who asks whose they are is told of a process that lives.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use pagefold_engine::device;
+
+use crate::control::{Listener, lock_name};
+use crate::failure::{Context, Failure, Result};
+use crate::holder::{Inherited, Kept, Link};
+use crate::pools::{self, Devices};
+use crate::registry::Known;
+use crate::target;
+
+const NAME: &str = "lock";
+/// Names of devices begin with it; their place in [`Known::devices`] follows.
+const DEVICE: &str = "device:";
+
+/// Both, held for as long as anybody has the descriptors.
+pub(super) struct Claim {
+    pub(super) known: Known,
+    name: OwnedFd,
+    /// Those of [`Known::devices`].
+    devices: Vec<OwnedFd>,
+}
+
+impl Claim {
+    /// Takes the name and the devices of the pool that `source` stands for.
+    pub(super) fn take(source: &str, read_only: bool) -> Result<Self> {
+        let (known, _, _) = target::source(source)?;
+        let name = lock_name(&known.name)?;
+        let devices = pools::hand_over_devices(&known, read_only)?;
+        Ok(Self { known, name, devices })
+    }
+
+    /// For [`Claim::inherited`], each path with its device: all of them may be too long for one message.
+    pub(super) fn into_kept(self) -> Result<BTreeMap<String, Kept>> {
+        let Self { mut known, name, devices } = self;
+        let paths = std::mem::take(&mut known.devices);
+        let body = serde_json::to_vec(&known)
+            .map_err(|error| Failure::new(format!("cannot write down whose pool it is: {error}")))?;
+        let mut kept = BTreeMap::from([(NAME.to_owned(), Kept { body, fd: Some(name) })]);
+        for (at, (path, device)) in paths.iter().zip(devices).enumerate() {
+            let body = path.as_os_str().as_bytes().to_vec();
+            kept.insert(device_name(at), Kept { body, fd: Some(device) });
+        }
+        Ok(kept)
+    }
+
+    /// What the holder took.
+    pub(super) fn inherited(inherited: &mut Inherited) -> Result<Self> {
+        let (body, name) =
+            inherited.take(NAME).ok_or_else(|| Failure::new("the holder does not have the pool's name"))?;
+        let mut known: Known = serde_json::from_slice(&body)
+            .map_err(|error| Failure::new(format!("cannot take over the pool's name: {error}")))?;
+        let mut devices = Vec::new();
+        while let Some((path, device)) = inherited.take(&device_name(devices.len())) {
+            known.devices.push(OsString::from_vec(path).into());
+            devices.push(device);
+        }
+        Ok(Self { known, name, devices })
+    }
+
+    pub(super) fn listen(&self) -> Result<Listener> {
+        let name = self.name.try_clone().context(|| "cannot take over the pool's name".into())?;
+        Listener::listen(&self.known.name, name)
+    }
+
+    pub(super) fn open_devices(&self, read_only: bool) -> Result<Devices> {
+        pools::adopt_devices(&self.known, &self.devices, read_only)
+    }
+
+    /// Locks go at once; what else an open device is protected by, when the holder has let go of it too.
+    pub(super) fn unlock_devices(&self, link: &Link) {
+        for (at, device) in self.devices.iter().enumerate() {
+            device::unlock(device);
+            link.drop_kept(&device_name(at));
+        }
+    }
+}
+
+fn device_name(at: usize) -> String {
+    format!("{DEVICE}{at}")
+}
