@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Guid, Pool, ReplayReport, Rewrites};
+use super::{Guid, Pool, ReplayReport, RescueReport, Rewrites};
 use crate::dataset::Space;
 use crate::limits::CHUNK_BYTES;
 use crate::record::CacheStats;
@@ -131,6 +131,8 @@ pub struct Status {
     pub scrub: super::ScrubStatus,
     /// What replay did at opening.
     pub replayed: ReplayReport,
+    /// What was damaged, of a pool that was opened for rescue.
+    pub rescue: Option<RescueReport>,
 }
 
 impl Pool {
@@ -216,6 +218,7 @@ impl Pool {
             node_cache: self.nodes.stats(),
             scrub: self.scrub_status(),
             replayed: self.replayed,
+            rescue: self.rescue.clone(),
         }
     }
 }

@@ -67,6 +67,10 @@ impl LiveMap {
         self.live -= u32::from(was);
         was
     }
+    /// The slots that are live, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.words.len() as u32 * 64).filter(|slot| self.get(*slot))
+    }
     /// How many slots are live.
     pub fn count(&self) -> u32 {
         self.live
@@ -171,7 +175,7 @@ impl Part {
 }
 
 /// One entry of the segment table.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
     /// Its id, never used twice.
     pub id: u64,
