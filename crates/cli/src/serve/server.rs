@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pagefold_engine::dataset::PrimaryCache;
-use pagefold_engine::pool::{self, OpenOptions, Pool};
+use pagefold_engine::pool::{self, OpenOptions, Pool, RescueReport};
 use pagefold_fuse::{MountError, Mounter};
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -156,6 +156,7 @@ impl Server {
         let mut options = OpenOptions {
             read_only: wanted.read_only,
             accept_loss: wanted.rescue,
+            rescue: wanted.rescue,
             journal: keep.journal().cloned(),
             record: wanted.record.clone(),
             // Between two servers nobody has the devices: whoever asked about the pool in that moment has opened them, and lets go
@@ -667,5 +668,8 @@ fn tell_replay(pool: &Pool) {
             offset = lost.offset,
             "the log is damaged: what was acknowledged behind it is not shown"
         );
+    }
+    for damage in pool.rescue().map(RescueReport::messages).unwrap_or_default() {
+        tracing::error!(pool = name, damage, "opened for rescue");
     }
 }
