@@ -56,7 +56,7 @@ impl std::fmt::Display for Confine {
 pub struct MountOptions {
     /// No changes.
     pub read_only: bool,
-    /// Read what is readable of a damaged pool, as it was before damage to its log. Implies `read_only`.
+    /// Read what is readable of a damaged pool. Implies `read_only`.
     pub rescue: bool,
     /// Users other than the one who mounts may use it; `None`: as befits who mounts.
     pub allow_other: Option<bool>,
@@ -113,7 +113,10 @@ const THREADS_MAX: usize = 256;
 /// Our options with their meaning, for help.
 const OWN: &[(&str, &str)] = &[
     ("ro, rw", "no changes; or as usual"),
-    ("rescue", "read-only, as the pool was before damage to its log"),
+    (
+        "rescue",
+        "read-only, although the pool is damaged: what cannot be read is an I/O error, all else is there",
+    ),
     ("allow_other", "other users may use it (default for root; users need user_allow_other in fuse.conf)"),
     ("noallow_other", "only who mounts may use it"),
     ("nonempty", "mount over a directory that is not empty"),

@@ -82,7 +82,9 @@ pub fn failed(doing: impl Into<String>, error: &Error) -> Failure {
         Error::Busy(_) => {
             failure.hint("another process has it open; see which pools are mounted: pagefold list")
         }
-        Error::Corrupt { .. } => failure.hint("see how far the damage goes: pagefold check"),
+        Error::Corrupt { .. } => failure.hint(
+            "see how far the damage goes: pagefold check; to read what is left: pagefold mount -o rescue",
+        ),
         Error::NotAPool(_) => failure.hint("see what is on this machine: pagefold import [-d DIR]"),
         Error::Unsupported(_) => failure.hint("use the version of pagefold that made it, or a newer one"),
         Error::NoSpace(_) => {
@@ -356,8 +358,8 @@ pub fn figures(pool: &Pool) -> PoolFigures {
     PoolFigures {
         name: status.name.clone(),
         guid: status.guid.to_string(),
-        state: (if status.failure.is_some() { "FAULTED" } else { "ONLINE" }).into(),
-        problem: status.failure.clone(),
+        state: state_of(status).into(),
+        problem: status.failure.clone().or_else(|| rescue_text(pool)),
         pid: None,
         takeover: None,
         confinement: None,
@@ -401,6 +403,35 @@ pub fn figures(pool: &Pool) -> PoolFigures {
         scrub: scrub(&status.scrub),
         write_amplification: write_amplification(status),
     }
+}
+
+fn state_of(status: &Status) -> &'static str {
+    match (&status.failure, &status.rescue) {
+        (Some(_), _) => "FAULTED",
+        (None, Some(_)) => "RESCUE",
+        (None, None) => "ONLINE",
+    }
+}
+
+/// What is missing in a pool that was opened for rescue, as far as opening has met it.
+fn rescue_text(pool: &Pool) -> Option<String> {
+    let mut told = pool.rescue()?.messages();
+    let replayed = pool.replayed();
+    if let Some(lost) = replayed.lost {
+        let path = pool.paths().get(usize::from(lost.device)).map(|path| shown(path)).unwrap_or_default();
+        let offset = lost.offset;
+        told.push(format!(
+            "the log is damaged at byte {offset} of {path}: what was acknowledged behind it is not shown"
+        ));
+    }
+    if replayed.damaged > 0 {
+        told.push(format!("{} batches of the log have damaged records", replayed.damaged));
+    }
+    Some(if told.is_empty() {
+        "open for rescue; opening it has met no damage".into()
+    } else {
+        format!("open for rescue: {}", told.join("; "))
+    })
 }
 
 fn scrub(status: &ScrubStatus) -> Option<ScrubFigures> {

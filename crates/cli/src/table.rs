@@ -90,7 +90,7 @@ pub fn state(state: &str) -> String {
     let colour = match state {
         "ONLINE" | "MOUNTED" | "clean" => "32",
         "DEGRADED" | "CRASHED" | "INUSE" => "33",
-        "FAULTED" | "UNAVAIL" => "31",
+        "FAULTED" | "RESCUE" | "UNAVAIL" => "31",
         _ => return state.to_owned(),
     };
     paint(state, colour)

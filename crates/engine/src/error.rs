@@ -78,6 +78,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether it is of what was to be read: damaged, or not to be had from its device.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Self::Corrupt { .. } | Self::Io { op: "read", .. })
+    }
+
     /// A damaged object: `what` it is and what did not hold.
     pub fn corrupt(what: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::Corrupt { what: what.into(), detail: detail.into() }

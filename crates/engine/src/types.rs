@@ -124,6 +124,11 @@ impl Key {
     /// A block of a dead list (the pool's own tree, object = number of the sublist, `offset` = of the block).
     pub const DEAD: u8 = 0xF5;
 
+    /// Below this there is no key.
+    pub const FIRST: Self = Self::new(0, 0, 0);
+    /// Above all keys that are in use.
+    pub const LAST: Self = Self::new(u64::MAX, u8::MAX, u64::MAX);
+
     /// A key.
     pub const fn new(object: u64, kind: u8, offset: u64) -> Self {
         Self { object, kind, offset }

@@ -131,7 +131,7 @@ fn content(pool: &Pool, path: &str) -> BTreeMap<Key, Vec<u8>> {
                 found.insert(key, Vec::new());
             }
             Visit::Entry(..) | Visit::Node { .. } => {}
-            Visit::Damaged(ptr, error) => panic!("{ptr:?}: {error}"),
+            Visit::Damaged { ptr, error, .. } => panic!("{ptr:?}: {error}"),
         }
         Ok(())
     });

@@ -16,7 +16,7 @@ use crate::named::{Places, is_displaced, split};
 use crate::types::{FileKind, Ino};
 
 /// Entries fetched at once.
-const BATCH: usize = 1024;
+pub(crate) const BATCH: usize = 1024;
 /// Problems that are told one by one; beyond, they are counted.
 const PROBLEMS_MAX: usize = 1000;
 
@@ -291,7 +291,7 @@ fn differences(ino: u64, seen: &Seen, inode: &Inode, is_orphan: bool, counter: u
 }
 
 /// The key behind `key`.
-fn after(key: &Key) -> Key {
+pub(crate) fn after(key: &Key) -> Key {
     match key.offset.checked_add(1) {
         Some(offset) => Key { offset, ..*key },
         None => Key::new(key.object, key.kind.saturating_add(1), 0),

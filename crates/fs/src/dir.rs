@@ -1,6 +1,7 @@
 //! Directories: looking up, listing, and making new inodes in them.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use pagefold_engine::dataset::Change;
 use pagefold_engine::dataset::journal::note_result;
@@ -325,6 +326,8 @@ impl Fs {
 
     /// Tells the entries after `cookie` (0: from the start, with `.` and `..`) until `emit` returns false; an entry for
     /// which it did so has not been told. An entry that stays during a listing is told exactly once, whatever others do.
+    ///
+    /// Errors: where some names cannot be read, after all others have been told.
     pub fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
         let node = self.node(ino)?;
         let inode = node.snapshot();
@@ -340,14 +343,15 @@ impl Fs {
         if inode.nlink == 0 {
             return Ok(());
         }
-        let mut from = cookie.saturating_add(1);
+        let mut from = Key::new(ino.0, kind::ENTRY, cookie.saturating_add(1));
         let end = Key::new(ino.0, kind::ENTRY + 1, 0);
         // A short first batch: many directories, and many callers' buffers, are small.
         let mut limit = READDIR_BATCH / 4;
+        let mut none_told = true;
         loop {
-            let batch = {
+            let (batch, next) = {
                 let _unchanged = node.changing.lock();
-                self.dataset.range(&Key::new(ino.0, kind::ENTRY, from), &end, limit)?
+                self.range_past_damage(from, &end, limit)?
             };
             for (key, value) in &batch {
                 let (name, payload) = split(ino.0, value)?;
@@ -355,13 +359,42 @@ impl Fs {
                 if !emit(&DirEntry { ino: Ino(pointee.ino), cookie: key.offset, kind: pointee.kind, name }) {
                     return Ok(());
                 }
-                from = key.offset + 1;
+                none_told = false;
             }
-            if batch.len() < limit {
-                return Ok(());
-            }
-            limit = READDIR_BATCH;
+            let Some(next) = next else { break };
+            (from, limit) = (next, READDIR_BATCH);
         }
+        // The last call of a listing is the one that tells nothing: until then every name that can be read counts more.
+        if none_told && self.passed_damage.load(Ordering::Relaxed) {
+            let first = Key::new(ino.0, kind::ENTRY, 0);
+            if self.dataset.first_damage(&first, &end).is_some() {
+                let detail = "some of its names cannot be read".to_owned();
+                return Err(FsError::Corrupt { ino: ino.0, what: "directory", detail });
+            }
+        }
+        Ok(())
+    }
+
+    /// Up to `limit` entries of `from..end` that can be read, and where to go on.
+    fn range_past_damage(
+        &self,
+        from: Key,
+        end: &Key,
+        limit: usize,
+    ) -> Result<(Vec<(Key, Vec<u8>)>, Option<Key>)> {
+        let (batch, behind) = match self.dataset.range(&from, end, limit) {
+            Ok(batch) => (batch, None),
+            Err(error) => {
+                let Some((first, behind)) = self.dataset.first_damage(&from, end) else {
+                    return Err(error.into());
+                };
+                self.passed_damage.store(true, Ordering::Relaxed);
+                (self.dataset.range(&from, &first, limit)?, Some(behind).filter(|behind| behind < end))
+            }
+        };
+        let last = batch.last().filter(|_| batch.len() == limit);
+        let next = last.map_or(behind, |(last, _)| Some(Key { offset: last.offset + 1, ..*last }));
+        Ok((batch, next))
     }
 
     /// As [`Fs::readdir`] with attributes; every `Entry` for which `emit` returned true is one reference. `.` and `..`,
@@ -380,6 +413,8 @@ impl Fs {
             let entry = match self.entry_of(dirent.ino.0, dirent.name) {
                 Ok(entry) => Some(entry),
                 Err(FsError::Stale) => None,
+                // Whoever looks it up is told.
+                Err(error) if error.is_damage() => None,
                 Err(error) => {
                     failed = Some(error);
                     return false;

@@ -78,6 +78,17 @@ pub enum FsError {
     Engine(pagefold_engine::Error),
 }
 
+impl FsError {
+    /// Whether something that is stored cannot be read.
+    pub(crate) fn is_damage(&self) -> bool {
+        match self {
+            Self::Corrupt { .. } => true,
+            Self::Engine(error) => error.is_damage(),
+            _ => false,
+        }
+    }
+}
+
 impl From<pagefold_engine::Error> for FsError {
     fn from(error: pagefold_engine::Error) -> Self {
         match error {

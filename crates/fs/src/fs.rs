@@ -32,6 +32,8 @@ pub struct Fs {
     pub(crate) rename_lock: Mutex<()>,
     /// There may be orphans that can be reaped.
     pub(crate) orphans: AtomicBool,
+    /// A listing has left out names that cannot be read.
+    pub(crate) passed_damage: AtomicBool,
     /// Inodes with access times newer than those in the dataset.
     pub(crate) atimes: Mutex<HashSet<u64>>,
 }
@@ -86,6 +88,7 @@ impl Fs {
             ids: Mutex::new(Ids { next, reserved: next }),
             rename_lock: Mutex::new(()),
             orphans: AtomicBool::new(true),
+            passed_damage: AtomicBool::new(false),
             atimes: Mutex::new(HashSet::new()),
         };
         let root = fs.node(Ino::ROOT)?;
@@ -170,8 +173,13 @@ impl Fs {
     pub(crate) fn attr(&self, ino: u64, inode: &Inode) -> Result<Attr> {
         let blocks = match inode.kind {
             FileKind::Regular if inode.object == 0 => 0,
-            // What is not committed yet is not counted yet. Archivers take a file without blocks for one hole.
-            FileKind::Regular => self.dataset.usage(inode.object)?.stored_bytes.div_ceil(512).max(1),
+            // What is not committed yet is not counted yet. Archivers take a file without blocks for one hole. A file is not given up
+            // because its sum cannot be read.
+            FileKind::Regular => match self.dataset.usage(inode.object) {
+                Ok(usage) => usage.stored_bytes.div_ceil(512).max(1),
+                Err(error) if error.is_damage() => inode.size.div_ceil(512).max(1),
+                Err(error) => return Err(error.into()),
+            },
             _ => inode.size.div_ceil(512),
         };
         Ok(Attr {

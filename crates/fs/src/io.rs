@@ -297,9 +297,16 @@ impl Fs {
         let page = offset / record_size;
         let at = |page: u64| page.saturating_mul(record_size).max(offset);
         match what {
-            Seek::Hole => Ok(at(self.dataset.next_hole(inode.object, page)?).min(inode.size)),
+            // Where it cannot be read what there is, all from here on passes for data: reading tells.
+            Seek::Hole => match self.dataset.next_hole(inode.object, page) {
+                Err(error) if error.is_damage() => Ok(inode.size),
+                found => Ok(at(found?).min(inode.size)),
+            },
             Seek::Data => {
-                let found = self.dataset.next_data(inode.object, page)?.map(at);
+                let found = match self.dataset.next_data(inode.object, page) {
+                    Err(error) if error.is_damage() => Some(offset),
+                    found => found?.map(at),
+                };
                 found.filter(|&found| found < inode.size).ok_or(FsError::NoData)
             }
         }

@@ -12,6 +12,7 @@
 //! acl, attr, orphan               attributes, ACLs, what is deleted
 //! dir, names, io, alloc, xattr    the calls
 //! check      the walker behind `pagefold check`
+//! lost       what of a damaged file system cannot be read
 //! diff       how two versions differ, as files
 //! rebase     what one version changed, brought into another
 //! testing    a dataset in memory
@@ -42,6 +43,7 @@ pub mod fuzzing;
 mod inode;
 mod io;
 pub mod limits;
+pub mod lost;
 mod named;
 mod names;
 mod options;

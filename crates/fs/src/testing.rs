@@ -9,6 +9,7 @@ use parking_lot::{Mutex, RwLock};
 use pagefold_engine::dataset::{Attempt, Change, Dataset, Space, Synced, Usage};
 use pagefold_engine::error::{Error, Result};
 use pagefold_engine::limits::{ATOMIC_WRITE_MAX, RECORDSIZE_MAX, RECORDSIZE_MIN, VALUE_BYTES_MAX};
+use pagefold_engine::pool::Unreadable;
 use pagefold_engine::types::Key;
 
 use crate::types::{Clock, Time};
@@ -23,6 +24,7 @@ pub struct MemDataset {
     applies: AtomicU64,
     syncs: AtomicU64,
     failure: Mutex<Option<String>>,
+    damage: RwLock<Unreadable>,
 }
 
 #[derive(Clone, Default)]
@@ -45,7 +47,8 @@ impl MemDataset {
 
     fn with(state: State, limit_bytes: u64) -> Self {
         let (applies, syncs) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { state: RwLock::new(state), limit_bytes, applies, syncs, failure: Mutex::new(None) }
+        let damage = RwLock::default();
+        Self { state: RwLock::new(state), limit_bytes, applies, syncs, failure: Mutex::new(None), damage }
     }
 
     /// A copy as a crash at this instant would leave it.
@@ -66,6 +69,15 @@ impl MemDataset {
     /// From now on, changes and syncs fail as after a failed write, with this reason.
     pub fn fail(&self, reason: &str) {
         *self.failure.lock() = Some(reason.to_owned());
+    }
+
+    /// From now on, what this names cannot be read.
+    pub fn damage(&self, unreadable: Unreadable) {
+        *self.damage.write() = unreadable;
+    }
+
+    fn check_damage(&self, key: &Key) -> Result<()> {
+        if self.damage.read().has(key) { Err(damaged(key)) } else { Ok(()) }
     }
 
     /// How many pages are stored of all objects.
@@ -90,6 +102,10 @@ impl MemDataset {
             None => Ok(()),
         }
     }
+}
+
+fn damaged(key: &Key) -> Error {
+    Error::corrupt(format!("{key:?}"), "made so by a test")
 }
 
 impl State {
@@ -188,6 +204,7 @@ impl Object {
 
 impl Dataset for MemDataset {
     fn get(&self, key: &Key) -> Result<Option<Vec<u8>>> {
+        self.check_damage(key)?;
         Ok(self.state.read().values.get(key).cloned())
     }
 
@@ -196,7 +213,16 @@ impl Dataset for MemDataset {
             return Ok(Vec::new());
         }
         let state = self.state.read();
-        Ok(state.values.range(from..to).take(limit).map(|(k, v)| (*k, v.clone())).collect())
+        let found: Vec<_> = state.values.range(from..to).take(limit).map(|(k, v)| (*k, v.clone())).collect();
+        let reached = found.last().filter(|_| found.len() == limit).map_or(*to, |(last, _)| *last);
+        match self.first_damage(from, &reached) {
+            Some((first, _)) => Err(damaged(&first)),
+            None => Ok(found),
+        }
+    }
+
+    fn first_damage(&self, from: &Key, to: &Key) -> Option<(Key, Key)> {
+        self.damage.read().within(*from, *to).next()
     }
 
     fn apply(&self, changes: &[Change<'_>]) -> Result<()> {
@@ -260,6 +286,7 @@ impl Dataset for MemDataset {
         let (mut at, mut rest) = (offset, buf);
         while !rest.is_empty() {
             let (page, start) = (at / u64::from(record_size), (at % u64::from(record_size)) as usize);
+            self.check_damage(&Key::page(object, page))?;
             let len = rest.len().min(record_size as usize - start);
             let (now, behind) = rest.split_at_mut(len);
             match o.pages.get(&page) {

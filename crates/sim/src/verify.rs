@@ -205,7 +205,7 @@ fn count(dataset: &LiveDataset) -> Result<Counted, String> {
                 let ptr = ModelEntry::decode(&bytes)?.ptr;
                 counted.records.insert(ptr.addr, u64::from(ptr.len_bytes) + RECORD_OVERHEAD_BYTES);
             }
-            Visit::Entry(..) | Visit::Damaged(..) => {}
+            Visit::Entry(..) | Visit::Damaged { .. } => {}
         }
         Ok(())
     });

@@ -479,7 +479,7 @@ pub struct PoolFigures {
     pub name: String,
     /// Unique number, in hexadecimal.
     pub guid: String,
-    /// `ONLINE`, `EXPORTED`, `CRASHED`, `FAULTED`.
+    /// `ONLINE`, `EXPORTED`, `CRASHED`, `FAULTED`, `RESCUE`.
     pub state: String,
     /// What is wrong, if something is.
     pub problem: Option<String>,

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pagefold_engine::dataset::PrimaryCache;
-use pagefold_engine::pool::{self, OpenOptions, Pool};
+use pagefold_engine::pool::{self, OpenOptions, Pool, RescueReport};
 use pagefold_fuse::{MountError, Mounter};
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -153,6 +153,7 @@ impl Server {
         let mut options = OpenOptions {
             read_only: wanted.read_only,
             accept_loss: wanted.rescue,
+            rescue: wanted.rescue,
             journal: keep.journal().cloned(),
             record: wanted.record.clone(),
             ..OpenOptions::default()
@@ -660,5 +661,8 @@ fn tell_replay(pool: &Pool) {
             offset = lost.offset,
             "the log is damaged: what was acknowledged behind it is not shown"
         );
+    }
+    for damage in pool.rescue().map(RescueReport::messages).unwrap_or_default() {
+        tracing::error!(pool = name, damage, "opened for rescue");
     }
 }

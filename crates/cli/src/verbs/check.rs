@@ -1,6 +1,8 @@
 //! `check`: reads everything in a pool and verifies it.
 
-use pagefold_engine::pool::Pool;
+use pagefold_engine::pool::{CheckReport, Listed, Pool};
+use pagefold_fs::lost::{self, Lost, What};
+use serde::Serialize;
 use serde_json::json;
 
 use crate::args::Check;
@@ -36,7 +38,7 @@ pub fn run(args: &Check) -> Result<()> {
     progress.finish();
     let (pool, report) =
         checked.map_err(|error| pools::failed(format!("cannot check pool {name}"), &error))?;
-    let files = file_systems(&pool)?;
+    let files = file_systems(&pool, &report)?;
     let (name, guid) = (pool.name().to_owned(), pool.guid().to_string());
     let errors = report.errors.saturating_add(files.problem_count);
     if args.output.json {
@@ -45,11 +47,13 @@ pub fn run(args: &Check) -> Result<()> {
             "nodes": report.nodes, "pages": report.pages, "leaked": report.leaked,
             "inodes": files.inodes, "directories": files.directories, "orphans": files.orphans,
             "errors": errors, "messages": report.messages.iter().chain(&files.problems).collect::<Vec<_>>(),
+            "unreadable": unreadable(&pool, &report)?,
         }))?;
     } else {
         for message in report.messages.iter().chain(&files.problems) {
             println!("{}", table::printable(message));
         }
+        each_unreadable(&pool, &report, &mut |unread| println!("{}", unread.text()))?;
         let count = |number: u64| {
             if args.output.exact { number.to_string() } else { units::count(number as f64) }
         };
@@ -65,17 +69,19 @@ pub fn run(args: &Check) -> Result<()> {
         return Ok(());
     }
     Err(Failure::new(format!("pool {name} is damaged: {errors} errors"))
-        .hint("copy what can be read to another pool; nothing was changed here"))
+        .hint(format!("nothing was changed; to copy what can be read: pagefold mount -o rescue {name} DIR")))
 }
 
-/// Checks the file system of every dataset. Those of snapshots were a dataset's when they were made; their records are verified
-/// with all others.
-fn file_systems(pool: &Pool) -> Result<pagefold_fs::check::Report> {
-    let listed = pool.list().map_err(|error| pools::failed("cannot list the datasets", &error))?;
+/// Checks the file system of every dataset whose metadata can be read. Those of snapshots were a dataset's when they were made; their
+/// records are verified with all others.
+fn file_systems(pool: &Pool, report: &CheckReport) -> Result<pagefold_fs::check::Report> {
     let mut sum = pagefold_fs::check::Report::default();
-    for listed in listed.into_iter().filter(|listed| !listed.is_snapshot) {
+    for listed in listed(pool)?.into_iter().filter(|listed| !listed.is_snapshot) {
         let name = names::full(pool.name(), &listed.path);
         let doing = || format!("cannot check the file system of {name}");
+        if report.errors > 0 && !pool.unreadable(&listed.path, report).context(doing)?.keys.is_empty() {
+            continue;
+        }
         let dataset = pool.open_dataset(&listed.path).context(doing)?;
         let found = pagefold_fs::check::check(dataset.as_ref()).context(doing)?;
         sum.inodes += found.inodes;
@@ -85,4 +91,69 @@ fn file_systems(pool: &Pool) -> Result<pagefold_fs::check::Report> {
         sum.problems.extend(found.problems.into_iter().map(|problem| format!("{name}: {problem}")));
     }
     Ok(sum)
+}
+
+fn listed(pool: &Pool) -> Result<Vec<Listed>> {
+    pool.list().map_err(|error| pools::failed("cannot list the datasets", &error))
+}
+
+/// What cannot be read of a dataset or snapshot.
+#[derive(Serialize)]
+struct Unread {
+    dataset: String,
+    path: String,
+    inode: u64,
+    /// `inode`, `data`, `names`, `target` or `attributes`.
+    what: &'static str,
+    /// Of `data`: first byte, and one past the last.
+    ranges: Vec<(u64, u64)>,
+}
+
+impl Unread {
+    fn new(dataset: &str, lost: &Lost) -> Self {
+        let (what, ranges) = match &lost.what {
+            What::Inode => ("inode", Vec::new()),
+            What::Bytes(ranges) => ("data", ranges.clone()),
+            What::Names => ("names", Vec::new()),
+            What::Target => ("target", Vec::new()),
+            What::Attributes => ("attributes", Vec::new()),
+        };
+        let path = format!("/{}", String::from_utf8_lossy(&lost.path));
+        Self { dataset: dataset.into(), path, inode: lost.ino, what, ranges }
+    }
+
+    fn text(&self) -> String {
+        let what = match self.what {
+            "data" => {
+                let ranges = self.ranges.iter().map(|(first, end)| format!("{first}-{end}"));
+                format!("bytes {}", ranges.collect::<Vec<_>>().join(","))
+            }
+            "inode" => "all of it".into(),
+            "names" => "some of the names in it".into(),
+            "target" => "where it leads".into(),
+            _ => "its attributes".into(),
+        };
+        format!("unreadable\t{}\t{}\t{what}", self.dataset, table::printable(&self.path))
+    }
+}
+
+/// What cannot be read, of all datasets and snapshots.
+fn unreadable(pool: &Pool, report: &CheckReport) -> Result<Vec<Unread>> {
+    let mut all = Vec::new();
+    each_unreadable(pool, report, &mut |unread| all.push(unread))?;
+    Ok(all)
+}
+
+fn each_unreadable(pool: &Pool, report: &CheckReport, each: &mut dyn FnMut(Unread)) -> Result<()> {
+    if report.errors == 0 {
+        return Ok(());
+    }
+    for listed in listed(pool)? {
+        let name = names::full(pool.name(), &listed.path);
+        let doing = || format!("cannot tell what of {name} cannot be read");
+        let lost = pool.unreadable(&listed.path, report).context(doing)?;
+        let dataset = pool.open_dataset(&listed.path).context(doing)?;
+        lost::list(dataset.as_ref(), &lost, &mut |lost| each(Unread::new(&name, lost))).context(doing)?;
+    }
+    Ok(())
 }

@@ -303,6 +303,10 @@ fn advice(pool: &PoolFigures) -> Option<String> {
             "unmount it, mend the device, mount it again: pagefold unmount --force {}",
             pool.name
         )),
+        "RESCUE" => Some(format!(
+            "copy what can be read; then, unmounted, `pagefold check {}` lists what cannot",
+            pool.name
+        )),
         UNAVAILABLE => {
             Some("connect its devices again, or tell where they are: pagefold import -d DIR".into())
         }

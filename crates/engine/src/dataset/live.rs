@@ -85,7 +85,12 @@ impl LiveDataset {
         let from = Key::new(0, Key::SHARED, 0);
         let to = Key::new(0, Key::SHARED + 1, 0);
         // One is enough to know that counts must be consulted.
-        let found = self.tree.range(&from, &to, 1)?.len() as u64;
+        let found = match self.tree.range(&from, &to, 1) {
+            Ok(found) => found.len() as u64,
+            // Then those who consult them are told.
+            Err(error) if error.is_damage() => 1,
+            Err(error) => return Err(error),
+        };
         self.shared_records.fetch_max(found, Ordering::Relaxed);
         Ok(())
     }
@@ -294,6 +299,10 @@ impl Dataset for LiveDataset {
             from = next;
         }
         Ok(found)
+    }
+
+    fn first_damage(&self, from: &Key, to: &Key) -> Option<(Key, Key)> {
+        self.tree.first_damage(from, to)
     }
 
     fn apply(&self, changes: &[Change<'_>]) -> Result<()> {

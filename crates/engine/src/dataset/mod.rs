@@ -15,6 +15,7 @@ mod part;
 pub mod pending;
 mod read;
 pub mod redo;
+mod salvage;
 pub(crate) mod shared;
 mod usage;
 
@@ -110,6 +111,12 @@ pub trait Dataset: Send + Sync {
 
     /// Up to `limit` entries with `from <= key < to`, ascending. Only metadata kinds, never pages.
     fn range(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Vec<u8>)>>;
+
+    /// The first keys of `from..to` that cannot be looked up, because of damage, from the first (inclusive) to the second
+    /// (exclusive): [`Dataset::range`] of what lies before or behind them need not fail.
+    fn first_damage(&self, _from: &Key, _to: &Key) -> Option<(Key, Key)> {
+        None
+    }
 
     /// Applies all of `changes`, in order, as one. Space is reserved first: [`crate::Error::NoSpace`] means
     /// that nothing was changed. Changes that only free space are always admitted.

@@ -285,10 +285,18 @@ impl Models for Fetched<'_> {
 }
 
 impl LiveDataset {
-    /// Learns from the tree which models there are (when the pool is opened).
-    pub fn load_models(&self) -> Result<()> {
-        let (from, to) = (Key::model(0), Key::new(0, Key::MODEL + 1, 0));
-        for (key, value) in self.tree.range(&from, &to, usize::MAX)? {
+    /// Learns from the tree which models there are (when the pool is opened); for rescue, those that it can tell of.
+    pub fn load_models(&self, rescue: bool) -> Result<()> {
+        let all = (Key::model(0), Key::new(0, Key::MODEL + 1, 0));
+        let parts = if rescue { self.tree.readable(&all.0, &all.1) } else { vec![all] };
+        for (from, to) in parts {
+            self.load_models_between(&from, &to)?;
+        }
+        Ok(())
+    }
+
+    fn load_models_between(&self, from: &Key, to: &Key) -> Result<()> {
+        for (key, value) in self.tree.range(from, to, usize::MAX)? {
             let id = ModelId::try_from(key.offset).ok().filter(|id| *id > 0);
             let (Some(id), Value::Bytes(bytes)) = (id, value) else {
                 return Err(Error::corrupt("models of the pool", "one has an impossible key or value"));

@@ -338,7 +338,8 @@ impl LiveDataset {
     }
 }
 
-fn page_end(object: u64, to: u64) -> Key {
+/// The key behind the pages of `object` that are below `to`; `u64::MAX`: behind all.
+pub(super) fn page_end(object: u64, to: u64) -> Key {
     if to == u64::MAX { Key::new(object, Key::PAGE + 1, 0) } else { Key::page(object, to) }
 }
 

@@ -49,10 +49,20 @@ pub struct CheckReport {
     pub errors: u64,
     /// The first hundred of them.
     pub messages: Vec<String>,
+    /// Records that cannot be read, or not be decoded: see [`Pool::unreadable`].
+    pub(super) damaged: Records,
+    /// Tree nodes or parts of the segment table cannot be read: what should be reached and is not is no finding then.
+    incomplete: bool,
 }
 
 impl CheckReport {
-    fn error(&mut self, message: String) {
+    /// A tree node cannot be read.
+    fn lost_node(&mut self, error: &Error) {
+        self.incomplete = true;
+        self.error(error.to_string());
+    }
+
+    pub(super) fn error(&mut self, message: String) {
         self.errors += 1;
         if self.messages.len() < ERRORS_MAX {
             self.messages.push(message);
@@ -67,7 +77,7 @@ pub fn check(
     cache_bytes: u64,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(std::sync::Arc<Pool>, CheckReport)> {
-    let options = OpenOptions { read_only: true, cache_bytes, accept_loss: true, ..OpenOptions::default() };
+    let options = OpenOptions { cache_bytes, ..OpenOptions::for_rescue() };
     let pool = Pool::open(paths, &options)?;
     let mut report = pool.check_open(progress);
     if let Some(lost) = pool.replayed().lost {
@@ -82,8 +92,8 @@ pub fn check(
 }
 
 /// A set of records.
-#[derive(Default)]
-struct Records(HashMap<u64, LiveMap>);
+#[derive(Clone, Debug, Default)]
+pub(super) struct Records(HashMap<u64, LiveMap>);
 
 impl Records {
     /// False: it was there.
@@ -91,7 +101,7 @@ impl Records {
         self.0.entry(addr.segment()).or_default().set(addr.slot())
     }
 
-    fn has(&self, addr: Addr) -> bool {
+    pub(super) fn has(&self, addr: Addr) -> bool {
         self.0.get(&addr.segment()).is_some_and(|slots| slots.get(addr.slot()))
     }
 }
@@ -137,6 +147,7 @@ impl Pool {
         let catalogue = self.catalogue.read();
         let mut walk = Walk::default();
         walk.at.total_bytes = self.shared.segments.used_bytes();
+        self.tell_rescue(&mut walk.report);
         self.check_versions(&catalogue, &mut walk, progress);
         self.check_own(&mut walk);
         for dying in &catalogue.dying {
@@ -149,16 +160,25 @@ impl Pool {
         self.verify_copies(&mut walk);
         self.verify_placed(false, &mut |_, error, _| walk.report.error(error.to_string()));
         let Walk { mut report, reached, at, .. } = walk;
-        self.compare(&reached, &mut report);
-        self.check_uses(&mut report);
-        self.check_lengths(&mut report);
+        if !report.incomplete {
+            self.compare(&reached, &mut report);
+            self.check_uses(&mut report);
+            self.check_lengths(&mut report);
+        }
         progress(at);
         report
     }
 
+    /// What opening the pool met.
+    fn tell_rescue(&self, report: &mut CheckReport) {
+        let Some(rescue) = self.rescue() else { return };
+        report.incomplete = !rescue.is_clean();
+        rescue.messages().into_iter().for_each(|message| report.error(message));
+    }
+
     /// Notes that a record is referred to. False: it was reached before.
     fn reach(&self, ptr: Ptr, walk: &mut Walk) -> bool {
-        if !self.shared.segments.is_live(ptr.addr) {
+        if !walk.report.incomplete && !self.shared.segments.is_live(ptr.addr) {
             walk.report.error(format!("record {} is referred to and accounted as dead", ptr.addr));
         }
         if self.shared.segments.is_live(ptr.addr.copy()) {
@@ -210,7 +230,9 @@ impl Pool {
             let Ok(version) = catalogue.get(id) else { continue };
             let content = self.check_tree(&version.data, walk, progress);
             let before = contents.get(&version.prev).unwrap_or(&none);
-            if let Err(error) = check_accounts(catalogue, id, before, &content, &mut walk.report) {
+            if !walk.report.incomplete
+                && let Err(error) = check_accounts(catalogue, id, before, &content, &mut walk.report)
+            {
                 walk.report.error(format!("dead list of '{}': {error}", catalogue.path(id)));
             }
             walk.report.versions += 1;
@@ -243,7 +265,7 @@ impl Pool {
                         walk.at.done_bytes += u64::from(ptr.len_bytes);
                     }
                 }
-                Visit::Damaged(_, error) => walk.report.error(error.to_string()),
+                Visit::Damaged { error, .. } => walk.report.lost_node(&error),
                 Visit::Entry(key, Value::Page(ptr)) => {
                     walk.report.pages += u64::from(key.kind == Key::PAGE);
                     if key.kind == Key::BASE {
@@ -272,10 +294,13 @@ impl Pool {
         }
         for ptr in again {
             let key = Key::new(0, Key::SHARED, ptr.addr.raw());
-            if !matches!(data.tree.get(&key), Ok(Some(_))) {
+            if matches!(data.tree.get(&key), Ok(None)) {
                 let addr = ptr.addr;
                 walk.report.error(format!("record {addr} is referred to twice and not counted as shared"));
             }
+        }
+        if walk.report.incomplete {
+            bases.clear();
         }
         for ((object, page), bases) in bases {
             if let Err(error) = self.check_bases(data, object, page, &bases) {
@@ -294,7 +319,7 @@ impl Pool {
         let named = match self.shared.read_record(top.addr) {
             Ok(record) => bases_of(&record)?,
             // Told of where all records are read.
-            Err(Error::Corrupt { .. }) => return Ok(()),
+            Err(error) if error.is_damage() => return Ok(()),
             Err(error) => return Err(error),
         };
         if named == bases {
@@ -314,7 +339,7 @@ impl Pool {
                         walk.report.error(format!("node {} of the pool's own tree is in another", ptr.addr));
                     }
                 }
-                Visit::Damaged(_, error) => walk.report.error(error.to_string()),
+                Visit::Damaged { error, .. } => walk.report.lost_node(&error),
                 Visit::Entry(key, Value::Bytes(bytes)) if key.kind == Key::MODEL => {
                     self.check_model(key, &bytes, walk);
                 }
@@ -333,7 +358,7 @@ impl Pool {
             match visit {
                 Visit::Node { ptr, .. } if ptr.addr.raw() >= node_bound => drop(self.reach_twice(ptr, walk)),
                 Visit::Entry(_, Value::Page(ptr)) if ptr.addr.raw() >= bound => drop(self.reach(ptr, walk)),
-                Visit::Damaged(_, error) => walk.report.error(error.to_string()),
+                Visit::Damaged { error, .. } => walk.report.lost_node(&error),
                 Visit::Node { .. } | Visit::Entry(..) => {}
             }
             Ok(())
@@ -369,7 +394,7 @@ impl Pool {
                 };
                 let found = reap(root, &Nodes(Arc::clone(&self.shared)), *cursor, *node_bound, usize::MAX);
                 for (_, error) in found.unreadable {
-                    walk.report.error(error.to_string());
+                    walk.report.lost_node(&error);
                 }
                 for ptr in found.nodes {
                     self.reach_twice(ptr, walk);
@@ -398,6 +423,7 @@ impl Pool {
                 });
                 if let Err(error) = one {
                     report.error(error.to_string());
+                    report.damaged.add(*addr);
                 }
             }
         }
@@ -528,6 +554,7 @@ impl Pool {
         }
         if let Err(error) = decoded {
             report.error(format!("record {addr} cannot be decoded: {error}"));
+            report.damaged.add(*addr);
         }
         if let Some(model) = model_of(record) {
             let segment = self.shared.segments.get(addr.segment());

@@ -30,8 +30,10 @@ mod reap;
 mod rebase;
 mod recode;
 mod repair;
+mod rescue;
 mod rewrites;
 mod root;
+mod salvage;
 mod scan;
 mod scrub;
 mod send;
@@ -39,6 +41,7 @@ mod sizing;
 mod status;
 mod store;
 mod survey;
+mod unreadable;
 mod versions;
 
 use std::collections::BTreeMap;
@@ -61,12 +64,14 @@ pub use open::{CACHE_BYTES_DEFAULT, OpenOptions, ReplayReport};
 pub use quotas::QuotaUse;
 pub use rebase::Rebase;
 pub use recode::{CALL_PAGES, PageRange, RecodeReport};
+pub use rescue::RescueReport;
 pub use rewrites::{Rewrites, Rewritten};
 pub use scan::{Found, FoundState, scan};
 pub use scrub::{ScrubState, ScrubStatus};
 pub use send::{Origin, Partial, ReceiveOptions, Source, Token, Transfer};
 pub use status::{DeviceStatus, Status, Totals};
 pub use survey::{PageKind, Survey};
+pub use unreadable::Unreadable;
 
 use crate::dataset::{Dataset, Journal, LiveDataset, PrimaryCache, Shared};
 use crate::record::Compression;
@@ -149,6 +154,7 @@ pub struct Pool {
     signal: Mutex<Signal>,
     wake: Condvar,
     replayed: ReplayReport,
+    rescue: Option<RescueReport>,
     journalled: AtomicU64,
 }
 

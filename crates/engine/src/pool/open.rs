@@ -13,7 +13,9 @@ use super::copies::CopiesState;
 use super::create::{FIRST_DATASET, OWN};
 use super::image::Image;
 use super::label::{Label, Superblock};
+use super::rescue::{Missing, RescueReport};
 use super::root::{Placed, Root, TablePage, append_list, decode_list};
+use super::salvage::Search;
 use super::sizing::Sizing;
 use super::store::Nodes;
 use super::{Log, Maintenance, Pool, ReplayReport as Report, Signal};
@@ -43,6 +45,9 @@ pub struct OpenOptions {
     /// Where the log is damaged before its end, open the pool as it was before the damage, and lose what had been
     /// acknowledged since. Without this that is an error.
     pub accept_loss: bool,
+    /// Open the pool although parts of its metadata are damaged, to read what is left: what is below them cannot be read. With
+    /// `read_only` and `accept_loss`; [`OpenOptions::for_rescue`] sets all three.
+    pub rescue: bool,
     /// A number that no other opening of the pool was given; the default draws one at random (T5).
     pub salt: u64,
     /// Where changes are entered when they are accepted, so that they survive the process; what a dead one left in it is redone.
@@ -63,10 +68,18 @@ impl Default for OpenOptions {
             cache_bytes: CACHE_BYTES_DEFAULT,
             log_bytes: None,
             accept_loss: false,
+            rescue: false,
             salt,
             journal: None,
             record: None,
         }
+    }
+}
+
+impl OpenOptions {
+    /// To read what is left of a damaged pool.
+    pub fn for_rescue() -> Self {
+        Self { read_only: true, accept_loss: true, rescue: true, ..Self::default() }
     }
 }
 
@@ -125,6 +138,8 @@ struct Opening {
     unflushed: Vec<(u64, Unflushed)>,
     /// One past the number of the last batch with operations, as far as the checkpoint and the log tell.
     operations_below: u64,
+    /// What is damaged, if that is no reason to fail.
+    rescue: Option<RescueReport>,
 }
 
 impl Pool {
@@ -148,6 +163,9 @@ impl Pool {
 
     /// Opens the pool on devices that are open, given in any order.
     pub fn open_on(devices: Devices, options: &OpenOptions) -> Result<Arc<Self>> {
+        if options.rescue && !(options.read_only && options.accept_loss) {
+            return Err(Error::Invalid("a pool that is opened for rescue is not changed".into()));
+        }
         let (labels, devices) = order_devices(devices)?;
         if !options.read_only {
             labels.iter().try_for_each(Label::check_writable)?;
@@ -291,13 +309,22 @@ impl Opening {
             false => Image::decode(&catalogue)?,
         };
         let mut table = Vec::new();
+        let mut missing = Missing::new(options.rescue);
         for list in &root.lists {
-            let bytes = read_placed(&devices, &segments, list, "list of pages of the segment table")?;
-            append_list(&mut table, decode_list(&bytes)?)?;
+            let bytes = read_placed(&devices, &segments, list, "list of pages of the segment table");
+            let read = bytes.and_then(|bytes| append_list(&mut table, decode_list(&bytes)?));
+            missing.list(read, table.len())?;
         }
         for page in &table {
-            let record = read_placed(&devices, &segments, &page.placed, "page of the segment table")?;
-            segments.load_page(page.page, &decode_metadata(&record)?)?;
+            let record = read_placed(&devices, &segments, &page.placed, "page of the segment table");
+            let read = record.and_then(|record| segments.load_page(page.page, &decode_metadata(&record)?));
+            missing.page(read, page.page)?;
+        }
+        let mut rescue = None;
+        if options.rescue {
+            let pool = labels.first().map_or(0, |label| label.pool.low());
+            let search = Search::new(&devices, pool);
+            rescue = Some(missing.salvage(&table, search, &sizes, &segments, root.position.segment));
         }
         segments.mark_clean();
         for (id, parts) in &root.copies {
@@ -344,6 +371,7 @@ impl Opening {
             used,
             unflushed: Vec::new(),
             operations_below,
+            rescue,
         })
     }
 
@@ -393,7 +421,7 @@ impl Opening {
         })
     }
 
-    fn finish(self, end: LogEnd, ops: &[Vec<u8>], options: &OpenOptions) -> Result<Arc<Pool>> {
+    fn finish(mut self, end: LogEnd, ops: &[Vec<u8>], options: &OpenOptions) -> Result<Arc<Pool>> {
         let sizing = Sizing::new(self.chunks.total(), options.cache_bytes, options.log_bytes);
         let cache = RecordCache::new(options.cache_bytes);
         let models = ModelTable::new(options.cache_bytes / 16 * CACHE_SHARES.2);
@@ -412,9 +440,9 @@ impl Opening {
         let parts = Parts { shared: Arc::clone(&shared), store, nodes: Arc::clone(&nodes), blocks };
         let mut catalogue = Catalogue::load(&self.image, parts)?;
         catalogue.nodes_below = Addr::new(end.position.segment + 1, 0).raw();
-        redo_all(&mut catalogue, &own, &shared, ops)?;
+        redo_all(&mut catalogue, &own, &shared, ops, self.rescue.as_mut())?;
         catalogue.nodes_below = 0;
-        own.load_models()?;
+        own.load_models(options.rescue)?;
         let datasets = catalogue.datasets().map(|(_, version)| Arc::clone(&version.data)).collect();
         let dataset = Arc::clone(&catalogue.get(FIRST_DATASET)?.data);
         let mut position = self.settle_space(&end, options.read_only)?;
@@ -482,6 +510,7 @@ impl Opening {
                 lost: end.lost,
                 journalled: 0,
             },
+            rescue: self.rescue,
             journalled: 0.into(),
         });
         let committer: std::sync::Weak<Pool> = Arc::downgrade(&pool);
@@ -559,42 +588,65 @@ impl Opening {
 /// Second pass: the operations, in order, applied to the checkpoint's trees and catalogue.
 fn redo_all(
     catalogue: &mut Catalogue,
-    own: &Arc<LiveDataset>,
+    own: &LiveDataset,
     shared: &Shared,
     ops: &[Vec<u8>],
+    mut rescue: Option<&mut RescueReport>,
 ) -> Result<()> {
+    // From the first operation on that meets damage accounts are not what later ones expect.
+    let mut salvaging = false;
     for batch in ops {
-        for_each(batch, &mut |redo| match redo {
-            Redo::Put(OWN, key, value) => {
-                if key.kind == Key::MODEL {
-                    shared.segments.mark_live(ModelEntry::decode(value)?.ptr)?;
+        for_each(batch, &mut |mut redo| {
+            if !salvaging {
+                match redo_one(catalogue, own, shared, &mut redo) {
+                    Err(error) if rescue.is_some() && error.is_damage() => salvaging = true,
+                    done => return done,
                 }
-                own.replay_value(key, Some(value))
             }
-            Redo::Put(id, key, value) => catalogue.changing(id)?.replay_value(key, Some(value)),
-            Redo::Delete(id, key) => catalogue.changing(id)?.replay_value(key, None),
-            Redo::Punch { dataset, object, from, to } => {
-                catalogue.changing(dataset)?.remove_pages(object, from, to)
+            if let Some(rescue) = &mut rescue {
+                rescue.redo(catalogue, own, &redo);
             }
-            Redo::Pages(mut run) => {
-                if run.shared {
-                    // They may have been coded again, by a fold that a crash has undone. Pointers say no less than is stored.
-                    let bases = match &mut run.bases {
-                        Bases::Shared(bases) => bases.as_mut_slice(),
-                        Bases::Kept(_) | Bases::None => &mut [],
-                    };
-                    for ptr in run.ptrs.iter_mut().flatten().chain(bases.iter_mut().flatten()) {
-                        ptr.len_bytes = ptr.len_bytes.max(shared.stored_len(*ptr));
-                    }
-                } else {
-                    run.ptrs.iter().flatten().try_for_each(|ptr| shared.segments.mark_live(*ptr))?;
-                }
-                catalogue.changing(run.dataset)?.put_pages(&run).map(drop)
-            }
-            Redo::Deed(deed) => catalogue.perform(&deed),
+            Ok(())
         })?;
     }
     Ok(())
+}
+
+fn redo_one(
+    catalogue: &mut Catalogue,
+    own: &LiveDataset,
+    shared: &Shared,
+    redo: &mut Redo<'_>,
+) -> Result<()> {
+    match redo {
+        Redo::Put(OWN, key, value) => {
+            if key.kind == Key::MODEL {
+                shared.segments.mark_live(ModelEntry::decode(value)?.ptr)?;
+            }
+            own.replay_value(*key, Some(value))
+        }
+        Redo::Put(id, key, value) => catalogue.changing(*id)?.replay_value(*key, Some(value)),
+        Redo::Delete(id, key) => catalogue.changing(*id)?.replay_value(*key, None),
+        Redo::Punch { dataset, object, from, to } => {
+            catalogue.changing(*dataset)?.remove_pages(*object, *from, *to)
+        }
+        Redo::Pages(run) => {
+            if run.shared {
+                // They may have been coded again, by a fold that a crash has undone. Pointers say no less than is stored.
+                let bases = match &mut run.bases {
+                    Bases::Shared(bases) => bases.as_mut_slice(),
+                    Bases::Kept(_) | Bases::None => &mut [],
+                };
+                for ptr in run.ptrs.iter_mut().flatten().chain(bases.iter_mut().flatten()) {
+                    ptr.len_bytes = ptr.len_bytes.max(shared.stored_len(*ptr));
+                }
+            } else {
+                run.ptrs.iter().flatten().try_for_each(|ptr| shared.segments.mark_live(*ptr))?;
+            }
+            catalogue.changing(run.dataset)?.put_pages(run).map(drop)
+        }
+        Redo::Deed(deed) => catalogue.perform(deed),
+    }
 }
 
 impl Pool {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Guid, Pool, ReplayReport, Rewrites};
+use super::{Guid, Pool, ReplayReport, RescueReport, Rewrites};
 use crate::dataset::Space;
 use crate::limits::CHUNK_BYTES;
 use crate::record::CacheStats;
@@ -135,6 +135,8 @@ pub struct Status {
     pub second_copies_read: u64,
     /// What replay did at opening.
     pub replayed: ReplayReport,
+    /// What was damaged, of a pool that was opened for rescue.
+    pub rescue: Option<RescueReport>,
 }
 
 impl Pool {
@@ -222,6 +224,7 @@ impl Pool {
             scrub: self.scrub_status(),
             second_copies_read: self.shared.segments.stood_in(),
             replayed: self.replayed,
+            rescue: self.rescue.clone(),
         }
     }
 }

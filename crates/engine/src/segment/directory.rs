@@ -29,7 +29,8 @@ use crate::{Error, Result};
 pub(super) const LEAF_SLOTS: u32 = 1024;
 /// Most leaves that a directory can have.
 const LEAVES_MAX: usize = (SEGMENT_SLOTS_MAX / LEAF_SLOTS) as usize;
-const MAGIC: u32 = u32::from_le_bytes(*b"PFdr");
+/// First bytes of a directory.
+pub(super) const MAGIC: [u8; 4] = *b"PFdr";
 const HEADER_BYTES: usize = 16;
 /// Longest stored form of a leaf in the index (1 + 2 + 4 + 2 + 4).
 const LEAF_REF_BYTES_MAX: usize = 13;
@@ -124,7 +125,7 @@ impl Directory {
     /// The stored form.
     pub fn encode(&self, segment: u64) -> StoredDirectory {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + self.entries.len() * 9);
-        bytes.extend_from_slice(&MAGIC.to_le_bytes());
+        bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&segment.to_le_bytes());
         bytes.extend_from_slice(&(self.leaves().count() as u32).to_le_bytes());
         let (mut next_number, mut end) = (0, 0);
@@ -198,8 +199,9 @@ impl Index {
         Ok(index)
     }
 
-    fn read(reader: &mut Reader<'_>, segment: u64) -> Result<Self> {
-        if reader.u32()? != MAGIC || reader.u64()? != segment {
+    /// As [`Index::decode`], of what begins with one.
+    pub(super) fn read(reader: &mut Reader<'_>, segment: u64) -> Result<Self> {
+        if reader.take(MAGIC.len())? != MAGIC || reader.u64()? != segment {
             return Err(reader.bad("it is not the directory of this segment"));
         }
         let count = reader.u32()? as usize;
@@ -227,6 +229,11 @@ impl Index {
             start += len_bytes;
         }
         Ok(Self { leaves })
+    }
+
+    /// Where its leaves lie, ascending.
+    pub(super) fn leaves(&self) -> &[LeafRef] {
+        &self.leaves
     }
 
     /// The leaf with the entry of `slot`, if there is one.

@@ -73,6 +73,10 @@ impl LiveMap {
         self.live -= u32::from(was);
         was
     }
+    /// The slots that are live, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.words.len() as u32 * 64).filter(|slot| self.get(*slot))
+    }
     /// How many slots are live.
     pub fn count(&self) -> u32 {
         self.live
@@ -184,7 +188,7 @@ impl Part {
 }
 
 /// One entry of the segment table.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
     /// Its id, never used twice.
     pub id: u64,
@@ -224,15 +228,7 @@ impl Segment {
     }
     /// One that has none of its records yet.
     pub(super) fn without_parts(id: u64) -> Self {
-        Self {
-            id,
-            parts: Vec::new(),
-            slots: 0,
-            live_bytes: 0,
-            live: LiveMap::default(),
-            models: Vec::new(),
-            recoded: false,
-        }
+        Self { id, ..Self::default() }
     }
     /// Space that its live records account for, in bytes.
     pub fn used_bytes(&self) -> u64 {

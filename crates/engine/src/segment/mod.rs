@@ -13,6 +13,7 @@
 mod directory;
 mod entry;
 mod fetch;
+mod found;
 mod read;
 mod table;
 
@@ -21,6 +22,7 @@ pub use entry::{
     DirRef, LiveMap, Move, PARTS_MAX, Part, RECORD_OVERHEAD_BYTES, Segment, TABLE_PAGE_SEGMENTS,
 };
 pub use fetch::RecordFetch;
+pub use found::{FoundDirectory, find_directory, next_directory};
 pub use read::{Devices, DirCopy, Located, read_span};
 pub use table::{DirEntryState, Segments, TableSnapshot};
 

@@ -181,6 +181,22 @@ impl Segments {
         inner.segments.insert(segment.id, segment);
     }
 
+    /// Puts a segment as it was found on the devices in the place of what the table has of it; `entries` are those of its parts
+    /// that have no directory.
+    pub fn salvage(&self, segment: Segment, entries: Directory) {
+        let id = segment.id;
+        {
+            let mut inner = self.inner.write();
+            if let Some(old) = inner.segments.remove(&id) {
+                inner.used_bytes = inner.used_bytes.saturating_sub(old.used_bytes());
+                inner.discount_models(&old.models);
+                inner.recoded -= u64::from(old.recoded);
+            }
+        }
+        self.insert(segment);
+        self.set_open_directory(id, entries);
+    }
+
     /// Appends records to an open segment, live or (where a later operation will say so) not yet.
     pub fn append(&self, id: u64, entries: &[DirEntryState]) -> Result<()> {
         let mut inner = self.inner.write();

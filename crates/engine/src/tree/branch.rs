@@ -52,6 +52,11 @@ impl Bounds {
         self.lower.is_none_or(|lower| lower <= *key) && self.upper.is_none_or(|upper| *key < upper)
     }
 
+    /// From the first key (inclusive) to the second (exclusive), which is above all that are in use.
+    pub(super) fn keys(&self) -> (Key, Key) {
+        (self.lower.unwrap_or(Key::FIRST), self.upper.unwrap_or(Key::LAST))
+    }
+
     /// Whether all keys within are in `from..to`.
     pub(super) fn inside(&self, from: &Key, to: &Key) -> bool {
         self.lower.is_some_and(|lower| lower >= *from) && self.upper.is_some_and(|upper| upper <= *to)

@@ -43,6 +43,7 @@ mod branch;
 mod cache;
 mod codec;
 mod cut;
+mod damage;
 mod diff;
 mod edit;
 mod editor;

@@ -136,14 +136,18 @@ impl Live {
 }
 
 /// A lookup under way: the tree as of now and the nodes that can be had without I/O.
-struct View<'a> {
+pub(super) struct View<'a> {
     live: &'a Live,
     held: &'a Held,
     cache: &'a NodeCache,
 }
 
 impl View<'_> {
-    fn at_leaf<R>(&self, key: &Key, look: impl FnOnce(&Leaf, &Place) -> R) -> Result<Option<R>, Want> {
+    pub(super) fn at_leaf<R>(
+        &self,
+        key: &Key,
+        look: impl FnOnce(&Leaf, &Place) -> R,
+    ) -> Result<Option<R>, Want> {
         let mut hits = 0;
         let find = |want: &Want| {
             let node = self.held.get(&want.ptr.addr).cloned().or_else(|| self.cache.get(want.ptr.addr));
@@ -248,7 +252,15 @@ impl Tree {
     ///
     /// A node that cannot be loaded may have been freed in the meantime; if the next attempt asks for it
     /// again, it is damaged.
-    fn retry<R>(&self, mut attempt: impl FnMut(View<'_>) -> Result<R, Want>) -> Result<R> {
+    fn retry<R>(&self, attempt: impl FnMut(View<'_>) -> Result<R, Want>) -> Result<R> {
+        self.retry_telling(attempt).map_err(|(_, error)| error)
+    }
+
+    /// As [`Tree::retry`]; tells which node cannot be had.
+    pub(super) fn retry_telling<R>(
+        &self,
+        mut attempt: impl FnMut(View<'_>) -> Result<R, Want>,
+    ) -> Result<R, (Want, Error)> {
         let mut held = Held::new();
         let mut failed: Option<(Addr, Error)> = None;
         loop {
@@ -263,7 +275,7 @@ impl Tree {
             if let Some((addr, error)) = failed.take()
                 && addr == want.ptr.addr
             {
-                return Err(error);
+                return Err((want, error));
             }
             match want.fetch(&self.cache, &*self.store) {
                 Ok(node) => {

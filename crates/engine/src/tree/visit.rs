@@ -25,7 +25,14 @@ pub enum Visit {
     Entry(Key, Value),
     /// A node that could not be read or is not what it should be; the walk goes on after all that would be
     /// below.
-    Damaged(Ptr, Error),
+    Damaged {
+        /// Where it is said to be stored.
+        ptr: Ptr,
+        /// The keys that may be below it: from the first (inclusive) to the second (exclusive).
+        keys: (Key, Key),
+        /// What is wrong with it.
+        error: Error,
+    },
 }
 
 /// Walks the tree below `root` in key order, each node once, and shows it all to `each`. Takes memory for one
@@ -49,7 +56,7 @@ fn visit_stored(top: Want, store: &dyn NodeStore, each: &mut dyn FnMut(Visit) ->
         let node = match want.load(store) {
             Ok(node) => node,
             Err(error) => {
-                each(Visit::Damaged(ptr, error))?;
+                each(Visit::Damaged { ptr, keys: want.bounds.keys(), error })?;
                 continue;
             }
         };

@@ -6,6 +6,7 @@ mod check;
 mod codec;
 mod dir;
 mod io;
+mod lost;
 mod model;
 mod names;
 mod orphan;

@@ -29,7 +29,7 @@ fn stored(pages: u64) -> Stored {
                 (*first, *last) = ((*first).min(key.offset), key.offset);
             }
             Visit::Node { .. } => {}
-            Visit::Damaged(..) => panic!("damage"),
+            Visit::Damaged { .. } => panic!("damage"),
         }
         Ok(())
     })
@@ -85,7 +85,7 @@ fn the_walk_shows_damage_and_goes_on() {
     let (mut damaged, mut entries) = (Vec::new(), 0);
     visit(root, &*store, &mut |visit| {
         match visit {
-            Visit::Damaged(ptr, error) => damaged.push((ptr, error.to_string())),
+            Visit::Damaged { ptr, error, .. } => damaged.push((ptr, error.to_string())),
             Visit::Entry(..) => entries += 1,
             Visit::Node { .. } => {}
         }
@@ -122,7 +122,7 @@ fn a_circle_is_damage() {
     }
     let mut damaged = 0;
     visit(Some(root), &*store, &mut |visit| {
-        damaged += usize::from(matches!(visit, Visit::Damaged(..)));
+        damaged += usize::from(matches!(visit, Visit::Damaged { .. }));
         Ok(())
     })
     .unwrap();

@@ -14,7 +14,7 @@ fn stored_nodes(root: Option<Ptr>, store: &MemStore) -> (usize, usize) {
             Visit::Node { level: 0, .. } => leaves += 1,
             Visit::Node { .. } => branches += 1,
             Visit::Entry(..) => {}
-            Visit::Damaged(ptr, error) => panic!("{ptr:?}: {error}"),
+            Visit::Damaged { ptr, error, .. } => panic!("{ptr:?}: {error}"),
         }
         Ok(())
     })

@@ -159,7 +159,7 @@ impl World {
                 match visit {
                     Visit::Entry(key, value) => walked.push((key, value)),
                     Visit::Node { .. } => {}
-                    Visit::Damaged(ptr, error) => panic!("{ptr:?}: {error}"),
+                    Visit::Damaged { ptr, error, .. } => panic!("{ptr:?}: {error}"),
                 }
                 Ok(())
             })
@@ -224,7 +224,7 @@ impl World {
             match visit {
                 Visit::Entry(key, value) => entries.push((key, value)),
                 Visit::Node { .. } => {}
-                Visit::Damaged(ptr, error) => panic!("{ptr:?}: {error}"),
+                Visit::Damaged { ptr, error, .. } => panic!("{ptr:?}: {error}"),
             }
             Ok(())
         })

@@ -1,0 +1,167 @@
+//! A pool with damage in its metadata, mounted for rescue: what can be read is right, the list of what cannot is exact, and nothing is
+//! written. Needs root and /dev/fuse, as `make test` has them.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in a test a panic is the report")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use common::{Sandbox, assert_failure, can_mount};
+use pagefold_engine::txg::{RecordKind, batch};
+
+const MIB: usize = 1 << 20;
+const CHUNK: usize = 4 * MIB;
+const PAGE: usize = 8192;
+const FILES: usize = 600;
+
+/// Bytes that do not compress.
+fn content(seed: usize) -> Vec<u8> {
+    let mut state = seed as u64 * 2 + 1;
+    let mut next = || {
+        state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        (state >> 56) as u8
+    };
+    (0..PAGE * (1 + seed % 4)).map(|_| next()).collect()
+}
+
+/// Where the device has records of a kind that a sound batch says: first byte and length, in the order of the log.
+fn records(device: &[u8], kind: RecordKind) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    for chunk in (MIB..device.len() - CHUNK).step_by(CHUNK) {
+        for at in (0..CHUNK).step_by(4096) {
+            let Some(batch) = batch::Verified::new(&device[chunk + at..chunk + CHUNK]) else { continue };
+            let of_kind = batch.entries(at as u32).filter(|(_, code)| *code == kind as u8);
+            found.extend(of_kind.map(|(entry, _)| (chunk + entry.start as usize, entry.len_bytes as usize)));
+        }
+    }
+    found
+}
+
+/// What `check` lists: by path within the pool's dataset, what of it, and which bytes.
+fn listed(sandbox: &Sandbox) -> BTreeMap<String, (String, Vec<(u64, u64)>)> {
+    let output = sandbox.run(&["check", "--json", "tank"]);
+    assert_failure(&output, 1, &["is damaged", "mount -o rescue"]);
+    let told: serde_json::Value = serde_json::from_str(&output.stdout).unwrap();
+    let lines = told["unreadable"].as_array().unwrap().iter().filter(|line| line["dataset"] == "tank");
+    let line = |line: &serde_json::Value| {
+        let ranges = serde_json::from_value(line["ranges"].clone()).unwrap();
+        (line["path"].as_str().unwrap().to_owned(), (line["what"].as_str().unwrap().to_owned(), ranges))
+    };
+    lines.map(line).collect()
+}
+
+/// Reads a file page by page. Returns the bytes that cannot be read; the others are as they were written.
+fn lost_bytes(path: &Path, written: &[u8]) -> Vec<(u64, u64)> {
+    let file = fs::File::open(path).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), written.len() as u64);
+    let mut lost: Vec<(u64, u64)> = Vec::new();
+    for (at, expected) in (0_u64..).step_by(PAGE).zip(written.chunks(PAGE)) {
+        let mut found = vec![0; expected.len()];
+        match file.read_exact_at(&mut found, at) {
+            Ok(()) => assert!(found == expected, "{} at {at}", path.display()),
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(libc::EIO), "{}", path.display());
+                let end = at + expected.len() as u64;
+                match lost.last_mut() {
+                    Some(last) if last.1 == at => last.1 = end,
+                    _ => lost.push((at, end)),
+                }
+            }
+        }
+    }
+    lost
+}
+
+/// Compares what is mounted with what was written and with the list. Returns how many files are not there as a whole.
+fn compare(sandbox: &Sandbox, list: &BTreeMap<String, (String, Vec<(u64, u64)>)>) -> usize {
+    let mut damaged = 0;
+    for dir in 0..3 {
+        let name = format!("/d{dir}");
+        let path = sandbox.path(&format!("mnt{name}"));
+        if list.get(&name).is_some_and(|(what, _)| what == "inode") {
+            assert_eq!(fs::read_dir(&path).unwrap_err().raw_os_error(), Some(libc::EIO));
+            damaged += 1;
+            continue;
+        }
+        let (mut names, mut failed) = (BTreeSet::new(), false);
+        for entry in fs::read_dir(&path).unwrap() {
+            match entry {
+                Ok(entry) => assert!(names.insert(entry.file_name().into_string().unwrap())),
+                Err(error) => {
+                    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+                    failed = true;
+                }
+            }
+        }
+        assert_eq!(failed, list.get(&name).is_some_and(|(what, _)| what == "names"), "{name}");
+        for n in (dir..FILES).step_by(3) {
+            let name = format!("{name}/f{n}");
+            let path = sandbox.path(&format!("mnt{name}"));
+            let found = match fs::metadata(&path) {
+                Ok(_) => lost_bytes(&path, &content(n)),
+                Err(error) => {
+                    assert_eq!(error.raw_os_error(), Some(libc::EIO), "{name}");
+                    let told = list.get(&name).is_some_and(|(what, _)| what == "inode");
+                    assert!(told || failed && !names.contains(&format!("f{n}")), "{name} is not listed");
+                    damaged += 1;
+                    continue;
+                }
+            };
+            assert!(names.contains(&format!("f{n}")), "{name} is not told");
+            let told = list.get(&name).map(|(what, ranges)| (what.as_str(), ranges.clone()));
+            assert_eq!(told, Some(("data", found.clone())).filter(|_| !found.is_empty()), "{name}");
+            damaged += usize::from(!found.is_empty());
+        }
+    }
+    damaged
+}
+
+#[test]
+fn what_is_left_of_a_damaged_pool_is_read_and_the_rest_is_listed() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.dir("mnt");
+    sandbox.ok(&["create", "tank", "tank.pf", "--size", "256M"]);
+    sandbox.ok(&["mount", "-o", "recordsize=8192", "tank", "mnt"]);
+    (0..3).for_each(|dir| fs::create_dir(sandbox.path(&format!("mnt/d{dir}"))).unwrap());
+    (0..FILES).for_each(|n| fs::write(sandbox.path(&format!("mnt/d{}/f{n}", n % 3)), content(n)).unwrap());
+    sandbox.ok(&["unmount", "mnt"]);
+    let device = sandbox.path("tank.pf");
+    let sound = fs::read(&device).unwrap();
+    // Of a pool that was just unmounted the last nodes are those of the last checkpoint, the root at their end.
+    let nodes = records(&sound, RecordKind::Node);
+    let pages = records(&sound, RecordKind::Page);
+    let directories = (0..sound.len()).step_by(4096).filter(|at| sound[*at..].starts_with(b"PFdr"));
+    let cases = [
+        vec![nodes[nodes.len() - 3]],
+        vec![nodes[nodes.len() / 2]],
+        vec![pages[pages.len() / 2]],
+        records(&sound, RecordKind::Table),
+        directories.map(|at| (at, 600)).collect(),
+    ];
+    let mut damaged = 0;
+    for case in cases {
+        let mut bytes = sound.clone();
+        case.iter().for_each(|(start, len)| bytes[start + len / 2] ^= 4);
+        fs::write(&device, &bytes).unwrap();
+        let list = listed(&sandbox);
+        sandbox.ok(&["mount", "-o", "rescue", "tank", "mnt"]);
+        let pool = sandbox.pool();
+        assert_eq!(pool["state"], "RESCUE");
+        assert!(pool["problem"].as_str().unwrap().contains("open for rescue"), "{pool}");
+        let refused = fs::write(sandbox.path("mnt/new"), b"x").unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+        let lost = compare(&sandbox, &list);
+        assert_eq!(lost > 0, !list.is_empty());
+        damaged += lost;
+        sandbox.ok(&["unmount", "mnt"]);
+        assert!(fs::read(&device).unwrap() == bytes, "nothing is written");
+    }
+    assert!(damaged > 1, "{damaged}");
+}

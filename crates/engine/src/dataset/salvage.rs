@@ -1,0 +1,38 @@
+//! Changes of a dataset some of whose tree cannot be read (the log, when a pool is opened for rescue): what can be done is done, without
+//! accounts. A key that could not be changed cannot be looked up either, so nothing out of date is read.
+
+use super::LiveDataset;
+use super::pages::page_end;
+use super::redo::PageRun;
+use crate::Key;
+use crate::tree::{Edit, Value};
+
+impl LiveDataset {
+    /// Sets or (`None`) removes a value. False: its place cannot be read.
+    pub fn salvage_value(&self, key: Key, value: Option<&[u8]>) -> bool {
+        self.salvage(value.map_or(Edit::Delete(key), |bytes| Edit::Put(key, Value::Bytes(bytes.into()))))
+    }
+
+    /// Points pages to records, but for those whose place cannot be read. Returns how many these are.
+    pub fn salvage_pages(&self, run: &PageRun) -> u64 {
+        let edits = (run.first..).zip(&run.ptrs).map(|(page, ptr)| {
+            let key = Key::page(run.object, page);
+            ptr.map_or(Edit::Delete(key), |ptr| Edit::Put(key, Value::Page(ptr)))
+        });
+        edits.filter(|edit| !self.salvage(edit.clone())).count() as u64
+    }
+
+    /// Removes pages, but for those whose place cannot be read. False: there are such.
+    pub fn salvage_removed(&self, object: u64, from: u64, to: u64) -> bool {
+        let range = (Key::page(object, from), page_end(object, to));
+        let readable = self.tree.readable(&range.0, &range.1);
+        let all = readable == [range] || range.0 >= range.1;
+        readable.into_iter().all(|(from, to)| self.salvage(Edit::DeleteRange(from, to))) && all
+    }
+
+    fn salvage(&self, edit: Edit) -> bool {
+        // One at a time: several are applied as one or not at all.
+        let applied = self.tree.apply(&mut std::iter::once(edit), &mut |_, _| {}, &mut Vec::new());
+        applied.is_ok()
+    }
+}

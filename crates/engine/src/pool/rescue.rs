@@ -1,0 +1,180 @@
+//! Opening a damaged pool to read what is left of it.
+//!
+//! Nothing is written. What is needed to find anything (a label, a superblock, the root, the catalogue) has to be sound; all else may be
+//! damaged, and costs what only it tells of. What is read is verified as ever, so what is found in unusual ways is right or an error.
+
+use std::collections::BTreeSet;
+
+use super::catalogue::Catalogue;
+use super::create::OWN;
+use super::root::TablePage;
+use super::salvage::Search;
+use crate::Result;
+use crate::dataset::LiveDataset;
+use crate::dataset::redo::{Deed, Redo};
+use crate::segment::{Segments, TABLE_PAGE_SEGMENTS};
+use crate::space::Chunk;
+
+/// What opening a pool for rescue met.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RescueReport {
+    /// Values and pages that the log has changed in places that cannot be read, and deeds that could not be done.
+    pub skipped: u64,
+    /// Lists of pages of the segment table that cannot be read.
+    pub lists: u64,
+    /// Pages of the segment table that cannot be read, those of such lists not counted.
+    pub pages: u64,
+    /// Directories of segments that cannot be read.
+    pub directories: u64,
+    /// Segments that were looked for and found, in full or in part.
+    pub segments: u64,
+    /// Records of theirs that were found.
+    pub records: u64,
+}
+
+/// What of the segment table cannot be read.
+pub(super) struct Missing {
+    /// Whether that is no reason to fail.
+    allowed: bool,
+    /// For each list: how many pages there are in those before.
+    lists: Vec<usize>,
+    /// Numbers of pages.
+    pages: BTreeSet<u64>,
+}
+
+impl Missing {
+    pub(super) fn new(allowed: bool) -> Self {
+        Self { allowed, lists: Vec::new(), pages: BTreeSet::new() }
+    }
+
+    /// A list was read, or not.
+    pub(super) fn list(&mut self, read: Result<()>, pages_before: usize) -> Result<()> {
+        match read {
+            Err(error) if self.allowed && error.is_damage() => self.lists.push(pages_before),
+            read => return read,
+        }
+        Ok(())
+    }
+
+    /// A page was read, or not.
+    pub(super) fn page(&mut self, read: Result<()>, number: u64) -> Result<()> {
+        match read {
+            Err(error) if self.allowed && error.is_damage() => drop(self.pages.insert(number)),
+            read => return read,
+        }
+        Ok(())
+    }
+
+    /// Whether page `number` of the segment table is one of those that cannot be read.
+    fn has(&self, table: &[TablePage], number: u64) -> bool {
+        let in_list = |before: &usize| {
+            let last = before.checked_sub(1).and_then(|at| table.get(at));
+            last.is_none_or(|last| last.page < number)
+                && table.get(*before).is_none_or(|next| number < next.page)
+        };
+        self.pages.contains(&number) || self.lists.iter().any(in_list)
+    }
+
+    /// Looks on the devices for the segments below `end` that pages of `table` cannot tell of, and for the records of
+    /// segments whose directories cannot be read.
+    pub(super) fn salvage(
+        &self,
+        table: &[TablePage],
+        mut search: Search<'_>,
+        device_bytes: &[u64],
+        segments: &Segments,
+        end: u64,
+    ) -> RescueReport {
+        let mut report = RescueReport {
+            lists: self.lists.len() as u64,
+            pages: self.pages.len() as u64,
+            ..RescueReport::default()
+        };
+        let mut ids = Vec::new();
+        segments.for_each(|segment| ids.push(segment.id));
+        for segment in ids.iter().filter_map(|id| segments.get(*id)) {
+            let bad = search.bad_parts(segments, &segment);
+            if !bad.is_empty() {
+                report.directories += bad.len() as u64;
+                search.look_again(segments, &segment, &bad);
+            }
+        }
+        if report.lists + report.pages > 0 {
+            let known: BTreeSet<u64> = ids.into_iter().collect();
+            let wanted =
+                |id: u64| id < end && !known.contains(&id) && self.has(table, id / TABLE_PAGE_SEGMENTS);
+            for (device, bytes) in (0..).zip(device_bytes) {
+                (0..Chunk::count(*bytes)).for_each(|index| search.look(Chunk { device, index }, &wanted));
+            }
+        }
+        for id in search.ids() {
+            report.segments += 1;
+            report.records += u64::from(search.settle(segments, id));
+        }
+        report
+    }
+}
+
+impl RescueReport {
+    /// Whether the pool is as it was left.
+    pub fn is_clean(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// What there is to tell, in words.
+    pub fn messages(&self) -> Vec<String> {
+        let mut told = Vec::new();
+        let mut tell = |count: u64, what: &str| {
+            if count > 0 {
+                told.push(format!("{count} {what} cannot be read"));
+            }
+        };
+        tell(self.lists, "lists of pages of the segment table");
+        tell(self.pages, "pages of the segment table");
+        tell(self.directories, "directories of segments");
+        if self.lists + self.pages + self.directories > 0 {
+            let Self { segments, records, .. } = self;
+            told.push(format!(
+                "without these {records} records of {segments} segments were found on the devices"
+            ));
+        }
+        if self.skipped > 0 {
+            told.push(format!(
+                "{} changes of the log since the last checkpoint are of what cannot be read: they are not to be seen",
+                self.skipped
+            ));
+        }
+        told
+    }
+
+    /// Does what an operation of the log says as far as the trees can be read.
+    pub(super) fn redo(&mut self, catalogue: &mut Catalogue, own: &LiveDataset, redo: &Redo<'_>) {
+        let dataset = |id: u64| if id == OWN { Some(own) } else { catalogue.changing(id).ok() };
+        self.skipped += match redo {
+            Redo::Put(id, key, value) => {
+                dataset(*id).is_none_or(|of| !of.salvage_value(*key, Some(value))).into()
+            }
+            Redo::Delete(id, key) => dataset(*id).is_none_or(|of| !of.salvage_value(*key, None)).into(),
+            Redo::Punch { dataset: id, object, from, to } => {
+                dataset(*id).is_none_or(|of| !of.salvage_removed(*object, *from, *to)).into()
+            }
+            Redo::Pages(run) => {
+                dataset(run.dataset).map_or(run.ptrs.len() as u64, |of| of.salvage_pages(run))
+            }
+            Redo::Deed(deed) => {
+                if let Deed::Snapshot { dataset: of, .. } = deed {
+                    // Accounts that cannot be stored are given up by the attempt, and stand in nobody's way.
+                    let _ = catalogue.changing(*of).map(LiveDataset::settle_usage);
+                }
+                catalogue.perform(deed).is_err().into()
+            }
+        };
+    }
+}
+
+impl super::Pool {
+    /// What was damaged when the pool was opened for rescue; `None`: it was not opened for that.
+    pub fn rescue(&self) -> Option<&RescueReport> {
+        self.rescue.as_ref()
+    }
+}

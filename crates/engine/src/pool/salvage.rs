@@ -1,0 +1,319 @@
+//! Finding segments whose entries in the segment table, or whose directories, cannot be read: by what names a segment on the devices.
+//!
+//! A batch of the log names its segment, and so does a directory; each has the seals of the records, which are those of their addresses.
+//! So what is found is of the records or it is not used: only entries whose records are sound count. A record of an address is the same
+//! wherever it is, but for one case: a crash, or a loss that was accepted, has the log go on before batches that do not count, and
+//! numbers of segments are used again. All batches of a segment are of one opening of the pool, so
+//! - of the batches of a segment those of one opening are taken, of the one that tells of the latest flush, and none if that is not one;
+//! - where directories of folded records are found too, batches have to say the same.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::device::AlignedBuf;
+use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
+use crate::segment::{
+    Devices, DirEntry, DirRef, Directory, LiveMap, Part, Segment, Segments, find_directory, next_directory,
+    seal,
+};
+use crate::space::{Chunk, Extent};
+use crate::txg::batch::Verified;
+use crate::{Addr, Result};
+
+/// Blocks read at a time.
+const READ_BYTES: usize = 1 << 20;
+
+/// Records of a segment that lie together.
+struct Candidate {
+    extent: Extent,
+    /// The directory on the device, if it has all of them.
+    dir: Option<DirRef>,
+    /// Without one: their entries.
+    entries: Vec<DirEntry>,
+    /// Slots whose records are sound.
+    sound: LiveMap,
+    /// Slots that it has an entry for.
+    known: u32,
+    /// In the log: all batches up to there had been flushed.
+    flushed: Option<u64>,
+}
+
+/// Looks for segments.
+pub(super) struct Search<'a> {
+    devices: &'a Devices,
+    /// Low bytes of the pool's GUID.
+    pool: u64,
+    found: BTreeMap<u64, Vec<Candidate>>,
+}
+
+/// Batches of a segment in one chunk, of one opening of the pool.
+#[derive(Default)]
+struct Run {
+    entries: BTreeMap<u32, DirEntry>,
+    flushed: u64,
+    /// A directory that has all of these.
+    dir: Option<DirRef>,
+}
+
+impl Run {
+    /// Adds what a directory says, which is sound in part or (`whole`) in full, unless it is of another run.
+    fn join(&mut self, entries: &[DirEntry], whole: Option<DirRef>) {
+        let known = |entry: &DirEntry| self.entries.get(&entry.slot).is_none_or(|own| own == entry);
+        if entries.iter().all(known) {
+            self.entries.extend(entries.iter().map(|entry| (entry.slot, *entry)));
+            self.dir = whole.filter(|_| self.entries.len() == entries.len());
+        }
+    }
+}
+
+impl<'a> Search<'a> {
+    pub(super) fn new(devices: &'a Devices, pool: u64) -> Self {
+        Self { devices, pool, found: BTreeMap::new() }
+    }
+
+    /// Numbers of the segments that were found.
+    pub(super) fn ids(&self) -> Vec<u64> {
+        self.found.keys().copied().collect()
+    }
+
+    /// Looks into a chunk for segments that are wanted.
+    pub(super) fn look(&mut self, chunk: Chunk, wanted: &dyn Fn(u64) -> bool) {
+        let bytes = self.read(chunk);
+        let mut runs: BTreeMap<u64, BTreeMap<[u8; 6], Run>> = BTreeMap::new();
+        // Directories are not looked for within batches: these hold what users write.
+        let mut between: Vec<Range<usize>> = Vec::new();
+        let (mut at, mut from) = (0, 0);
+        while at < bytes.len() {
+            let batch = Verified::framed(bytes.get(at..).unwrap_or_default());
+            let Some(batch) = batch.filter(|batch| batch.header().pool.get() == self.pool) else {
+                at += BLOCK_BYTES;
+                continue;
+            };
+            let header = batch.header();
+            if wanted(header.segment.get()) {
+                let of = runs.entry(header.segment.get()).or_default();
+                let run = of.entry(header.salt).or_default();
+                run.flushed = run.flushed.max(header.flushed.get());
+                run.entries.extend(batch.entries(at as u32).map(|(entry, _)| (entry.slot, entry)));
+            }
+            between.push(from..at);
+            at += batch.padded_bytes() as usize;
+            from = at;
+        }
+        between.push(from..bytes.len());
+        for range in between {
+            self.look_for_directories(chunk, &bytes, range, wanted, &mut runs);
+        }
+        let extent = Extent { chunk, start: 0, len_bytes: CHUNK_BYTES as u32 };
+        for (id, run) in runs.into_iter().flat_map(|(id, of)| of.into_values().map(move |run| (id, run))) {
+            let entries = run.entries.into_values().collect();
+            self.add(id, extent, run.dir, entries, Some(run.flushed), &bytes);
+        }
+    }
+
+    fn look_for_directories(
+        &mut self,
+        chunk: Chunk,
+        bytes: &[u8],
+        range: Range<usize>,
+        wanted: &dyn Fn(u64) -> bool,
+        runs: &mut BTreeMap<u64, BTreeMap<[u8; 6], Run>>,
+    ) {
+        let Range { mut start, end } = range;
+        while let Some(next) = bytes.get(start..end).and_then(next_directory) {
+            let at = start + next;
+            start = at + 1;
+            let found = bytes.get(at..).and_then(find_directory).filter(|found| wanted(found.segment));
+            let Some(found) = found else { continue };
+            let (Some(first), Some(last)) = (found.entries.first(), found.entries.last()) else { continue };
+            if first.start > 0 {
+                // Of a segment of the log: what its batches say, unless theirs is lost.
+                let of = runs.entry(found.segment).or_default();
+                if of.is_empty() {
+                    of.insert([0; 6], Run::default());
+                }
+                if let Some(run) = of.values_mut().max_by_key(|run| run.flushed) {
+                    let whole = found.whole.map(|dir| DirRef { start: at as u32, ..dir });
+                    run.join(&found.entries, whole);
+                }
+                continue;
+            }
+            // Folded records lie without gaps before their directory.
+            let len = last.start + last.len_bytes;
+            let Some(begin) = at.checked_sub(len as usize).filter(|begin| begin % BLOCK_BYTES == 0) else {
+                continue;
+            };
+            let extent = Extent { chunk, start: begin as u32, len_bytes: len + found.len_bytes };
+            let dir = found.whole.map(|dir| DirRef { start: len, ..dir });
+            self.add(found.segment, extent, dir, found.entries, None, bytes);
+        }
+    }
+
+    fn add(
+        &mut self,
+        id: u64,
+        extent: Extent,
+        dir: Option<DirRef>,
+        entries: Vec<DirEntry>,
+        flushed: Option<u64>,
+        chunk: &[u8],
+    ) {
+        let mut sound = LiveMap::default();
+        for entry in &entries {
+            let from = (extent.start + entry.start) as usize;
+            let record = chunk.get(from..from + entry.len_bytes as usize);
+            let addr = Addr::new(id, entry.slot);
+            if record.is_some_and(|record| seal(addr, record) == entry.checksum) {
+                sound.set(entry.slot);
+            }
+        }
+        let known = entries.len() as u32;
+        let entries = if dir.is_some() { Vec::new() } else { entries };
+        let candidate = Candidate { extent, dir, entries, sound, known, flushed };
+        self.found.entry(id).or_default().push(candidate);
+    }
+
+    /// The bytes of a chunk, zeros for those that cannot be read.
+    fn read(&self, chunk: Chunk) -> Vec<u8> {
+        let mut bytes = vec![0; CHUNK_BYTES as usize];
+        let Some(device) = self.devices.get(usize::from(chunk.device)) else { return bytes };
+        let read = |offset: u64, place: &mut [u8]| -> Result<()> {
+            let mut buf = AlignedBuf::scratch(place.len());
+            device.read(offset, &mut buf)?;
+            place.copy_from_slice(buf.get(..place.len()).unwrap_or_default());
+            Ok(())
+        };
+        for (offset, place) in (chunk.offset()..).step_by(READ_BYTES).zip(bytes.chunks_mut(READ_BYTES)) {
+            if read(offset, place).is_ok() {
+                continue;
+            }
+            for (offset, block) in (offset..).step_by(BLOCK_BYTES).zip(place.chunks_mut(BLOCK_BYTES)) {
+                if read(offset, block).is_err() {
+                    block.fill(0);
+                }
+            }
+        }
+        bytes
+    }
+
+    /// Adds a part of `segment` whose directory can be read.
+    fn keep(&mut self, segments: &Segments, segment: &Segment, part: &Part) {
+        let Some(dir) = part.directory else { return };
+        let directory = segments.read_directory(self.devices, segment.id, part.extent, dir);
+        let mut sound = LiveMap::default();
+        for entry in directory.iter().flat_map(|directory| directory.entries()) {
+            sound.set(entry.slot);
+        }
+        let known = sound.count();
+        let candidate = Candidate {
+            extent: part.extent,
+            dir: Some(dir),
+            entries: Vec::new(),
+            sound,
+            known,
+            flushed: None,
+        };
+        self.found.entry(segment.id).or_default().push(candidate);
+    }
+
+    /// The parts of a segment whose directories cannot be read.
+    pub(super) fn bad_parts(&self, segments: &Segments, segment: &Segment) -> Vec<Part> {
+        let is_bad = |part: &Part| {
+            let read = |dir| segments.read_directory(self.devices, segment.id, part.extent, dir);
+            part.directory.is_some_and(|dir| read(dir).is_err())
+        };
+        segment.parts.iter().filter(|part| is_bad(part)).copied().collect()
+    }
+
+    /// Looks for what the parts of `segment` hold whose directories cannot be read, where the table says that they are.
+    pub(super) fn look_again(&mut self, segments: &Segments, segment: &Segment, bad: &[Part]) {
+        for part in &segment.parts {
+            if !bad.contains(part) {
+                self.keep(segments, segment, part);
+            }
+        }
+        for part in bad {
+            self.look(part.extent.chunk, &|id| id == segment.id);
+        }
+        // Whatever else has been found there is of times before.
+        let parts = &segment.parts;
+        let of = self.found.entry(segment.id).or_default();
+        of.retain(|candidate| {
+            let (chunk, start) = (candidate.extent.chunk, candidate.extent.start);
+            parts.iter().any(|part| part.extent.chunk == chunk && part.extent.start == start)
+        });
+    }
+
+    /// Puts a segment into the table as it was found. Returns how many of its records were found.
+    pub(super) fn settle(&mut self, segments: &Segments, id: u64) -> u32 {
+        let mut candidates = self.found.remove(&id).unwrap_or_default();
+        only_newest_log(&mut candidates);
+        // The fewer survive the later it was folded; before that, it was in the log.
+        candidates.sort_by_key(|candidate| (candidate.flushed.is_some(), candidate.known));
+        let mut taken: BTreeMap<u32, usize> = BTreeMap::new();
+        let several = candidates.len() > 1;
+        let mut entries: BTreeMap<u32, DirEntry> = BTreeMap::new();
+        for (number, candidate) in candidates.iter().enumerate() {
+            if several {
+                let own = self.entries(segments, id, candidate);
+                if number > 0 && candidate.flushed.is_some() && !agree(&entries, &own) {
+                    continue;
+                }
+                for entry in own {
+                    entries.entry(entry.slot).or_insert(entry);
+                }
+            }
+            for slot in candidate.sound.iter() {
+                taken.entry(slot).or_insert(number);
+            }
+        }
+        self.put(segments, id, &candidates, &taken);
+        taken.len() as u32
+    }
+
+    fn entries(&self, segments: &Segments, id: u64, candidate: &Candidate) -> Vec<DirEntry> {
+        let Some(dir) = candidate.dir else { return candidate.entries.clone() };
+        let directory = segments.read_directory(self.devices, id, candidate.extent, dir);
+        directory.map_or_else(|_| Vec::new(), |directory| directory.entries().to_vec())
+    }
+
+    fn put(&self, segments: &Segments, id: u64, candidates: &[Candidate], taken: &BTreeMap<u32, usize>) {
+        let mut parts: Vec<Part> = Vec::new();
+        let mut open = Directory::default();
+        let mut last = None;
+        for (slot, number) in taken {
+            let Some(candidate) = candidates.get(*number) else { continue };
+            if last != Some(number) {
+                let first_slot = if parts.is_empty() { 0 } else { *slot };
+                parts.push(Part { first_slot, extent: candidate.extent, directory: candidate.dir });
+                last = Some(number);
+            }
+            if candidate.dir.is_none()
+                && let Ok(at) = candidate.entries.binary_search_by_key(slot, |entry| entry.slot)
+            {
+                candidate.entries.get(at).into_iter().for_each(|entry| open.push(*entry));
+            }
+        }
+        let Some(end) = taken.keys().next_back().map(|slot| slot + 1) else { return };
+        let mut segment = segments.get(id).unwrap_or(Segment { id, ..Segment::default() });
+        segment.slots = segment.slots.max(end);
+        segment.parts = parts;
+        segments.salvage(segment, open);
+    }
+}
+
+/// Of what was found in the log: that of the opening of the pool that was the last.
+fn only_newest_log(candidates: &mut Vec<Candidate>) {
+    let newest = candidates.iter().filter_map(|candidate| candidate.flushed).max();
+    let several = candidates.iter().filter(|candidate| candidate.flushed == newest).count() > 1;
+    candidates.retain(|candidate| candidate.flushed.is_none() || (candidate.flushed == newest && !several));
+}
+
+/// Whether entries are of the same records, as far as both know any, and there are such.
+fn agree(entries: &BTreeMap<u32, DirEntry>, others: &[DirEntry]) -> bool {
+    let mut both = 0;
+    others.iter().filter_map(|other| Some((other, entries.get(&other.slot)?))).all(|(other, entry)| {
+        both += 1;
+        (other.len_bytes, other.checksum) == (entry.len_bytes, entry.checksum)
+    }) && both > 0
+}

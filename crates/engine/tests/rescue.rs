@@ -1,0 +1,425 @@
+//! What is left of a damaged pool is read, and what is not is told: nothing in between.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use pagefold_engine::dataset::{Change, Dataset};
+use pagefold_engine::device::{AlignedBuf, Device, Fault, SimDevice, SimOp};
+use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
+use pagefold_engine::segment::Devices;
+use pagefold_engine::txg::{RecordKind, batch};
+use pagefold_engine::{Error, Key};
+
+const MIB: u64 = 1 << 20;
+const CHUNK: u64 = 4 * MIB;
+const PAGE: u32 = 8192;
+/// The object that has pages, among values of objects around it.
+const OBJECT: u64 = 40;
+const PAGES: u64 = 700;
+
+/// What a dataset or snapshot has.
+#[derive(Clone, Default)]
+struct Model {
+    values: BTreeMap<Key, Vec<u8>>,
+    pages: BTreeMap<u64, u64>,
+}
+
+/// A pool that was changed, and what its datasets and snapshots have.
+struct Written {
+    device: Arc<SimDevice>,
+    /// All of the device.
+    bytes: AlignedBuf,
+    versions: BTreeMap<&'static str, Model>,
+}
+
+fn devices(device: &Arc<SimDevice>) -> Devices {
+    vec![Arc::clone(device) as Arc<dyn Device>]
+}
+
+fn open(device: &Arc<SimDevice>, options: &OpenOptions) -> pagefold_engine::Result<Arc<Pool>> {
+    Pool::open_on(devices(device), options)
+}
+
+fn random(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(2) + 1;
+    let mut next = || {
+        state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        (state >> 56) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Half of it compresses.
+fn page(seed: u64) -> Vec<u8> {
+    let mut page = random(seed, PAGE as usize);
+    page[PAGE as usize / 2..].fill(7);
+    page
+}
+
+impl Model {
+    fn put(&mut self, dataset: &dyn Dataset, object: u64, offset: u64, seed: u64) {
+        let key = Key::new(object, 0x11, offset);
+        let value = random(seed, 100);
+        dataset.apply(&[Change::Put(key, value.clone())]).unwrap();
+        self.values.insert(key, value);
+    }
+
+    fn delete(&mut self, dataset: &dyn Dataset, object: u64, offset: u64) {
+        let key = Key::new(object, 0x11, offset);
+        dataset.apply(&[Change::Delete(key)]).unwrap();
+        self.values.remove(&key);
+    }
+
+    fn write(&mut self, dataset: &dyn Dataset, at: u64, seed: u64) {
+        let (offset, data) = (at * u64::from(PAGE), page(seed));
+        let change = Change::Write { object: OBJECT, record_size: PAGE, offset, data: &data };
+        dataset.apply(&[change]).unwrap();
+        self.pages.insert(at, seed);
+    }
+
+    fn punch(&mut self, dataset: &dyn Dataset, from: u64, to: u64) {
+        dataset.apply(&[Change::Punch { object: OBJECT, from, to }]).unwrap();
+        self.pages.retain(|at, _| !(from..to).contains(at));
+    }
+
+    /// Compares it with a dataset of a damaged pool: what is not in the list is as it was written, what is in it cannot be read.
+    /// Returns how much the list has.
+    fn compare(&self, pool: &Pool, path: &str, report: &pagefold_engine::pool::CheckReport) -> usize {
+        let dataset = pool.open_dataset(path).unwrap();
+        let lost = pool.unreadable(path, report).unwrap();
+        let absent = (0..90).map(|object| Key::new(object, 0x12, 5));
+        for key in self.values.keys().copied().chain(absent) {
+            match dataset.get(&key) {
+                Ok(found) => {
+                    assert!(!lost.has(&key), "{key:?} of '{path}' is listed");
+                    assert_eq!(found.as_ref(), self.values.get(&key), "{key:?} of '{path}'");
+                }
+                Err(error) => assert!(error.is_damage() && lost.has(&key), "{key:?} of '{path}': {error}"),
+            }
+        }
+        let end = Key::new(u64::MAX, Key::ENGINE_KINDS, 0);
+        for (from, to) in lost.readable(Key::FIRST, end) {
+            let found: Vec<(Key, Vec<u8>)> = dataset.range(&from, &to, usize::MAX).unwrap();
+            let expected = self.values.range(from..to).map(|(key, value)| (*key, value.clone()));
+            assert!(found.into_iter().eq(expected), "{from:?}..{to:?} of '{path}'");
+        }
+        let no_pages = Vec::new();
+        let lost_pages = lost.pages.get(&OBJECT).unwrap_or(&no_pages);
+        for at in 0..PAGES + 20 {
+            let listed = lost.has(&Key::page(OBJECT, at))
+                || lost_pages.iter().any(|(first, end)| (*first..*end).contains(&at));
+            let mut out = vec![0xAA; PAGE as usize];
+            match dataset.read(OBJECT, PAGE, at * u64::from(PAGE), &mut out) {
+                Ok(()) => {
+                    assert!(!listed, "page {at} of '{path}' is listed");
+                    let expected =
+                        self.pages.get(&at).map_or_else(|| vec![0; PAGE as usize], |seed| page(*seed));
+                    assert!(out == expected, "page {at} of '{path}'");
+                }
+                Err(error) => assert!(error.is_damage() && listed, "page {at} of '{path}': {error}"),
+            }
+        }
+        let pages: u64 = lost.pages.values().flatten().map(|(first, end)| end - first).sum();
+        lost.keys.len() + pages as usize
+    }
+}
+
+impl Written {
+    /// With datasets and snapshots, some changes of which only the log has.
+    fn new() -> Self {
+        let device = Arc::new(SimDevice::new(160 * MIB, 1));
+        let options = CreateOptions { force: false, created: 0, guid: Guid(*b"0123456789abcdef") };
+        create_on("tank", &devices(&device), &options).unwrap();
+        let pool = open(&device, &OpenOptions::default()).unwrap();
+        let (mut main, mut other) = (Model::default(), Model::default());
+        let dataset = pool.open_dataset("").unwrap();
+        for n in 0..4000 {
+            main.put(&*dataset, 1 + n % 80, n / 80, n);
+        }
+        for at in 0..PAGES {
+            main.write(&*dataset, at, at);
+        }
+        pool.checkpoint(false).unwrap();
+        pool.snapshot(&[""], "first", 0).unwrap();
+        let first = main.clone();
+        for n in (0..4000).step_by(7) {
+            main.put(&*dataset, 1 + n % 80, n / 80, 10_000 + n);
+        }
+        (0..PAGES).step_by(3).for_each(|at| main.write(&*dataset, at, 10_000 + at));
+        pool.create_dataset("other", 0).unwrap();
+        let beside = pool.open_dataset("other").unwrap();
+        (0..500).for_each(|n| other.put(&*beside, 1 + n % 9, n, n));
+        (0..50).for_each(|at| other.write(&*beside, at, 20_000 + at));
+        pool.checkpoint(false).unwrap();
+        // From here on only the log has it.
+        (0..4000).step_by(11).for_each(|n| main.put(&*dataset, 1 + n % 80, n / 80, 30_000 + n));
+        (0..4000).step_by(13).for_each(|n| main.delete(&*dataset, 1 + n % 80, n / 80));
+        (0..PAGES).step_by(5).for_each(|at| main.write(&*dataset, at, 30_000 + at));
+        main.punch(&*dataset, 300, 420);
+        pool.sync().unwrap();
+        pool.snapshot(&[""], "second", 0).unwrap();
+        let second = main.clone();
+        (0..PAGES).step_by(50).for_each(|at| main.write(&*dataset, at, 40_000 + at));
+        pool.sync().unwrap();
+        // Damage to what nothing followed could not be told from what a crash has torn.
+        pool.attest().unwrap();
+        drop(pool);
+        let versions = BTreeMap::from([("", main), ("@first", first), ("@second", second), ("other", other)]);
+        Self::on(Arc::new(device.crash(&mut |_| 0)), versions)
+    }
+
+    fn on(device: Arc<SimDevice>, versions: BTreeMap<&'static str, Model>) -> Self {
+        let mut bytes = AlignedBuf::zeroed(device.size_bytes() as usize);
+        device.read(0, &mut bytes).unwrap();
+        Self { device, bytes, versions }
+    }
+
+    /// The same, with what it holds packed together by folds.
+    fn folded() -> Self {
+        let written = Self::new();
+        let pool = open(&written.device, &OpenOptions::default()).unwrap();
+        pool.fold().unwrap();
+        pool.fold().unwrap();
+        pool.export().unwrap();
+        Self::on(written.device, written.versions)
+    }
+
+    /// Where these bytes are: first byte, and a length.
+    fn places(&self, text: &[u8], len: u64) -> Vec<(u64, u64)> {
+        let at = self.bytes.windows(text.len()).enumerate().filter(|(_, part)| *part == text);
+        at.map(|(at, _)| (at as u64, len)).collect()
+    }
+
+    /// First byte and header of each batch that the device has.
+    fn batches(&self) -> Vec<(u64, batch::Header)> {
+        let mut found = Vec::new();
+        self.each_batch(&mut |start, batch| found.push((start, *batch.header())));
+        found
+    }
+
+    /// First byte and length of each record of a kind that batches have.
+    fn records(&self, kind: RecordKind) -> Vec<(u64, u64)> {
+        let mut found = Vec::new();
+        self.each_batch(&mut |start, batch| {
+            let of_kind = batch.entries(0).filter(|(_, code)| *code == kind as u8);
+            found.extend(of_kind.map(|(entry, _)| (start + u64::from(entry.start), entry.len_bytes.into())));
+        });
+        found
+    }
+
+    fn each_batch(&self, each: &mut dyn FnMut(u64, &batch::Verified<'_>)) {
+        let all = &self.bytes;
+        for chunk in (MIB as usize..all.len() - CHUNK as usize).step_by(CHUNK as usize) {
+            for at in (chunk..chunk + CHUNK as usize).step_by(4096) {
+                if let Some(batch) = batch::Verified::new(&all[at..chunk + CHUNK as usize]) {
+                    each(at as u64, &batch);
+                }
+            }
+        }
+    }
+
+    /// A copy with damage in the middle of these bytes, wherever they are: in second copies, too.
+    fn damaged(&self, (start, len): (u64, u64)) -> Arc<SimDevice> {
+        let copy = self.device.crash(&mut |_| 0);
+        let all = &self.bytes;
+        let bytes = &all[start as usize..(start + len) as usize];
+        for block in self.device.written_blocks() {
+            let twins = (block as usize..block as usize + 4096).filter(|at| all[*at..].starts_with(bytes));
+            twins.for_each(|at| copy.flip_bit(at as u64 + len / 2, 3));
+        }
+        Arc::new(copy)
+    }
+
+    /// Opens a damaged device for rescue and compares all that is there. Returns how much is lost.
+    fn compare(&self, device: &Arc<SimDevice>) -> usize {
+        let written = device.stats().counts().writes;
+        let pool = open(device, &OpenOptions::for_rescue()).unwrap();
+        let report = pool.check_open(&mut |_| {});
+        let lost = self.versions.iter().map(|(path, model)| model.compare(&pool, path, &report)).sum();
+        assert!(lost == 0 || report.errors > 0);
+        let dataset = pool.dataset();
+        let refused = dataset.apply(&[Change::Delete(Key::new(1, 0x11, 0))]);
+        assert!(matches!(refused, Err(Error::ReadOnly(_))), "{refused:?}");
+        pool.export().unwrap();
+        drop(pool);
+        assert_eq!(device.stats().counts().writes, written, "nothing is written");
+        lost
+    }
+}
+
+#[test]
+fn a_sound_pool_is_all_there() {
+    let written = Written::new();
+    assert_eq!(written.compare(&written.device), 0);
+    let pool = open(&written.device, &OpenOptions::for_rescue()).unwrap();
+    assert!(pool.rescue().unwrap().is_clean());
+    assert_eq!(pool.check_open(&mut |_| {}).messages, Vec::<String>::new());
+}
+
+#[test]
+fn a_damaged_page_costs_itself() {
+    let written = Written::new();
+    let records = written.records(RecordKind::Page);
+    let mut lost = 0;
+    for record in records.iter().step_by(records.len() / 12) {
+        lost += written.compare(&written.damaged(*record));
+    }
+    assert!(lost > 0);
+}
+
+#[test]
+fn a_damaged_node_costs_what_is_below_it() {
+    let written = Written::new();
+    let mut costly = 0;
+    // Of each checkpoint the last nodes are the roots.
+    let records = written.records(RecordKind::Node);
+    let (leaves, tops) = records.split_at(records.len() - 4);
+    for record in leaves.iter().step_by(leaves.len() / 12).chain(tops) {
+        costly += usize::from(written.compare(&written.damaged(*record)) > 0);
+    }
+    assert!(costly > 8, "{costly} nodes were needed");
+}
+
+#[test]
+fn without_a_page_of_the_segment_table_all_is_found() {
+    for written in [Written::new(), Written::folded()] {
+        let mut met = 0;
+        for record in written.records(RecordKind::Table) {
+            let device = written.damaged(record);
+            assert_eq!(written.compare(&device), 0);
+            // Those of earlier checkpoints are nobody's.
+            let report = open(&device, &OpenOptions::for_rescue()).unwrap().rescue().unwrap().clone();
+            if !report.is_clean() {
+                assert_eq!(report.pages, 1);
+                assert!(open(&device, &OpenOptions::default()).is_err());
+                // Or else it is the one of second copies.
+                assert!(report.segments == 0 || report.records > 500, "{report:?}");
+                met += u64::from(report.segments > 1);
+            }
+        }
+        assert_eq!(met, 1);
+    }
+}
+
+#[test]
+fn without_a_list_of_pages_of_the_segment_table_all_is_found() {
+    let written = Written::folded();
+    let places = written.places(b"PFlist", 16);
+    let mut met = 0;
+    for place in places {
+        let device = written.damaged(place);
+        assert_eq!(written.compare(&device), 0);
+        met += open(&device, &OpenOptions::for_rescue()).unwrap().rescue().unwrap().lists;
+    }
+    assert_eq!(met, 2, "by each of its two places");
+}
+
+#[test]
+fn without_its_directory_a_segment_of_the_log_is_found_by_its_batches() {
+    let written = Written::new();
+    let pool = open(&written.device, &OpenOptions::default()).unwrap();
+    pool.export().unwrap();
+    drop(pool);
+    let written = Written::on(written.device, written.versions);
+    let mut met = 0;
+    for place in written.places(b"PFdr", 48).into_iter().filter(|(at, _)| at % 4096 == 0) {
+        let device = written.damaged(place);
+        assert_eq!(written.compare(&device), 0);
+        met += open(&device, &OpenOptions::for_rescue()).unwrap().rescue().unwrap().directories;
+    }
+    assert!(met > 1);
+}
+
+#[test]
+fn without_its_directory_a_folded_segment_costs_what_is_in_it() {
+    let written = Written::folded();
+    let mut costly = 0;
+    // Roots have directories, too, and second copies of roots.
+    let bytes = |(start, len): (u64, u64)| &written.bytes[start as usize..(start + len) as usize];
+    let roots = written.records(RecordKind::Root);
+    let in_root = |place| roots.iter().any(|root| bytes(*root).windows(48).any(|part| part == bytes(place)));
+    let places = written.places(b"PFdr", 48).into_iter();
+    for place in places.filter(|place| place.0 % 4096 != 0 && !in_root(*place)) {
+        costly += usize::from(written.compare(&written.damaged(place)) > 0);
+    }
+    assert!(costly > 0);
+}
+
+/// Numbers of segments are used again where a part of the log was given up. What is left of that part has sound seals.
+#[test]
+fn what_was_given_up_is_not_found() {
+    let Written { device, versions, .. } = Written::new();
+    let fill = |pool: &Pool, seed: u64| {
+        let dataset = pool.open_dataset("other").unwrap();
+        let mut model = versions["other"].clone();
+        for (n, at) in (0..7 * PAGES).map(|n| (n, n % PAGES)) {
+            model.write(&*dataset, at, seed + n);
+            if n % 50 == 0 {
+                pool.sync().unwrap();
+            }
+        }
+        pool.sync().unwrap();
+        model
+    };
+    let long_log = |device: &Arc<SimDevice>, accept_loss| {
+        let options = OpenOptions { accept_loss, log_bytes: Some(64 * MIB), ..OpenOptions::default() };
+        open(device, &options).unwrap()
+    };
+    let pool = long_log(&device, false);
+    let aside = pool.open_dataset("other").unwrap();
+    for at in 0..5 * PAGES {
+        let (offset, data) = (at * u64::from(PAGE), page(at));
+        let change = Change::Write { object: OBJECT + 1, record_size: PAGE, offset, data: &data };
+        aside.apply(&[change]).unwrap();
+    }
+    pool.checkpoint(false).unwrap();
+    let start = pool.status().txg;
+    fill(&pool, 50_000);
+    drop(pool);
+    let mut written = Written::on(Arc::new(device.crash(&mut |_| 0)), BTreeMap::new());
+    // The second batch of that opening: all behind it is given up.
+    let (second, _) =
+        written.batches().into_iter().find(|(_, header)| header.txg.get() == start + 1).unwrap();
+    written.device.flip_bit(second + 33, 1);
+    let pool = long_log(&written.device, true);
+    assert!(pool.replayed().lost.is_some());
+    // Chunks become free in which the log goes on: what it had before stays where it is.
+    let aside = pool.open_dataset("other").unwrap();
+    aside.apply(&[Change::Punch { object: OBJECT + 1, from: 0, to: u64::MAX }]).unwrap();
+    (0..2).for_each(|_| pool.checkpoint(false).unwrap());
+    let model = fill(&pool, 70_000);
+    pool.export().unwrap();
+    drop(pool);
+    written = Written::on(written.device, BTreeMap::from([("other", model)]));
+    let mut openings: BTreeMap<u64, BTreeSet<[u8; 6]>> = BTreeMap::new();
+    for (_, header) in written.batches() {
+        openings.entry(header.segment.get()).or_default().insert(header.salt);
+    }
+    assert!(openings.values().any(|salts| salts.len() > 1), "no number of a segment was used twice");
+    for record in written.records(RecordKind::Table) {
+        assert_eq!(written.compare(&written.damaged(record)), 0);
+    }
+}
+
+#[test]
+fn a_block_that_its_device_cannot_read_costs_what_is_in_it() {
+    let written = Written::folded();
+    let mut lost = 0;
+    for block in (MIB..40 * MIB).step_by(3 << 19) {
+        let device = Arc::new(written.device.crash(&mut |_| 0));
+        device.inject(Fault { op: SimOp::Read, range: block..block + 4096, skip: 0, times: u64::MAX });
+        // Where the last checkpoint's root lies nothing is left.
+        if open(&device, &OpenOptions::for_rescue()).is_ok() {
+            lost += written.compare(&device);
+        }
+    }
+    assert!(lost > 0);
+}
+
+#[test]
+fn only_a_read_only_opening_is_a_rescue() {
+    let written = Written::new();
+    let options = OpenOptions { rescue: true, ..OpenOptions::default() };
+    assert!(matches!(open(&written.device, &options), Err(Error::Invalid(_))));
+}
