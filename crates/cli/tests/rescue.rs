@@ -41,8 +41,18 @@ fn records(device: &[u8], kind: RecordKind) -> Vec<(usize, usize)> {
     found
 }
 
-/// What `check` lists: by path within the pool's dataset, what of it, and which bytes.
-fn listed(sandbox: &Sandbox) -> BTreeMap<String, (String, Vec<(u64, u64)>)> {
+/// Where these bytes are, second copies included.
+fn twins(device: &[u8], (start, len): (usize, usize)) -> Vec<usize> {
+    let bytes = &device[start..start + len];
+    let written = (0..device.len()).step_by(4096).filter(|at| device[*at..*at + 4096] != [0; 4096]);
+    written.flat_map(|block| block..block + 4096).filter(|at| device[*at..].starts_with(bytes)).collect()
+}
+
+/// By path within the pool's dataset: what of it, and which bytes.
+type List = BTreeMap<String, (String, Vec<(u64, u64)>)>;
+
+/// What `check` lists.
+fn listed(sandbox: &Sandbox) -> List {
     let output = sandbox.run(&["check", "--json", "tank"]);
     assert_failure(&output, 1, &["is damaged", "mount -o rescue"]);
     let told: serde_json::Value = serde_json::from_str(&output.stdout).unwrap();
@@ -77,7 +87,7 @@ fn lost_bytes(path: &Path, written: &[u8]) -> Vec<(u64, u64)> {
 }
 
 /// Compares what is mounted with what was written and with the list. Returns how many files are not there as a whole.
-fn compare(sandbox: &Sandbox, list: &BTreeMap<String, (String, Vec<(u64, u64)>)>) -> usize {
+fn compare(sandbox: &Sandbox, list: &List) -> usize {
     let mut damaged = 0;
     for dir in 0..3 {
         let name = format!("/d{dir}");
@@ -143,12 +153,16 @@ fn what_is_left_of_a_damaged_pool_is_read_and_the_rest_is_listed() {
         vec![nodes[nodes.len() / 2]],
         vec![pages[pages.len() / 2]],
         records(&sound, RecordKind::Table),
-        directories.map(|at| (at, 600)).collect(),
+        directories.map(|at| (at, 48)).collect(),
     ];
     let mut damaged = 0;
     for case in cases {
         let mut bytes = sound.clone();
-        case.iter().for_each(|(start, len)| bytes[start + len / 2] ^= 4);
+        let places: BTreeSet<usize> = case
+            .iter()
+            .flat_map(|(start, len)| twins(&sound, (*start, *len)).into_iter().map(move |at| at + len / 2))
+            .collect();
+        places.into_iter().for_each(|at| bytes[at] ^= 4);
         fs::write(&device, &bytes).unwrap();
         let list = listed(&sandbox);
         sandbox.ok(&["mount", "-o", "rescue", "tank", "mnt"]);

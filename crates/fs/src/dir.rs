@@ -38,6 +38,9 @@ struct New<'a> {
     opens: u64,
 }
 
+/// Values of the map with their keys.
+type Values = Vec<(Key, Vec<u8>)>;
+
 impl Fs {
     /// The inode of `name` in `parent`; counts as one reference (see [`Fs::forget`]). `.` and `..` are the directory and
     /// its parent.
@@ -376,12 +379,7 @@ impl Fs {
     }
 
     /// Up to `limit` entries of `from..end` that can be read, and where to go on.
-    fn range_past_damage(
-        &self,
-        from: Key,
-        end: &Key,
-        limit: usize,
-    ) -> Result<(Vec<(Key, Vec<u8>)>, Option<Key>)> {
+    fn range_past_damage(&self, from: Key, end: &Key, limit: usize) -> Result<(Values, Option<Key>)> {
         let (batch, behind) = match self.dataset.range(&from, end, limit) {
             Ok(batch) => (batch, None),
             Err(error) => {

@@ -50,8 +50,8 @@ pub fn list(dataset: &dyn Dataset, unreadable: &Unreadable, each: &mut dyn FnMut
     }
     let mut search =
         Search { dataset, unreadable, lost: BTreeMap::new(), names: BTreeMap::new(), dirs: BTreeMap::new() };
-    search.each_value(&mut Search::look_at_inode)?;
-    search.each_value(&mut Search::look_at_entry)?;
+    search.each_value(Search::look_at_inode)?;
+    search.each_value(Search::look_at_entry)?;
     if unreadable.has(&Inode::key(Ino::ROOT.0)) {
         search.lost.insert(Ino::ROOT.0, vec![What::Inode]);
     }
@@ -76,7 +76,7 @@ struct Search<'a> {
 
 impl Search<'_> {
     /// Goes over every value that can be read.
-    fn each_value(&mut self, look: &mut dyn FnMut(&mut Self, &Key, &[u8]) -> Result<()>) -> Result<()> {
+    fn each_value(&mut self, look: fn(&mut Self, &Key, &[u8]) -> Result<()>) -> Result<()> {
         for (from, end) in self.unreadable.readable(Key::FIRST, Key::LAST) {
             let mut from = from;
             loop {

@@ -201,7 +201,7 @@ impl<'a> Search<'a> {
         let Some(dir) = part.directory else { return };
         let directory = segments.read_directory(self.devices, segment.id, part.extent, dir);
         let mut sound = LiveMap::default();
-        for entry in directory.iter().flat_map(|directory| directory.entries()) {
+        for entry in directory.iter().flat_map(Directory::entries) {
             sound.set(entry.slot);
         }
         let known = sound.count();

@@ -11,8 +11,8 @@ impl Tree {
         while cursor < *to {
             match self.retry_telling(|view| view.at_leaf(&cursor, |_, place| place.bounds.upper)) {
                 Ok(upper) => cursor = upper.flatten()?,
-                Err((want, _)) => {
-                    let (first, end) = want.bounds.keys();
+                Err(failed) => {
+                    let (first, end) = failed.0.bounds.keys();
                     return Some((first.max(*from), end.min(*to)));
                 }
             }

@@ -253,14 +253,14 @@ impl Tree {
     /// A node that cannot be loaded may have been freed in the meantime; if the next attempt asks for it
     /// again, it is damaged.
     fn retry<R>(&self, attempt: impl FnMut(View<'_>) -> Result<R, Want>) -> Result<R> {
-        self.retry_telling(attempt).map_err(|(_, error)| error)
+        self.retry_telling(attempt).map_err(|failed| failed.1)
     }
 
     /// As [`Tree::retry`]; tells which node cannot be had.
     pub(super) fn retry_telling<R>(
         &self,
         mut attempt: impl FnMut(View<'_>) -> Result<R, Want>,
-    ) -> Result<R, (Want, Error)> {
+    ) -> Result<R, Box<(Want, Error)>> {
         let mut held = Held::new();
         let mut failed: Option<(Addr, Error)> = None;
         loop {
@@ -275,7 +275,7 @@ impl Tree {
             if let Some((addr, error)) = failed.take()
                 && addr == want.ptr.addr
             {
-                return Err((want, error));
+                return Err(Box::new((want, error)));
             }
             match want.fetch(&self.cache, &*self.store) {
                 Ok(node) => {
