@@ -41,6 +41,8 @@ mod sizing;
 mod status;
 mod store;
 mod survey;
+#[cfg(test)]
+mod testing;
 mod unreadable;
 mod versions;
 

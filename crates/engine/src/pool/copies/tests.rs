@@ -3,46 +3,13 @@ use std::sync::Arc;
 
 use super::*;
 use crate::dataset::Change;
-use crate::device::{Device, SimDevice};
-use crate::pool::{CreateOptions, Guid, OpenOptions, ScrubStatus, create_on};
-use crate::segment::{Devices, DirCopy, Located};
+use crate::device::SimDevice;
+use crate::pool::ScrubStatus;
+use crate::pool::testing::{PAGE, fresh, page, try_open, write};
+use crate::segment::{DirCopy, Located};
 use crate::tree::Visit;
 
-const PAGE: u32 = 8192;
 const PAGES: u64 = 1500;
-
-fn devices(device: &Arc<SimDevice>) -> Devices {
-    vec![Arc::clone(device) as Arc<dyn Device>]
-}
-
-fn try_open(device: &Arc<SimDevice>) -> Result<Arc<Pool>> {
-    Pool::open_on(devices(device), &OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() })
-}
-
-fn fresh() -> (Arc<SimDevice>, Arc<Pool>) {
-    let device = Arc::new(SimDevice::new(192 << 20, 1));
-    let options = CreateOptions { force: false, created: 0, guid: Guid(*b"twice to be sure") };
-    create_on("tank", &devices(&device), &options).unwrap();
-    let pool = try_open(&device).unwrap();
-    (device, pool)
-}
-
-fn page(at: u64, generation: u64) -> Vec<u8> {
-    let mut state = (at << 8 | generation) + 1;
-    let mut next = || {
-        state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
-        (state >> 56) as u8
-    };
-    (0..PAGE).map(|_| next()).collect()
-}
-
-fn write(pool: &Pool, pages: impl Iterator<Item = u64>, generation: u64) {
-    for at in pages {
-        let (offset, data) = (at * u64::from(PAGE), page(at, generation));
-        pool.dataset().apply(&[Change::Write { object: 4, record_size: PAGE, offset, data: &data }]).unwrap();
-    }
-    pool.sync().unwrap();
-}
 
 /// A pool with a snapshot, segments that were folded and some that were not, written by several checkpoints.
 fn filled() -> (Arc<SimDevice>, Arc<Pool>) {

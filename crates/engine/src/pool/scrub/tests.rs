@@ -1,44 +1,16 @@
 use std::sync::Arc;
 
 use super::{Scrub, ScrubState, ScrubStatus};
-use crate::dataset::Change;
 use crate::device::{Device, Fault, SimDevice, SimOp};
-use crate::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
-use crate::segment::Devices;
+use crate::pool::Pool;
+use crate::pool::testing::{PAGE, fresh, open, write};
 use crate::{Addr, Error};
 
-const PAGE: u32 = 8192;
 const PAGES: u64 = 1400;
-
-fn open(device: &Arc<SimDevice>) -> Arc<Pool> {
-    let devices: Devices = vec![Arc::clone(device) as Arc<dyn Device>];
-    Pool::open_on(devices, &OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() }).unwrap()
-}
-
-fn page(at: u64, generation: u64) -> Vec<u8> {
-    let mut state = (at << 8 | generation) + 1;
-    let mut next = || {
-        state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
-        (state >> 56) as u8
-    };
-    (0..PAGE).map(|_| next()).collect()
-}
-
-fn write(pool: &Pool, pages: impl Iterator<Item = u64>, generation: u64) {
-    for at in pages {
-        let (offset, data) = (at * u64::from(PAGE), page(at, generation));
-        pool.dataset().apply(&[Change::Write { object: 4, record_size: PAGE, offset, data: &data }]).unwrap();
-    }
-    pool.sync().unwrap();
-}
 
 /// A pool with incompressible pages, a snapshot of them, and half of them written anew since.
 fn filled() -> (Arc<SimDevice>, Arc<Pool>) {
-    let device = Arc::new(SimDevice::new(192 << 20, 1));
-    let devices: Devices = vec![Arc::clone(&device) as Arc<dyn Device>];
-    let options = CreateOptions { force: false, created: 0, guid: Guid(*b"read from a disc") };
-    create_on("tank", &devices, &options).unwrap();
-    let pool = open(&device);
+    let (device, pool) = fresh();
     write(&pool, 0..PAGES, 1);
     pool.snapshot(&[""], "before", 1).unwrap();
     write(&pool, (0..PAGES).filter(|at| at % 2 == 0), 2);

@@ -1,0 +1,52 @@
+//! Pools on simulated devices, for tests of this room.
+
+use std::sync::Arc;
+
+use super::{CreateOptions, Guid, OpenOptions, Pool, create_on};
+use crate::Result;
+use crate::dataset::Change;
+use crate::device::{Device, SimDevice};
+use crate::segment::Devices;
+
+/// Size of pages.
+pub(super) const PAGE: u32 = 8192;
+
+/// Opens the pool on a device, with little memory.
+pub(super) fn try_open(device: &Arc<SimDevice>) -> Result<Arc<Pool>> {
+    let devices: Devices = vec![Arc::clone(device) as Arc<dyn Device>];
+    Pool::open_on(devices, &OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() })
+}
+
+/// As [`try_open`], where that has to be possible.
+pub(super) fn open(device: &Arc<SimDevice>) -> Arc<Pool> {
+    try_open(device).unwrap()
+}
+
+/// A new pool, on a device of 192 MiB.
+pub(super) fn fresh() -> (Arc<SimDevice>, Arc<Pool>) {
+    let device = Arc::new(SimDevice::new(192 << 20, 1));
+    let devices: Devices = vec![Arc::clone(&device) as Arc<dyn Device>];
+    let options = CreateOptions { force: false, created: 0, guid: Guid(*b"read from a disc") };
+    create_on("tank", &devices, &options).unwrap();
+    let pool = open(&device);
+    (device, pool)
+}
+
+/// A page that does not compress.
+pub(super) fn page(at: u64, generation: u64) -> Vec<u8> {
+    let mut state = (at << 8 | generation) + 1;
+    let mut next = || {
+        state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        (state >> 56) as u8
+    };
+    (0..PAGE).map(|_| next()).collect()
+}
+
+/// Writes pages of object 4, durably.
+pub(super) fn write(pool: &Pool, pages: impl Iterator<Item = u64>, generation: u64) {
+    for at in pages {
+        let (offset, data) = (at * u64::from(PAGE), page(at, generation));
+        pool.dataset().apply(&[Change::Write { object: 4, record_size: PAGE, offset, data: &data }]).unwrap();
+    }
+    pool.sync().unwrap();
+}
