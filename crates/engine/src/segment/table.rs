@@ -309,12 +309,18 @@ impl Segments {
     /// The second copies of records of segment `id` lie in these parts, too. They are live if the records are (G5).
     pub fn add_copies(&self, id: u64, parts: &[Part], records: impl Iterator<Item = (u32, u32)>) {
         let mut inner = self.inner.write();
-        inner.copies_of(id).parts.extend_from_slice(parts);
-        for (slot, len_bytes) in records {
-            if inner.segments.get(&id).is_some_and(|segment| segment.live.get(slot)) {
-                inner.copy(Ptr { addr: Addr::new(id, slot), len_bytes });
+        let live = inner.segments.get(&id).map(|segment| segment.live.clone()).unwrap_or_default();
+        let segment = inner.copies_of(id);
+        segment.parts.extend_from_slice(parts);
+        let mut more_bytes = 0;
+        for (slot, len_bytes) in records.filter(|(slot, _)| live.get(*slot)) {
+            segment.slots = segment.slots.max(slot + 1);
+            if segment.live.set(slot) {
+                segment.live_bytes += u64::from(len_bytes);
+                more_bytes += u64::from(len_bytes) + RECORD_OVERHEAD_BYTES;
             }
         }
+        inner.used_bytes += more_bytes;
     }
 
     /// All second copies of records of segment `id` lie in these parts (opening: as the last checkpoint has left them).
