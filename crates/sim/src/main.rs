@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use pagefold_sim::history::{History, Theme};
@@ -87,6 +87,27 @@ struct Tally {
     stats: Stats,
     ran: u32,
     failures: u64,
+    /// Minutes since the beginning when that was last told.
+    told: u64,
+}
+
+impl Tally {
+    const fn cuts(&self) -> u64 {
+        self.stats.crashes + self.stats.images
+    }
+
+    /// Says each minute how far a long campaign is.
+    fn tell(&mut self, elapsed: Duration) {
+        let minutes = elapsed.as_secs() / 60;
+        if minutes > self.told {
+            self.told = minutes;
+            let cuts = self.cuts();
+            eprintln!(
+                "{minutes} min: {} histories with {cuts} power cuts, {} failures",
+                self.ran, self.failures
+            );
+        }
+    }
 }
 
 impl Campaign {
@@ -107,7 +128,10 @@ impl Campaign {
             let mut tally = self.tally.lock();
             tally.ran += 1;
             match result {
-                Ok(one) => tally.stats.add(&one),
+                Ok(one) => {
+                    tally.stats.add(&one);
+                    tally.tell(self.started.elapsed());
+                }
                 Err(failure) => {
                     tally.failures += 1;
                     drop(tally);
@@ -131,8 +155,9 @@ fn main() -> anyhow::Result<()> {
         }
     });
     let seconds = campaign.started.elapsed().as_secs_f64();
-    let Tally { stats, ran, failures } = campaign.tally.into_inner();
-    let cuts = stats.crashes + stats.images;
+    let tally = campaign.tally.into_inner();
+    let cuts = tally.cuts();
+    let Tally { stats, ran, failures, .. } = tally;
     println!(
         "{ran} histories with {cuts} power cuts in {seconds:.1} s ({:.1}/s), {failures} failures; {stats:?}",
         f64::from(ran) / seconds
