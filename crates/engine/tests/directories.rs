@@ -102,7 +102,8 @@ fn damage_is_told_with_its_place_and_costs_only_its_leaf() {
     assert!(
         matches!(damaged.as_slice(), [Error::Corrupt { what, .. }] if what.contains("segment 7 at byte"))
     );
-    assert!(segments.directory(&devices, Addr::new(SEGMENT, 0)).is_err());
+    let part = segments.get(SEGMENT).unwrap().parts[0];
+    assert!(segments.read_directory(&devices, SEGMENT, part.extent, part.directory.unwrap()).is_err());
 
     let (segments, devices, device, start) = stored(&directory);
     device.flip_bit(u64::from(start) + Chunk { device: 0, index: 1 }.offset() + 30, 0);

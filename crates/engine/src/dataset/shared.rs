@@ -233,16 +233,12 @@ impl Shared {
 
     /// One record, verified; the second copy of one that is kept twice, where the first is damaged or cannot be read.
     pub fn read_record(&self, addr: Addr) -> Result<Vec<u8>> {
-        let error = match self.read_one(addr) {
-            Err(error) if self.segments.is_live(addr.copy()) => error,
-            first => return first,
-        };
-        match self.read_one(addr.copy()) {
-            Ok(second) => {
-                self.segments.count_stand_in(&error);
-                Ok(second)
+        match self.read_one(addr) {
+            // One that was freed meanwhile is not damaged.
+            Err(error) if self.segments.is_live(addr.copy()) => {
+                self.segments.or_second(Err(error), || self.read_one(addr.copy()))
             }
-            Err(_) => Err(error),
+            first => first,
         }
     }
 

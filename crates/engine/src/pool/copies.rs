@@ -16,7 +16,8 @@ use super::root::Placed;
 use crate::dataset::count;
 use crate::segment::{PARTS_MAX, Part, seal};
 use crate::txg::RecordKind;
-use crate::{Addr, Error, Ptr, Result};
+use crate::types::COPIES;
+use crate::{Error, Ptr, Result};
 
 /// Parts that second copies of one segment's records may get by one checkpoint: they fit a chunk, and one is begun.
 const PARTS_EACH: usize = 3;
@@ -73,17 +74,11 @@ impl<'a> Copies<'a> {
 
     fn pack(&mut self) -> Result<()> {
         let waiting = std::mem::take(&mut self.waiting);
-        if waiting.is_empty() {
-            return Ok(());
-        }
-        let mut parts = self.packer.pack(Addr::new(self.segment, 0).copy().segment(), &waiting)?;
+        let Some((first, _, _)) = waiting.first() else { return Ok(()) };
         let packed = self.packed.entry(self.segment).or_default();
-        if let (Some(first), Some((slot, _, _))) = (parts.first_mut(), waiting.first())
-            && !(packed.parts.is_empty() && self.pool.shared.segments.copies(self.segment).is_empty())
-        {
-            first.first_slot = *slot;
-        }
-        packed.parts.append(&mut parts);
+        let none_yet = packed.parts.is_empty() && self.pool.shared.segments.copies(self.segment).is_empty();
+        let from = if none_yet { 0 } else { *first };
+        packed.parts.append(&mut self.packer.pack(self.segment | COPIES, from, &waiting)?);
         packed.records.extend(waiting.iter().map(|(slot, _, bytes)| (*slot, bytes.len() as u32)));
         Ok(())
     }

@@ -134,7 +134,7 @@ impl Pool {
             }
             match self.survivors(&segment) {
                 Ok(survivors) if survivors.is_empty() => {}
-                Ok(survivors) => match packer.pack(*id, &survivors) {
+                Ok(survivors) => match packer.pack(*id, 0, &survivors) {
                     Ok(parts) => moved.push((*id, move_to(parts, &survivors, false))),
                     // How much survives was an estimate: what fits is a gain too.
                     Err(Error::NoSpace(_)) => break,

@@ -247,15 +247,8 @@ fn newest_superblock(labels: &[Label], devices: &Devices) -> Result<Superblock> 
 /// read.
 fn read_placed(devices: &Devices, segments: &Segments, placed: &Placed, what: &str) -> Result<Vec<u8>> {
     let Placed { addr, first, second } = placed;
-    let read = read_copy(devices, *addr, first, what);
-    let Err(error) = read else { return read };
-    match read_copy(devices, addr.copy(), second, what) {
-        Ok(bytes) => {
-            segments.count_stand_in(&error);
-            Ok(bytes)
-        }
-        Err(_) => Err(error),
-    }
+    let first = read_copy(devices, *addr, first, what);
+    segments.or_second(first, || read_copy(devices, addr.copy(), second, what))
 }
 
 /// Reads one copy of it.

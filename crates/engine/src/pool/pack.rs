@@ -109,8 +109,8 @@ impl<'a> Packer<'a> {
         Ok(Some(Begun { chunk: output.chunk, used: end }))
     }
 
-    /// Packs records of a segment, ascending by slot. The first part reaches down to slot 0.
-    pub(super) fn pack(&mut self, id: u64, survivors: &[Survivor]) -> Result<Vec<Part>> {
+    /// Packs records of a segment, ascending by slot. The first of their parts begins at slot `from`.
+    pub(super) fn pack(&mut self, id: u64, from: u32, survivors: &[Survivor]) -> Result<Vec<Part>> {
         let mut parts = Vec::new();
         let mut rest = survivors;
         while let Some((first, _, _)) = rest.first() {
@@ -137,7 +137,7 @@ impl<'a> Packer<'a> {
                 continue;
             }
             let (now, later) = rest.split_at(taken);
-            let first_slot = if parts.is_empty() { 0 } else { *first };
+            let first_slot = if parts.is_empty() { from } else { *first };
             parts.push(place_part(&mut output, self.twice, (id, first_slot), start, now)?);
             self.output = Some(output);
             if !later.is_empty() {

@@ -342,7 +342,7 @@ impl Pool {
                     break;
                 }
                 packed_bytes += bytes;
-                let parts = match packer.pack(id, &recoded.survivors) {
+                let parts = match packer.pack(id, 0, &recoded.survivors) {
                     Ok(parts) => parts,
                     // A commit took the chunk.
                     Err(Error::NoSpace(_)) => {

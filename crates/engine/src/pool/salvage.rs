@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::device::AlignedBuf;
+use crate::Addr;
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::segment::{
     Devices, DirEntry, DirRef, Directory, LiveMap, Part, Segment, Segments, find_directory, next_directory,
@@ -18,10 +18,7 @@ use crate::segment::{
 };
 use crate::space::{Chunk, Extent};
 use crate::txg::batch::Verified;
-use crate::{Addr, Result};
-
-/// Blocks read at a time.
-const READ_BYTES: usize = 1 << 20;
+use crate::txg::read_or_zeros;
 
 /// Records of a segment that lie together.
 struct Candidate {
@@ -176,22 +173,8 @@ impl<'a> Search<'a> {
     /// The bytes of a chunk, zeros for those that cannot be read.
     fn read(&self, chunk: Chunk) -> Vec<u8> {
         let mut bytes = vec![0; CHUNK_BYTES as usize];
-        let Some(device) = self.devices.get(usize::from(chunk.device)) else { return bytes };
-        let read = |offset: u64, place: &mut [u8]| -> Result<()> {
-            let mut buf = AlignedBuf::scratch(place.len());
-            device.read(offset, &mut buf)?;
-            place.copy_from_slice(buf.get(..place.len()).unwrap_or_default());
-            Ok(())
-        };
-        for (offset, place) in (chunk.offset()..).step_by(READ_BYTES).zip(bytes.chunks_mut(READ_BYTES)) {
-            if read(offset, place).is_ok() {
-                continue;
-            }
-            for (offset, block) in (offset..).step_by(BLOCK_BYTES).zip(place.chunks_mut(BLOCK_BYTES)) {
-                if read(offset, block).is_err() {
-                    block.fill(0);
-                }
-            }
+        if let Some(device) = self.devices.get(usize::from(chunk.device)) {
+            read_or_zeros(device.as_ref(), chunk.offset(), &mut bytes);
         }
         bytes
     }

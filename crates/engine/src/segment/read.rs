@@ -165,18 +165,8 @@ impl Stored<'_> {
     /// Reads bytes from `start` of the directory on, and decodes them; those of its second copy if there is one, and the first one cannot be
     /// read or is damaged. An error says where they lie.
     fn read<T>(&self, start: u32, len_bytes: u32, decode: impl Fn(&[u8]) -> Result<T>) -> Result<T> {
-        let first = self.read_at(DirCopy::First, start, len_bytes, &decode);
-        let Err(error) = first else { return first };
-        if self.dir.second == 0 {
-            return Err(error);
-        }
-        match self.read_at(DirCopy::Second, start, len_bytes, &decode) {
-            Ok(second) => {
-                self.segments.count_stand_in(&error);
-                Ok(second)
-            }
-            Err(_) => Err(error),
-        }
+        let read = |copy| self.read_at(copy, start, len_bytes, &decode);
+        self.segments.or_second(read(DirCopy::First), || read(DirCopy::Second))
     }
 
     fn read_at<T>(
@@ -216,14 +206,6 @@ impl Stored<'_> {
 }
 
 impl Segments {
-    /// The directory of the part of a segment that `addr` lies in; of a closed one from the device, whatever memory has.
-    pub fn directory(&self, devices: &Devices, addr: Addr) -> Result<Directory> {
-        match self.place(addr).ok_or_else(|| unknown(addr))? {
-            Place::Open(..) => self.open_directory(addr.segment()).ok_or_else(|| unknown(addr)),
-            Place::Closed(extent, dir) => self.read_directory(devices, addr.segment(), extent, dir),
-        }
-    }
-
     /// The directory that lies at `dir` of `extent`, from the device, whatever memory has.
     pub fn read_directory(
         &self,

@@ -161,11 +161,14 @@ impl Segments {
         self.stood_in.load(Ordering::Relaxed)
     }
 
-    /// Notes that a second copy was read because of `error`.
-    pub fn count_stand_in(&self, error: &Error) {
+    /// What was read of a first copy; where that failed, of the second one, if that can be read.
+    pub fn or_second<T>(&self, first: Result<T>, second: impl FnOnce() -> Result<T>) -> Result<T> {
+        let Err(error) = first else { return first };
+        let Ok(found) = second() else { return Err(error) };
         if self.stood_in.fetch_add(1, Ordering::Relaxed) < STAND_INS_LOGGED {
             tracing::warn!(%error, "the second copy was read instead; a scrub repairs the first");
         }
+        Ok(found)
     }
 
     /// Adds a segment: one just opened, or one read from a stored page.

@@ -282,17 +282,24 @@ impl Replay<'_> {
         let Some(place) = buf.get_mut(from..to).filter(|place| !place.is_empty()) else { return Ok(()) };
         let device = self.device(chunk)?;
         let offset = chunk.offset() + from as u64;
-        for (at, place) in (offset..).step_by(READ_BYTES).zip(place.chunks_mut(READ_BYTES)) {
-            match read_at(device, at, place) {
-                Err(_) if self.source.accept_loss => {
-                    for (at, block) in (at..).step_by(BLOCK_BYTES).zip(place.chunks_exact_mut(BLOCK_BYTES)) {
-                        read_at(device, at, block).unwrap_or_else(|_| block.fill(0));
-                    }
-                }
-                read => read?,
-            }
+        if self.source.accept_loss {
+            read_or_zeros(device, offset, place);
+            return Ok(());
         }
-        Ok(())
+        let mut parts = (offset..).step_by(READ_BYTES).zip(place.chunks_mut(READ_BYTES));
+        parts.try_for_each(|(at, place)| read_at(device, at, place))
+    }
+}
+
+/// Fills `place`, whose length is of whole blocks, from byte `offset` of the device on: with zeros where blocks cannot be read.
+pub fn read_or_zeros(device: &dyn Device, offset: u64, place: &mut [u8]) {
+    for (at, place) in (offset..).step_by(READ_BYTES).zip(place.chunks_mut(READ_BYTES)) {
+        if read_at(device, at, place).is_ok() {
+            continue;
+        }
+        for (at, block) in (at..).step_by(BLOCK_BYTES).zip(place.chunks_exact_mut(BLOCK_BYTES)) {
+            read_at(device, at, block).unwrap_or_else(|_| block.fill(0));
+        }
     }
 }
 

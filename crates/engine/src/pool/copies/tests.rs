@@ -2,6 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::*;
+use crate::Addr;
 use crate::dataset::Change;
 use crate::device::SimDevice;
 use crate::pool::ScrubStatus;
@@ -140,7 +141,7 @@ fn no_chunk_has_a_record_and_its_second_copy() {
     }
     let mut chunks: [BTreeSet<_>; 2] = Default::default();
     pool.shared.segments.for_each(|segment| {
-        let of = &mut chunks[usize::from(segment.id >= crate::types::COPIES)];
+        let of = &mut chunks[usize::from(segment.id >= COPIES)];
         of.extend(segment.parts.iter().map(|part| part.extent.chunk));
     });
     assert!(chunks.iter().all(|of| !of.is_empty()));
@@ -175,7 +176,7 @@ fn second_copies_die_with_the_records() {
     let live = |pool: &Pool| {
         let mut bytes = [0; 2];
         pool.shared.segments.for_each(|segment| {
-            bytes[usize::from(segment.id >= crate::types::COPIES)] += segment.live_bytes;
+            bytes[usize::from(segment.id >= COPIES)] += segment.live_bytes;
         });
         bytes
     };
