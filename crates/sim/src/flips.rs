@@ -13,7 +13,7 @@ use crate::history::{History, Step};
 use crate::model::COUNTER;
 use crate::random::Random;
 use crate::run::{LEARN, changes, contents, panic_text, run_deed};
-use crate::verify::{Terms, check, compare};
+use crate::verify::{Calls, Terms, check, compare};
 use crate::world::World;
 
 /// A pool at rest, and what it holds.
@@ -194,13 +194,13 @@ impl Image {
         let Ok(pool) = Pool::open_on(handles(&devices), &options(1)) else { return Ok(Fate::Refused) };
         let report = pool.check_open(&mut |_| {});
         let damaged = report.errors > 0 || pool.replayed().damaged > 0;
-        compare(&pool, &self.world, Terms { settled: true, may_fail: damaged })?;
+        compare(&pool, &self.world, Terms { settled: true, may_fail: damaged, calls: Calls::Both })?;
         if damaged {
             told("scrub", scrub(&pool))?;
             if pool.replayed().damaged > 0 || pool.check_open(&mut |_| {}).errors > 0 {
                 return Ok(Fate::Reported);
             }
-            compare(&pool, &self.world, Terms { settled: true, may_fail: false })?;
+            compare(&pool, &self.world, Terms { settled: true, may_fail: false, calls: Calls::Both })?;
         }
         check(&pool, &self.world)?;
         Ok(if damaged { Fate::Corrected } else { Fate::Harmless })

@@ -8,7 +8,7 @@ use pagefold_engine::pool::{OpenOptions, Pool};
 use parking_lot::Mutex;
 
 use crate::random::Random;
-use crate::verify::{Terms, check, compare, signature};
+use crate::verify::{Calls, Terms, check, compare, signature};
 use crate::world::{Signature, World};
 
 /// In a hundred images, so many whose power goes again while they recover.
@@ -132,7 +132,8 @@ impl Image {
             given_up.map_err(|error| format!("what is left of a stream cannot be given up: {error}"))?;
         }
         let world = &states[at].1;
-        compare(&pool, world, Terms { settled: true, may_fail: false })?;
+        let calls = if random.percent(50) { Calls::Try } else { Calls::Read };
+        compare(&pool, world, Terms { settled: true, may_fail: false, calls })?;
         check(&pool, world)?;
         Ok(cuts)
     }

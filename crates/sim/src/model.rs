@@ -107,25 +107,71 @@ impl State {
         }
     }
 
-    /// Bytes of an object; holes are zeros.
-    pub fn read(&self, object: u64, offset: u64, len: u64) -> Vec<u8> {
+    /// The first byte of `found` that is not what an object holds from `offset` on; holes are zeros.
+    pub fn difference(&self, object: u64, offset: u64, found: &[u8]) -> Option<u64> {
         let size = u64::from(record_size(object));
-        let mut out = vec![0; len as usize];
-        for ((_, page), content) in self.pages.range((object, offset / size)..(object, u64::MAX)) {
+        let end = offset + found.len() as u64;
+        let within = |from: u64, to: u64| &found[(from - offset) as usize..(to - offset) as usize];
+        let mut at = offset;
+        for ((_, page), content) in self.pages.range((object, offset / size)..(object, end.div_ceil(size))) {
             let start = page * size;
-            if start >= offset + len {
-                break;
+            let (from, to) = (start.max(offset), (start + size).min(end));
+            let expected = &content[(from - start) as usize..(to - start) as usize];
+            let hole = first_set(within(at, from)).map(|byte| at + byte);
+            let differs = hole.or_else(|| Some(from + first_difference(within(from, to), expected)?));
+            if differs.is_some() {
+                return differs;
             }
-            let (from, to) = (start.max(offset), (start + size).min(offset + len));
-            out[(from - offset) as usize..(to - offset) as usize]
-                .copy_from_slice(&content[(from - start) as usize..(to - start) as usize]);
+            at = to;
         }
-        out
+        first_set(within(at, end)).map(|byte| at + byte)
     }
 
     /// Pages of an object that hold anything but zeros.
     pub fn stored(&self, object: u64) -> impl Iterator<Item = u64> + '_ {
         let all = self.pages.range((object, 0)..(object, u64::MAX));
-        all.filter(|(_, content)| content.iter().any(|byte| *byte != 0)).map(|((_, page), _)| *page)
+        all.filter(|(_, content)| first_set(content).is_some()).map(|((_, page), _)| *page)
+    }
+}
+
+fn first_difference(a: &[u8], b: &[u8]) -> Option<u64> {
+    let len = a.len().min(b.len());
+    if a[..len] == b[..len] {
+        return None;
+    }
+    a.iter().zip(b).position(|(a, b)| a != b).map(|at| at as u64)
+}
+
+/// The first byte that is not zero.
+fn first_set(bytes: &[u8]) -> Option<u64> {
+    const ZEROS: [u8; 4096] = [0; 4096];
+    let mut parts = bytes.chunks(ZEROS.len()).zip((0..).step_by(ZEROS.len()));
+    parts.find_map(|(part, start)| Some(start + first_difference(part, &ZEROS)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_are_found_in_pages_and_in_holes() {
+        let object = 3;
+        let size = u64::from(record_size(object));
+        let mut state = State::default();
+        state.write(object, 2 * size, &bytes(Fill::Rows, 1, 2 * size));
+        state.write(object, 5 * size, &bytes(Fill::Rows, 2, size));
+        let mut right = vec![0; 8 * size as usize];
+        for ((_, page), content) in &state.pages {
+            right[(page * size) as usize..][..size as usize].copy_from_slice(content);
+        }
+        let (from, to) = (size / 2, 7 * size + 100);
+        let range = from as usize..to as usize;
+        assert_eq!(state.difference(object, from, &right[range.clone()]), None);
+        for at in (from..to).step_by(97).chain([from, 2 * size, 4 * size - 1, 4 * size, 6 * size, to - 1]) {
+            let mut wrong = right.clone();
+            wrong[at as usize] ^= 4;
+            assert_eq!(state.difference(object, from, &wrong[range.clone()]), Some(at), "byte {at}");
+        }
+        assert_eq!(state.stored(object).collect::<Vec<_>>(), [2, 3, 5]);
     }
 }

@@ -18,7 +18,9 @@ use crate::history::{Act, Bounds, Deed, Fill, History, OBJECTS, Step, Theme, rec
 use crate::images::{Camera, States, crashed};
 use crate::model::{COUNTER, bytes};
 use crate::random::Random;
-use crate::verify::{Terms, check, check_bounds, compare, compare_range, freed_by_counting, signature};
+use crate::verify::{
+    Calls, Terms, check, check_bounds, compare, compare_range, freed_by_counting, signature,
+};
 use crate::world::{TAG, World};
 
 /// What went wrong, and at which step.
@@ -419,7 +421,7 @@ impl<'a> Sim<'a> {
     }
 
     fn terms(&self) -> Terms {
-        Terms { settled: self.settled, may_fail: self.faulted || self.flips > 0 }
+        Terms { settled: self.settled, may_fail: self.faulted || self.flips > 0, calls: Calls::Both }
     }
 
     fn step(&mut self, step: &Step) -> Outcome {
