@@ -14,8 +14,9 @@ use crate::world::{Signature, World};
 
 /// Bytes compared at a time: of most objects what stays in the processor's cache, of some so many that several cores fill them.
 const STEP_BYTES: [u64; 4] = [1 << 17, 1 << 17, 1 << 17, 1 << 20];
-/// Where so many pages are missing, only their edges are read.
-const HOLE_PAGES: u64 = 16;
+/// Of holes that are longer, only the edges are read; so long are these at most.
+const HOLE_BYTES: u64 = 64 << 10;
+const EDGE_BYTES: u64 = 32 << 10;
 /// What the pages of the segment table may take in pools of this size, in bytes.
 const TABLE_BYTES_MAX: u64 = 1 << 20;
 
@@ -137,19 +138,24 @@ fn compare_one(dataset: &dyn Dataset, state: &State, terms: Terms) -> Verdict {
 /// Bytes of an object that are read to compare it. Where seeking is compared, too, and does not fail, holes of any size need not be.
 fn extents(state: &State, object: u64, terms: Terms) -> Vec<(u64, u64)> {
     let size = u64::from(record_size(object));
-    let gap = if terms.settled && !terms.may_fail { HOLE_PAGES } else { u64::MAX };
+    let gap = if terms.settled && !terms.may_fail { HOLE_BYTES } else { u64::MAX };
     let mut found: Vec<(u64, u64)> = Vec::new();
-    for ((_, page), _) in state.pages.range((object, 0)..(object, u64::MAX)) {
+    for (_, page) in state.pages.range((object, 0)..(object, u64::MAX)).map(|(key, _)| *key) {
+        let (from, to) = (page * size, (page + 1) * size);
         match found.last_mut() {
-            Some((_, end)) if *page - *end <= gap => *end = page + 1,
-            _ => found.push((if gap == u64::MAX { 0 } else { page.saturating_sub(2) }, page + 1)),
+            Some((_, end)) if from - *end <= gap => *end = to,
+            _ => found.push((if gap == u64::MAX { 0 } else { from }, to)),
         }
     }
     if found.is_empty() {
         found.push((0, 0));
     }
-    // And beyond the end.
-    found.into_iter().map(|(from, to)| (from * size, (to + 2) * size)).collect()
+    // What is before and beyond, apart from pages, so that these are read as they lie.
+    let edge = EDGE_BYTES.min(2 * size);
+    let parts = found
+        .into_iter()
+        .flat_map(|(from, to)| [(from.saturating_sub(edge), from), (from, to), (to, to + edge)]);
+    parts.filter(|(from, to)| from < to).collect()
 }
 
 /// Data and holes of an object, as seeking shows them.
