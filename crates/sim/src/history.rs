@@ -276,7 +276,7 @@ pub struct History {
     pub bounds: Option<Bounds>,
     /// Seed of the devices.
     pub seed: u64,
-    /// Most power cuts that are tried in the middle of each step, beside those that are steps.
+    /// Most power cuts that are tried in the middle of each step, beside those that are steps; an eighth where pools are full.
     pub images: usize,
     /// What happens.
     pub steps: Vec<Step>,
