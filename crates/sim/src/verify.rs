@@ -14,8 +14,9 @@ use crate::world::{Signature, World};
 
 /// Bytes compared at a time: of most objects what stays in the processor's cache, of some so many that several cores fill them.
 const STEP_BYTES: [u64; 4] = [1 << 17, 1 << 17, 1 << 17, 1 << 20];
-/// Of holes that are longer, only the edges are read; so long are these at most.
+/// Of holes that are longer, only the edges are read.
 const HOLE_BYTES: u64 = 64 << 10;
+/// What is read of a hole beside a page, at most.
 const EDGE_BYTES: u64 = 32 << 10;
 /// What the pages of the segment table may take in pools of this size, in bytes.
 const TABLE_BYTES_MAX: u64 = 1 << 20;
