@@ -13,8 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use common::{Sandbox, assert_failure, can_mount, signal, wait_until};
 
@@ -228,11 +230,18 @@ impl Drop for Stopped {
     }
 }
 
-/// Third and fourth fields of /proc/PID/stat: the state, and the parent.
-fn state_and_parent(pid: i32) -> (char, i32) {
+/// Kills a process and waits for the last of its threads: the first may be a zombie while others still have all that it had open.
+fn kill_to_the_end(pid: i32) {
+    let process = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
+    signal(pid, rustix::process::Signal::KILL);
+    let patience = Timespec { tv_sec: 10, tv_nsec: 0 };
+    assert_eq!(poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience)), Ok(1));
+}
+
+/// Fourth field of /proc/PID/stat.
+fn parent(pid: i32) -> i32 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let mut fields = stat.rsplit_once(") ").unwrap().1.split(' ');
-    (fields.next().unwrap().parse().unwrap(), fields.next().unwrap().parse().unwrap())
+    stat.rsplit_once(") ").unwrap().1.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
 #[test]
@@ -246,11 +255,9 @@ fn devices_are_nobody_elses_between_two_servers() {
     for restarts in 1..=2 {
         fs::write(sandbox.path("mnt/a"), [restarts; 100]).unwrap();
         let server = i32::try_from(sandbox.pool()["pid"].as_i64().unwrap()).unwrap();
-        let (_, holder) = state_and_parent(server);
+        let holder = parent(server);
         let stopped = Stopped::new(holder);
-        signal(server, rustix::process::Signal::KILL);
-        // All that it had open is closed by then.
-        wait_until(|| state_and_parent(server).0 == 'Z');
+        kill_to_the_end(server);
         assert_eq!(lock(FlockOperation::NonBlockingLockShared), Err(Errno::WOULDBLOCK));
         let by = format!("in use by process {holder};");
         assert_failure(&sandbox.run(&["check", "tank"]), 1, &["tank.pf", &by]);
