@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Sandbox, assert_failure, can_mount, signal, wait_until};
+use common::{Sandbox, assert_failure, can_mount, kill_to_the_end, signal, wait_until};
 
 const POOL_SIZE: &str = "256M";
 
@@ -41,8 +41,7 @@ fn state(sandbox: &Sandbox) -> String {
 
 /// Kills the server and waits until the kernel has seen it go.
 fn crash(sandbox: &Sandbox) {
-    let pid = server_pid(sandbox);
-    signal(pid, rustix::process::Signal::KILL);
+    kill_to_the_end(server_pid(sandbox));
     wait_until(|| fs::read_dir(sandbox.path("mnt")).is_err());
 }
 

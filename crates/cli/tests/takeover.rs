@@ -13,12 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use common::{Sandbox, assert_failure, can_mount, signal, wait_until};
+use common::{Sandbox, assert_failure, can_mount, kill_to_the_end, signal, wait_until};
 
 /// Kills the server and waits until another goes on.
 fn kill(sandbox: &Sandbox) -> u64 {
@@ -228,14 +226,6 @@ impl Drop for Stopped {
     fn drop(&mut self) {
         signal(self.0, rustix::process::Signal::CONT);
     }
-}
-
-/// Kills a process and waits for the last of its threads: the first may be a zombie while others still have all that it had open.
-fn kill_to_the_end(pid: i32) {
-    let process = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
-    signal(pid, rustix::process::Signal::KILL);
-    let patience = Timespec { tv_sec: 10, tv_nsec: 0 };
-    assert_eq!(poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience)), Ok(1));
 }
 
 /// Fourth field of /proc/PID/stat.

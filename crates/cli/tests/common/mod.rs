@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+
 /// What a run of the program gave.
 pub(crate) struct Output {
     pub(crate) status: ExitStatus,
@@ -150,6 +153,14 @@ pub(crate) fn wait_until(mut condition: impl FnMut() -> bool) {
 }
 
 /// Sends a signal to a process.
-pub(crate) fn signal(pid: i32, signal: rustix::process::Signal) {
-    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
+pub(crate) fn signal(pid: i32, signal: Signal) {
+    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+}
+
+/// Kills a process and waits for the last of its threads: the first may be a zombie while others still have all that it had open.
+pub(crate) fn kill_to_the_end(pid: i32) {
+    let process = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
+    signal(pid, Signal::KILL);
+    let patience = Timespec { tv_sec: 10, tv_nsec: 0 };
+    assert_eq!(poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience)), Ok(1));
 }
