@@ -158,7 +158,9 @@ impl Pool {
             self.reach_twice(ptr, &mut walk);
         }
         self.verify_copies(&mut walk);
-        self.verify_placed(false, &mut |_, error, _| walk.report.error(error.to_string()));
+        let mut tell = |_, error: &Error, _| walk.report.error(error.to_string());
+        self.verify_placed(false, &mut tell);
+        self.verify_labels(false, &mut tell);
         let Walk { mut report, reached, at, .. } = walk;
         if !report.incomplete {
             self.compare(&reached, &mut report);

@@ -226,9 +226,27 @@ impl Label {
 
     /// Writes the label to both ends of a device.
     pub fn write(&self, device: &dyn Device) -> Result<()> {
-        let block = self.encode();
-        device.write(0, &block, false)?;
-        device.write(self.tail(), &block, false)
+        self.offsets().into_iter().try_for_each(|offset| self.write_at(device, offset))
+    }
+
+    /// Where the label lies.
+    pub(super) fn offsets(&self) -> [u64; 2] {
+        [0, self.tail()]
+    }
+
+    /// Writes one copy of the label.
+    pub(super) fn write_at(&self, device: &dyn Device, offset: u64) -> Result<()> {
+        device.write(offset, &self.encode(), false)
+    }
+
+    /// An error unless this label lies at an offset of a device.
+    pub(super) fn verify_at(&self, device: &dyn Device, offset: u64) -> Result<()> {
+        let block = read_block(device, offset)?;
+        if block_holds(&block) && Self::decode(&block, device).is_ok_and(|there| there == *self) {
+            return Ok(());
+        }
+        let what = format!("label at byte {offset} of {}", device.path().display());
+        Err(Error::corrupt(what, "it is not the one that the pool was opened by"))
     }
 
     /// Makes a device no longer hold a pool.

@@ -3,9 +3,9 @@
 //! Nothing moves meanwhile: checkpoints and folding wait. Neighbours in the same blocks are written again as they were read; no block is written by
 //! anybody else, since each write of the log or of a pack begins at a block of its own.
 
-use super::Pool;
 use super::open::read_copy;
 use super::root::Placed;
+use super::{Label, Pool};
 use crate::device::Device;
 use crate::segment::{DirCopy, Part, read_span, seal};
 use crate::{Addr, Error, Result};
@@ -83,6 +83,34 @@ impl Pool {
             }
         }
         sound
+    }
+
+    /// Verifies both copies of each device's label, as [`Pool::verify_placed`] does those of records.
+    pub(super) fn verify_labels(&self, repair: bool, damaged: &mut Damaged<'_>) -> u64 {
+        let mut sound = 0;
+        for (label, device) in self.labels.iter().zip(&self.shared.devices) {
+            let device: &dyn Device = device.as_ref();
+            for offset in label.offsets() {
+                let Err(error) = label.verify_at(device, offset) else {
+                    sound += 1;
+                    continue;
+                };
+                let repaired = if repair {
+                    self.repair_label(label, device, offset)
+                } else {
+                    Err(Error::corrupt("label", "its other copy is right"))
+                };
+                damaged((label.device, offset), &error, repaired);
+            }
+        }
+        sound
+    }
+
+    fn repair_label(&self, label: &Label, device: &dyn Device, offset: u64) -> Result<()> {
+        self.shared.check_writable()?;
+        label.write_at(device, offset)?;
+        device.flush()?;
+        label.verify_at(device, offset)
     }
 
     /// Writes bytes at any offset of a device, durably.

@@ -51,11 +51,11 @@ pub struct ScrubStatus {
     pub total_bytes: u64,
     /// Live bytes looked at so far.
     pub done_bytes: u64,
-    /// Records and directories of segments that were read and are right.
+    /// Records, directories of segments and labels that were read and are right.
     pub sound: u64,
-    /// Records and directories whose checksum does not hold.
+    /// Those whose checksum does not hold.
     pub damaged: u64,
-    /// Records and directories that a device could not read.
+    /// Those that a device could not read.
     pub unreadable: u64,
     /// Of those that were damaged or could not be read, those that were written again as their other copy is.
     pub repaired: u64,
@@ -204,7 +204,7 @@ impl Pool {
         if next == 0
             && let Some(found) = &mut found
         {
-            self.verify_roots(found);
+            self.verify_fixed(found);
         }
         {
             let mut scrub = self.scrub.lock();
@@ -296,12 +296,13 @@ impl Pool {
         found
     }
 
-    /// What the last checkpoint starts from.
-    fn verify_roots(&self, found: &mut Found) {
-        let sound = self.verify_placed(true, &mut |place, error, repaired| {
+    /// What no segment accounts for.
+    fn verify_fixed(&self, found: &mut Found) {
+        let mut damaged = |place, error: &Error, repaired| {
             self.count_damage(found, 0, place, error);
             found.count_repair(place, repaired);
-        });
+        };
+        let sound = self.verify_placed(true, &mut damaged) + self.verify_labels(true, &mut damaged);
         found.sound += sound;
     }
 

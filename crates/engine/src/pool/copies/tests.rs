@@ -5,6 +5,7 @@ use super::*;
 use crate::Addr;
 use crate::dataset::Change;
 use crate::device::SimDevice;
+use crate::limits::RESERVED_BYTES;
 use crate::pool::ScrubStatus;
 use crate::pool::testing::{PAGE, fresh, page, try_open, write};
 use crate::segment::{DirCopy, Located};
@@ -52,7 +53,8 @@ fn assert_sound(device: &Arc<SimDevice>, what: &str) {
 fn places(pool: &Pool) -> Vec<(String, [u64; 2])> {
     let at = |addr: Addr| pool.place(addr).unwrap().offset;
     let both = |placed: &Placed| [placed.first.offset, placed.second.offset];
-    let mut found = Vec::new();
+    let label = &pool.labels[0];
+    let mut found = vec![(format!("label {}", label.name), [0, label.size_bytes - RESERVED_BYTES])];
     {
         let state = pool.maintenance.lock();
         found.extend(state.copies.roots.iter().map(|placed| (format!("root {}", placed.addr), both(placed))));

@@ -80,6 +80,16 @@ fn what_a_device_cannot_read_is_counted_apart() {
 }
 
 #[test]
+fn a_label_that_a_device_cannot_read_is_written_again() {
+    let (device, pool) = filled();
+    // A drive that gives a bad sector another place when it is written.
+    device.inject(Fault { op: SimOp::Read, range: 0..1, skip: 0, times: 1 });
+    pool.scrub_start(7, 0).unwrap();
+    let status = to_the_end(&pool);
+    assert_eq!((status.unreadable, status.repaired), (1, 1), "{status:?}");
+}
+
+#[test]
 fn a_damaged_directory_is_found_though_memory_has_a_copy() {
     let (device, pool) = filled();
     let (addr, _) = held_by_snapshot(&pool, 2);
