@@ -9,7 +9,7 @@ use super::{OpenOptions, Pool};
 use crate::dataset::{Blocks, LiveDataset, ModelEntry, Part, space_of};
 use crate::limits::{BASES_MAX, RECORDSIZE_MAX};
 use crate::record::{Models, bases_of, decode, decode_metadata, is_delta, logical_len, model_of};
-use crate::segment::{DirCopy, Directory, LiveMap};
+use crate::segment::{Directory, LiveMap};
 use crate::tree::{Value, Visit, reap};
 use crate::{Addr, Error, Key, Ptr, Result};
 use std::sync::Arc;
@@ -519,12 +519,8 @@ impl Pool {
         let Some(dir) = part.directory else {
             return Ok(segments.open_directory(segment).unwrap_or_default());
         };
-        let copies = [DirCopy::First, DirCopy::Second].into_iter();
-        let copies = copies.filter(|copy| copy.offset(part.extent, dir).is_some()).map(|copy| {
-            let at = (part.extent, dir);
-            segments.read_directory_copy(&self.shared.devices, segment, at, copy)
-        });
-        let (sound, damaged): (Vec<_>, Vec<_>) = copies.partition(Result::is_ok);
+        let copies = segments.read_directory_copies(&self.shared.devices, segment, (part.extent, dir));
+        let (sound, damaged): (Vec<_>, Vec<_>) = copies.map(|(_, _, read)| read).partition(Result::is_ok);
         let mut damaged = damaged.into_iter().filter_map(Result::err);
         match sound.into_iter().flatten().next() {
             Some((directory, _)) => {

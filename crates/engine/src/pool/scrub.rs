@@ -11,7 +11,7 @@
 use std::fmt::Write as _;
 
 use super::Pool;
-use crate::segment::{DirCopy, Segment};
+use crate::segment::Segment;
 use crate::types::COPIES;
 use crate::{Addr, Error, Result};
 
@@ -254,9 +254,10 @@ impl Pool {
         let (segments, devices) = (&self.shared.segments, &self.shared.devices);
         for part in &segment.parts {
             let Some(dir) = part.directory else { continue };
-            for copy in [DirCopy::First, DirCopy::Second] {
-                let Some(offset) = copy.offset(part.extent, dir) else { continue };
-                match segments.read_directory_copy(devices, segment.id, (part.extent, dir), copy) {
+            for (copy, offset, read) in
+                segments.read_directory_copies(devices, segment.id, (part.extent, dir))
+            {
+                match read {
                     Ok(_) => found.sound += 1,
                     Err(error) => {
                         // Where the segment was folded meanwhile, its old directory is nobody's.

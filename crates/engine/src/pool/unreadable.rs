@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{CheckReport, Pool};
-use crate::tree::{Value, Visit};
+use crate::tree::{Value, Visit, without};
 use crate::{Key, Result};
 
 /// What of a dataset or snapshot cannot be read. Takes memory for stretches, not for what is in them.
@@ -37,15 +37,7 @@ impl Unreadable {
 
     /// The stretches of `from..to` in which every key can be looked up.
     pub fn readable(&self, from: Key, to: Key) -> Vec<(Key, Key)> {
-        let mut found = Vec::new();
-        let mut cursor = from;
-        for (first, end) in self.within(from, to) {
-            found.push((cursor, first));
-            cursor = end;
-        }
-        found.push((cursor, to));
-        found.retain(|(from, to)| from < to);
-        found
+        without(from, to, self.within(from, to))
     }
 }
 

@@ -230,6 +230,19 @@ impl Segments {
         stored.read_at(copy, 0, dir.len_bytes, |bytes| Ok((stored.decode(bytes)?, bytes.to_vec())))
     }
 
+    /// All copies that it has: which one, its first byte on its device, and what reading it gave.
+    pub fn read_directory_copies<'a>(
+        &'a self,
+        devices: &'a Devices,
+        id: u64,
+        (extent, dir): (Extent, DirRef),
+    ) -> impl Iterator<Item = (DirCopy, u64, Result<(Directory, Vec<u8>)>)> + 'a {
+        [DirCopy::First, DirCopy::Second].into_iter().filter_map(move |copy| {
+            let offset = copy.offset(extent, dir)?;
+            Some((copy, offset, self.read_directory_copy(devices, id, (extent, dir), copy)))
+        })
+    }
+
     /// The leaf with the entry of `slot`, from memory or the device; without entries if the directory has none of it.
     fn leaf(&self, stored: &Stored<'_>, slot: u32) -> Result<Arc<Directory>> {
         let Stored { devices, id, extent, dir, .. } = *stored;

@@ -22,14 +22,25 @@ impl Tree {
 
     /// The parts of `from..to` in which every key can be looked up.
     pub fn readable(&self, from: &Key, to: &Key) -> Vec<(Key, Key)> {
-        let mut found = Vec::new();
         let mut cursor = *from;
-        while let Some((first, end)) = self.first_damage(&cursor, to) {
-            found.push((cursor, first));
-            cursor = end;
-        }
-        found.push((cursor, *to));
-        found.retain(|(from, to)| from < to);
-        found
+        let damage = std::iter::from_fn(|| {
+            let damage = self.first_damage(&cursor, to);
+            cursor = damage.map_or(cursor, |(_, end)| end);
+            damage
+        });
+        without(*from, *to, damage)
     }
+}
+
+/// What is left of `from..to` without `damage`, which ascends and is within it.
+pub(crate) fn without(from: Key, to: Key, damage: impl Iterator<Item = (Key, Key)>) -> Vec<(Key, Key)> {
+    let mut left = Vec::new();
+    let mut cursor = from;
+    for (first, end) in damage {
+        left.push((cursor, first));
+        cursor = end;
+    }
+    left.push((cursor, to));
+    left.retain(|(from, to)| from < to);
+    left
 }

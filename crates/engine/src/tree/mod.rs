@@ -63,6 +63,7 @@ mod visit;
 mod tests;
 
 pub use cache::{CacheStats, NodeCache};
+pub(crate) use damage::without;
 pub use diff::{Difference, Differences};
 pub use edit::Applied;
 pub use frozen::{Frozen, Settling, Written};
