@@ -1,27 +1,31 @@
 //! Running a history.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use pagefold_engine::Error;
 use pagefold_engine::dataset::{Change, Commit, Journal};
 use pagefold_engine::device::{Device, Fault, SimDevice};
 use pagefold_engine::pool::{
-    CALL_PAGES, CreateOptions, Flight, Guid, LearnOptions, OpenOptions, PageRange, Pool, ReceiveOptions,
-    Source, create_on,
+    CALL_PAGES, CreateOptions, Flight, Guid, LearnOptions, OpenOptions, PageRange, Pool, create_on,
 };
 use pagefold_engine::record::Compression;
 use pagefold_engine::segment::Devices;
 
-use crate::graft;
-use crate::history::{Act, Bounds, Deed, Fill, History, OBJECTS, Step, Theme, record_size};
-use crate::images::{Camera, States, crashed};
-use crate::model::{COUNTER, bytes};
+use crate::history::{Act, Bounds, Deed, History, OBJECTS, Step, Theme};
+use crate::images::{Camera, States};
+use crate::model::COUNTER;
 use crate::random::Random;
-use crate::verify::{
-    Calls, Terms, check, check_bounds, compare, compare_range, freed_by_counting, signature,
-};
-use crate::world::{TAG, World};
+use crate::verify::{Calls, Terms, check, check_bounds, compare, compare_range};
+use crate::world::World;
+
+mod acts;
+mod commits;
+mod deeds;
+mod recovery;
+
+use acts::most;
+pub(crate) use acts::{changes, contents, run_deed};
 
 /// Of the images of other histories one with a full pool has one in so many: it takes so much longer to compare.
 const FULL_SHARE: usize = 8;
@@ -240,89 +244,6 @@ fn compression(history: &History, again: bool) -> Compression {
         (false, false) if history.seed.is_multiple_of(3) => Compression::Lz4,
         (false, false) => Compression::Auto,
     }
-}
-
-/// The bytes that each act stores.
-pub(crate) fn contents(acts: &[Act]) -> Vec<Vec<u8>> {
-    let one = |act: &Act| match *act {
-        Act::Put { len, seed, .. } => bytes(Fill::Rows, seed, len),
-        Act::Write { len, fill, seed, .. } => bytes(fill, seed, len),
-        _ => Vec::new(),
-    };
-    acts.iter().map(one).collect()
-}
-
-/// Most that an act takes, stored or before compression.
-fn most(act: &Act) -> u64 {
-    match *act {
-        Act::Put { len, .. } => len + 128,
-        Act::Write { object, offset, len, .. } => {
-            let size = u64::from(record_size(object));
-            ((offset + len).div_ceil(size) - offset / size) * (size + 64)
-        }
-        Act::Share { from, count, .. } => 128 + count * u64::from(record_size(from.0)).max(64),
-        Act::Delete { .. } | Act::Punch { .. } => 128,
-    }
-}
-
-/// The engine's form of acts, whose data `data` holds.
-pub(crate) fn changes<'d>(acts: &[Act], data: &'d [Vec<u8>]) -> Vec<Change<'d>> {
-    let one = |(act, data): (&Act, &'d Vec<u8>)| match *act {
-        Act::Put { key, .. } => Change::Put(key, data.clone()),
-        Act::Delete { key } => Change::Delete(key),
-        Act::Write { object, offset, .. } => {
-            Change::Write { object, record_size: record_size(object), offset, data }
-        }
-        Act::Punch { object, from, to } => Change::Punch { object, from, to },
-        Act::Share { from, to, count } => {
-            Change::Share { from_object: from.0, from_page: from.1, to_object: to.0, to_page: to.1, count }
-        }
-    };
-    acts.iter().zip(data).map(one).collect()
-}
-
-/// The time that all snapshots of histories were made.
-const CREATED: u64 = 1_700_000_000;
-
-pub(crate) fn run_deed(pool: &Pool, deed: &Deed) -> pagefold_engine::Result<()> {
-    match deed {
-        Deed::Create { path } => pool.create_dataset(path, CREATED),
-        Deed::Snapshot { datasets, name } => {
-            pool.snapshot(&datasets.iter().map(String::as_str).collect::<Vec<_>>(), name, CREATED)
-        }
-        Deed::Clone { snapshot, path } => pool.clone_snapshot(snapshot, path, CREATED),
-        Deed::DestroyDataset { path } => pool.destroy_dataset(path),
-        Deed::DestroySnapshots { snapshots } => {
-            pool.destroy_snapshots(&snapshots.iter().map(String::as_str).collect::<Vec<_>>())
-        }
-        Deed::Rollback { snapshot, newer } => pool.rollback(snapshot, *newer),
-        Deed::Reset { path, own } => pool.reset(path, *own),
-        Deed::Rebase { path, onto, own } => graft::rebase(pool, path, onto, *own, CREATED),
-        Deed::Promote { path } => pool.promote(path),
-        Deed::Rename { path, to } => pool.rename(path, to),
-        Deed::Hold { snapshot } => pool.hold(snapshot, TAG, CREATED),
-        Deed::Release { snapshot } => pool.release(snapshot, TAG),
-        Deed::Receive { snapshot, from, path } => {
-            let source = Source::Snapshot { path: snapshot, from: from.as_deref() };
-            run_stream(pool, &source, path, None)
-        }
-    }
-}
-
-/// Sends and receives; the stream ends early at so many thousandths.
-fn run_stream(
-    pool: &Pool,
-    source: &Source<'_>,
-    path: &str,
-    torn: Option<u64>,
-) -> pagefold_engine::Result<()> {
-    let mut stream = Vec::new();
-    pool.send(source, &mut stream, &mut |_| {})?;
-    if let Some(permille) = torn {
-        stream.truncate(stream.len() * permille as usize / 1000);
-    }
-    let options = ReceiveOptions { created: CREATED, keep: true, force: true };
-    pool.receive(path, &options, &mut stream.as_slice(), &mut |_| {}).map(drop)
 }
 
 impl<'a> Sim<'a> {
@@ -612,175 +533,6 @@ impl<'a> Sim<'a> {
         self.failed(&error)
     }
 
-    fn deed(&mut self, deed: &Deed) -> Outcome {
-        let expected = self.now.after(deed);
-        let mut freed = None;
-        if let (Deed::DestroySnapshots { snapshots }, true) = (deed, expected.is_some()) {
-            let opens = self.stats.opens;
-            self.call(|pool| pool.commit(false), false)?;
-            if self.stats.opens != opens || self.pool.is_none() {
-                return Ok(());
-            }
-            if !self.terms().may_fail {
-                let counted = self.freed(snapshots);
-                if counted.is_err() {
-                    return self.unless_off(counted.map(drop));
-                }
-                freed = counted.ok();
-            }
-        }
-        let pool = Arc::clone(self.pool()?);
-        let dying = pool.dying_bytes();
-        match (run_deed(&pool, deed), expected) {
-            (Ok(()), Some(after)) => {
-                self.stats.deeds += 1;
-                self.log.push(Event::Deed(deed.clone()));
-                self.now = after;
-                if let Some(freed) = freed
-                    && pool.dying_bytes() != dying + freed
-                {
-                    let found = pool.dying_bytes() - dying;
-                    return Err(format!("{freed} bytes were to be freed, and {found} are"));
-                }
-                drop(pool);
-                // Durable on return, with all before it.
-                self.call(|_| Ok(()), true)
-            }
-            (Ok(()), None) => Err("a deed is done that is not possible".into()),
-            (Err(error), expected) => {
-                let failed = self.is_off() || pool.status().failure.is_some();
-                let refused = matches!(
-                    error,
-                    Error::NotFound(_) | Error::Exists(_) | Error::Busy(_) | Error::Invalid(_)
-                );
-                if refused && !failed {
-                    return match expected {
-                        None => Ok(()),
-                        // Faults have kept what was received from being given up.
-                        Some(_) if self.faulted && !pool.partials().is_empty() => Ok(()),
-                        // Likewise what was made to compare a clone, or to rebase it.
-                        Some(_) if self.faulted && error.to_string().contains('%') => Ok(()),
-                        Some(_) => Err(format!("a deed that is possible is refused: {error}")),
-                    };
-                }
-                if failed && expected.is_some() {
-                    // It may have reached the device.
-                    self.log.push(Event::Deed(deed.clone()));
-                }
-                drop(pool);
-                self.failed(&error)
-            }
-        }
-    }
-
-    /// A stream of what `pick` decides on.
-    fn stream(&mut self, path: &str, pick: u64, torn: Option<u64>) -> Outcome {
-        let mut possible = self.now.streams(path);
-        if possible.is_empty() {
-            // A snapshot of something else may make it possible.
-            let others: Vec<String> = self.now.sets.keys().filter(|other| *other != path).cloned().collect();
-            let source = others.get((pick % others.len().max(1) as u64) as usize).cloned();
-            let opens = self.stats.opens;
-            let name = format!("t{}", pick % 64);
-            self.deed(&Deed::Snapshot { datasets: source.into_iter().collect(), name })?;
-            if self.stats.opens != opens || self.pool.is_none() {
-                return Ok(());
-            }
-            possible = self.now.streams(path);
-        }
-        let Some(deed) = possible.get((pick % possible.len().max(1) as u64) as usize).cloned() else {
-            return Ok(());
-        };
-        let opens = self.stats.opens;
-        self.receiving = Some(deed.clone());
-        let Deed::Receive { snapshot, from, path } = &deed else { return Ok(()) };
-        if let Some(permille) = torn {
-            let pool = Arc::clone(self.pool()?);
-            let source = Source::Snapshot { path: snapshot, from: from.as_deref() };
-            match run_stream(&pool, &source, path, Some(permille)) {
-                Ok(()) => return Err("a stream that ends early is received".into()),
-                Err(Error::Corrupt { .. }) if pool.status().failure.is_none() && !self.is_off() => {}
-                Err(error) => {
-                    drop(pool);
-                    self.failed(&error)?;
-                }
-            }
-        } else {
-            self.deed(&deed)?;
-            self.stats.received += u64::from(self.stats.opens == opens);
-        }
-        if self.stats.opens == opens && self.pool.is_some() { self.go_on() } else { Ok(()) }
-    }
-
-    /// Something that is possible with a clone, as `pick` decides; a clone is made if there is none.
-    fn graft(&mut self, pick: u64) -> Outcome {
-        let grafts = self.now.grafts(pick);
-        let Some(deed) = grafts.get((pick % grafts.len().max(1) as u64) as usize).cloned() else {
-            return match self.now.clone_of_any(pick) {
-                Some(clone) => self.deed(&clone),
-                None => Ok(()),
-            };
-        };
-        let (opens, deeds) = (self.stats.opens, self.stats.deeds);
-        self.deed(&deed)?;
-        if self.stats.opens == opens && self.stats.deeds > deeds {
-            match deed {
-                Deed::Rebase { .. } => self.stats.rebased += 1,
-                _ => self.stats.reset += 1,
-            }
-        }
-        Ok(())
-    }
-
-    /// What is left of a stream that was interrupted is gone on with, or given up.
-    fn go_on(&mut self) -> Outcome {
-        let pool = Arc::clone(self.pool()?);
-        let partials = pool.partials();
-        let Some(partial) = partials.first().filter(|_| pool.status().failure.is_none()) else {
-            return Ok(());
-        };
-        let deed = self.receiving.clone().filter(|_| self.random.percent(60));
-        let done = match &deed {
-            Some(_) => run_stream(&pool, &Source::Resume(&partial.token), &partial.path, None),
-            None => pool.abort_receive(&partial.path),
-        };
-        match done {
-            Ok(()) => {
-                if let Some(deed) = deed {
-                    self.now = self.now.after(&deed).ok_or("what is left of a stream fits no dataset")?;
-                    self.log.push(Event::Deed(deed));
-                    self.stats.resumed += 1;
-                    if !pool.partials().is_empty() {
-                        return Err("a stream was received, and a part of it is left".into());
-                    }
-                }
-                drop(pool);
-                self.call(|_| Ok(()), true)
-            }
-            Err(error) => {
-                if let (Some(deed), true) = (deed, self.is_off() || pool.status().failure.is_some()) {
-                    // It may have reached the device.
-                    self.log.push(Event::Deed(deed));
-                }
-                drop(pool);
-                self.failed(&error)
-            }
-        }
-    }
-
-    /// What destroying these snapshots frees, told and counted.
-    fn freed(&self, snapshots: &[String]) -> Outcome<u64> {
-        let pool = self.pool()?;
-        let paths: Vec<&str> = snapshots.iter().map(String::as_str).collect();
-        let told =
-            pool.freed_by_destroying(&paths).map_err(|error| format!("freed_by_destroying: {error}"))?;
-        let counted = freed_by_counting(pool, &self.now, &paths)?;
-        if told == counted {
-            return Ok(told);
-        }
-        Err(format!("destroying {paths:?} is told to free {told} bytes, counted are {counted}"))
-    }
-
     /// A call has failed: because of the power, or of a fault, or else wrongly.
     fn failed(&mut self, error: &Error) -> Outcome {
         if self.is_off() {
@@ -810,58 +562,6 @@ impl<'a> Sim<'a> {
             return self.reopen();
         }
         self.power_cycle(&[])
-    }
-
-    fn call(&mut self, call: impl FnOnce(&Pool) -> pagefold_engine::Result<()>, durable: bool) -> Outcome {
-        let pool = Arc::clone(self.pool()?);
-        match call(&pool) {
-            Ok(()) => {
-                self.committed = self.log.len();
-                self.settled = true;
-                if durable {
-                    self.durable = self.log.len();
-                    self.now_durable();
-                    self.forget();
-                }
-                Ok(())
-            }
-            Err(error) => {
-                drop(pool);
-                self.failed(&error)
-            }
-        }
-    }
-
-    /// What was durable before is told by what has become durable now, if that is a batch.
-    fn now_durable(&mut self) {
-        let Some(pool) = &self.pool else { return };
-        let txg = pool.status().txg;
-        let (txg_then, id_then) = self.durable_then;
-        if txg > txg_then {
-            self.attested = self.attested.max(id_then);
-        }
-        self.durable_then = (txg, self.forgotten + self.durable);
-    }
-
-    /// A call after which a superblock tells what is durable.
-    fn attesting(&mut self, call: impl FnOnce(&Pool) -> pagefold_engine::Result<()>) -> Outcome {
-        let opens = self.stats.opens;
-        let last = self.forgotten + self.log.len();
-        self.call(call, true)?;
-        if self.stats.opens == opens {
-            self.attested = self.attested.max(last);
-        }
-        Ok(())
-    }
-
-    fn rest(&mut self) -> Outcome {
-        // What nobody waits for is committed first.
-        let opens = self.stats.opens;
-        self.call(Pool::sync, true)?;
-        if self.stats.opens == opens && self.pool.is_some() {
-            self.attesting(Pool::attest)?;
-        }
-        Ok(())
     }
 
     fn learn(&mut self) -> Outcome {
@@ -903,70 +603,6 @@ impl<'a> Sim<'a> {
         Ok(())
     }
 
-    fn begin(&mut self, waiters: u64) -> Outcome {
-        let pool = Arc::clone(self.pool()?);
-        if self.begun.len() == FLIGHTS_MAX {
-            return Ok(());
-        }
-        let told = Arc::new(Mutex::new(Vec::new()));
-        for _ in 0..waiters {
-            let told = Arc::clone(&told);
-            pool.join_commit(Box::new(move |synced| {
-                told.lock().unwrap_or_else(PoisonError::into_inner).push(synced.is_ok());
-            }));
-        }
-        let flight = pool.begin_commit();
-        if flight.is_written() {
-            self.committed = self.log.len();
-            self.settled = true;
-        }
-        let events = self.forgotten + self.log.len();
-        self.begun.push(Begun { flight, events, waiters, told });
-        Ok(())
-    }
-
-    fn end(&mut self, newest: bool) -> Outcome {
-        if self.begun.is_empty() {
-            return Ok(());
-        }
-        let at = if newest { self.begun.len() - 1 } else { 0 };
-        let Begun { flight, events, waiters, told } = self.begun.remove(at);
-        let ended = self.pool()?.end_commit(flight);
-        let told = std::mem::take(&mut *told.lock().unwrap_or_else(PoisonError::into_inner));
-        if told.len() as u64 != waiters || told.iter().any(|well| *well != ended.is_ok()) {
-            return Err(format!("{waiters} waited for {ended:?} and were told {told:?}"));
-        }
-        match ended {
-            Ok(()) => {
-                self.durable = self.durable.max(events.saturating_sub(self.forgotten));
-                self.now_durable();
-                self.forget();
-                Ok(())
-            }
-            Err(error) => self.failed(&error),
-        }
-    }
-
-    /// What is durable can be forgotten, unless images of what was before have yet to be judged.
-    fn forget(&mut self) {
-        if self.camera.is_none() {
-            self.let_go();
-        }
-    }
-
-    /// Forgets what is durable, unless flipped bits may shorten the log.
-    fn let_go(&mut self) {
-        if self.history.theme == Theme::Flips {
-            return;
-        }
-        for event in self.log.drain(..self.durable) {
-            event.happen(&mut self.base);
-        }
-        self.forgotten += self.durable;
-        self.committed -= self.durable;
-        self.durable = 0;
-    }
-
     fn export(&mut self) -> Outcome {
         while !self.begun.is_empty() {
             self.end(false)?;
@@ -997,156 +633,6 @@ impl<'a> Sim<'a> {
         }
         let checked = check(self.pool()?, &self.now);
         self.unless_off(checked)
-    }
-
-    /// The power goes and comes back, and again during recovery after so many calls each.
-    fn power_cycle(&mut self, again: &[u64]) -> Outcome {
-        self.develop()?;
-        self.begun.clear();
-        self.pool = None;
-        self.faulted = false;
-        self.committed = self.durable;
-        self.journal = journal(self.history)?;
-        self.kept = false;
-        let mut again = again.iter();
-        loop {
-            self.stats.crashes += 1;
-            self.devices =
-                self.devices.iter().map(|device| Arc::new(crashed(device, &mut self.random))).collect();
-            self.watch();
-            let cut = again.next();
-            if let Some(calls) = cut {
-                let at = self.random.below(self.devices.len() as u64) as usize;
-                self.devices[at].cut_after(*calls);
-            }
-            let opened = self.reopen();
-            if cut.is_some() && self.is_off() {
-                self.pool = None;
-                continue;
-            }
-            return opened;
-        }
-    }
-
-    fn reopen(&mut self) -> Outcome {
-        self.stats.opens += 1;
-        for device in &self.devices {
-            device.reopen();
-        }
-        let salt = self.stats.opens;
-        if let Some(journal) = self.journal.take() {
-            let file = journal.file().try_clone_to_owned().map_err(|error| error.to_string())?;
-            self.journal = Some(Arc::new(Journal::adopt(file).map_err(|error| error.to_string())?));
-        }
-        let journalled = OpenOptions { journal: self.journal.clone(), ..options(self.history, salt) };
-        let mut opened = open(self.history, self.handles(), &journalled);
-        self.kept = self.journal.is_some() && opened.is_ok();
-        if opened.is_err() && self.flips > 0 && !self.is_off() {
-            self.journal = journal(self.history)?;
-            let accepting = OpenOptions {
-                accept_loss: true,
-                journal: self.journal.clone(),
-                ..options(self.history, salt)
-            };
-            opened = open(self.history, self.handles(), &accepting);
-            self.gave_up |= opened.is_ok();
-            self.stats.given_up += u64::from(opened.is_ok());
-        }
-        match opened {
-            // A fault struck the opening itself; the next try meets none. What a failed flush lost shows after a power cut only.
-            Err(_) if self.faulted && self.history.theme == Theme::Faults => {
-                self.stats.failed += 1;
-                return self.power_cycle(&[]);
-            }
-            Ok(pool) => self.pool = Some(pool),
-            Err(_) if self.is_off() => return self.power_cycle(&[]),
-            Err(_) if self.flips > 0 => {
-                self.stats.unopenable += 1;
-                return Ok(());
-            }
-            Err(error) => return Err(format!("open: {error}")),
-        }
-        self.recovered()
-    }
-
-    /// Finds out which events are there and compares.
-    fn recovered(&mut self) -> Outcome {
-        self.develop()?;
-        let found = match signature(self.pool()?) {
-            Ok(found) => found,
-            Err(_) if self.is_off() => return self.power_cycle(&[]),
-            Err(_) if self.terms().may_fail => {
-                self.stats.unopenable += 1;
-                self.pool = None;
-                return Ok(());
-            }
-            Err(error) => return Err(format!("what there is cannot be read: {error}")),
-        };
-        // Of several that look the same, the last: they hold the same.
-        let mut world = self.base.clone();
-        let mut matching = None;
-        for count in 0..=self.log.len() {
-            if world.signature() == found {
-                matching = Some((count, world.clone()));
-            }
-            if let Some(event) = self.log.get(count) {
-                event.happen(&mut world);
-            }
-        }
-        let Some((count, now)) = matching else {
-            return Err(format!(
-                "{found:?} is there, which is nothing from {:?} to {:?} that may be",
-                self.base.signature(),
-                world.signature()
-            ));
-        };
-        let least = self.committed.max(self.durable);
-        if count < least {
-            if self.flips == 0 {
-                return Err(format!(
-                    "{count} changes of {} survive, and {least} were acknowledged",
-                    self.log.len()
-                ));
-            }
-            if self.flips == 1 && !self.gave_up && self.forgotten + count < self.attested {
-                return Err(format!(
-                    "one bit has flipped, and changes {} to {} are lost without a word",
-                    self.forgotten + count + 1,
-                    self.attested
-                ));
-            }
-            self.stats.shortened += 1;
-        }
-        let lost = self.log.split_off(count);
-        self.now = now;
-        // Opening flushes what it found in the log; what it found in the journal is accepted, and no more.
-        let in_log = if self.kept { least.min(count) } else { count };
-        self.durable = in_log;
-        self.committed = in_log;
-        self.settled = in_log == count;
-        let found = self.forgotten + in_log;
-        self.attested = self.attested.min(found);
-        self.durable_then = (self.pool()?.status().txg, found);
-        self.forget();
-        let opens = self.stats.opens;
-        self.go_on()?;
-        if self.stats.opens != opens || self.pool.is_none() {
-            return Ok(());
-        }
-        self.check()?;
-        self.repeat(&lost)
-    }
-
-    /// Databases make what a crash took from them again, byte for byte.
-    fn repeat(&mut self, lost: &[Event]) -> Outcome {
-        let Some(Event::Change(path, id, acts)) = lost.first() else { return Ok(()) };
-        if self.pool.is_none() || self.flips > 0 || !self.random.percent(30) {
-            return Ok(());
-        }
-        let next_id = std::mem::replace(&mut self.next_id, *id);
-        let repeated = self.apply(path, acts);
-        self.next_id = self.next_id.max(next_id);
-        repeated
     }
 
     fn finish(&mut self) -> Outcome {

@@ -1,0 +1,92 @@
+//! What acts and deeds of a history are for the engine.
+
+use pagefold_engine::dataset::Change;
+use pagefold_engine::pool::{Pool, ReceiveOptions, Source};
+
+use crate::graft;
+use crate::history::{Act, Deed, Fill, record_size};
+use crate::model::bytes;
+use crate::world::TAG;
+
+/// The bytes that each act stores.
+pub(crate) fn contents(acts: &[Act]) -> Vec<Vec<u8>> {
+    let one = |act: &Act| match *act {
+        Act::Put { len, seed, .. } => bytes(Fill::Rows, seed, len),
+        Act::Write { len, fill, seed, .. } => bytes(fill, seed, len),
+        _ => Vec::new(),
+    };
+    acts.iter().map(one).collect()
+}
+
+/// Most that an act takes, stored or before compression.
+pub(super) fn most(act: &Act) -> u64 {
+    match *act {
+        Act::Put { len, .. } => len + 128,
+        Act::Write { object, offset, len, .. } => {
+            let size = u64::from(record_size(object));
+            ((offset + len).div_ceil(size) - offset / size) * (size + 64)
+        }
+        Act::Share { from, count, .. } => 128 + count * u64::from(record_size(from.0)).max(64),
+        Act::Delete { .. } | Act::Punch { .. } => 128,
+    }
+}
+
+/// The engine's form of acts, whose data `data` holds.
+pub(crate) fn changes<'d>(acts: &[Act], data: &'d [Vec<u8>]) -> Vec<Change<'d>> {
+    let one = |(act, data): (&Act, &'d Vec<u8>)| match *act {
+        Act::Put { key, .. } => Change::Put(key, data.clone()),
+        Act::Delete { key } => Change::Delete(key),
+        Act::Write { object, offset, .. } => {
+            Change::Write { object, record_size: record_size(object), offset, data }
+        }
+        Act::Punch { object, from, to } => Change::Punch { object, from, to },
+        Act::Share { from, to, count } => {
+            Change::Share { from_object: from.0, from_page: from.1, to_object: to.0, to_page: to.1, count }
+        }
+    };
+    acts.iter().zip(data).map(one).collect()
+}
+
+/// The time that all snapshots of histories were made.
+const CREATED: u64 = 1_700_000_000;
+
+pub(crate) fn run_deed(pool: &Pool, deed: &Deed) -> pagefold_engine::Result<()> {
+    match deed {
+        Deed::Create { path } => pool.create_dataset(path, CREATED),
+        Deed::Snapshot { datasets, name } => {
+            pool.snapshot(&datasets.iter().map(String::as_str).collect::<Vec<_>>(), name, CREATED)
+        }
+        Deed::Clone { snapshot, path } => pool.clone_snapshot(snapshot, path, CREATED),
+        Deed::DestroyDataset { path } => pool.destroy_dataset(path),
+        Deed::DestroySnapshots { snapshots } => {
+            pool.destroy_snapshots(&snapshots.iter().map(String::as_str).collect::<Vec<_>>())
+        }
+        Deed::Rollback { snapshot, newer } => pool.rollback(snapshot, *newer),
+        Deed::Reset { path, own } => pool.reset(path, *own),
+        Deed::Rebase { path, onto, own } => graft::rebase(pool, path, onto, *own, CREATED),
+        Deed::Promote { path } => pool.promote(path),
+        Deed::Rename { path, to } => pool.rename(path, to),
+        Deed::Hold { snapshot } => pool.hold(snapshot, TAG, CREATED),
+        Deed::Release { snapshot } => pool.release(snapshot, TAG),
+        Deed::Receive { snapshot, from, path } => {
+            let source = Source::Snapshot { path: snapshot, from: from.as_deref() };
+            run_stream(pool, &source, path, None)
+        }
+    }
+}
+
+/// Sends and receives; the stream ends early at so many thousandths.
+pub(super) fn run_stream(
+    pool: &Pool,
+    source: &Source<'_>,
+    path: &str,
+    torn: Option<u64>,
+) -> pagefold_engine::Result<()> {
+    let mut stream = Vec::new();
+    pool.send(source, &mut stream, &mut |_| {})?;
+    if let Some(permille) = torn {
+        stream.truncate(stream.len() * permille as usize / 1000);
+    }
+    let options = ReceiveOptions { created: CREATED, keep: true, force: true };
+    pool.receive(path, &options, &mut stream.as_slice(), &mut |_| {}).map(drop)
+}

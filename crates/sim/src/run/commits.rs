@@ -1,0 +1,130 @@
+//! Commits, and what is known to be durable by them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pagefold_engine::pool::Pool;
+
+use super::{Begun, FLIGHTS_MAX, Outcome, Sim};
+use crate::history::Theme;
+
+impl Sim<'_> {
+    pub(super) fn call(
+        &mut self,
+        call: impl FnOnce(&Pool) -> pagefold_engine::Result<()>,
+        durable: bool,
+    ) -> Outcome {
+        let pool = Arc::clone(self.pool()?);
+        match call(&pool) {
+            Ok(()) => {
+                self.committed = self.log.len();
+                self.settled = true;
+                if durable {
+                    self.durable = self.log.len();
+                    self.now_durable();
+                    self.forget();
+                }
+                Ok(())
+            }
+            Err(error) => {
+                drop(pool);
+                self.failed(&error)
+            }
+        }
+    }
+
+    /// What was durable before is told by what has become durable now, if that is a batch.
+    fn now_durable(&mut self) {
+        let Some(pool) = &self.pool else { return };
+        let txg = pool.status().txg;
+        let (txg_then, id_then) = self.durable_then;
+        if txg > txg_then {
+            self.attested = self.attested.max(id_then);
+        }
+        self.durable_then = (txg, self.forgotten + self.durable);
+    }
+
+    /// A call after which a superblock tells what is durable.
+    pub(super) fn attesting(&mut self, call: impl FnOnce(&Pool) -> pagefold_engine::Result<()>) -> Outcome {
+        let opens = self.stats.opens;
+        let last = self.forgotten + self.log.len();
+        self.call(call, true)?;
+        if self.stats.opens == opens {
+            self.attested = self.attested.max(last);
+        }
+        Ok(())
+    }
+
+    pub(super) fn rest(&mut self) -> Outcome {
+        // What nobody waits for is committed first.
+        let opens = self.stats.opens;
+        self.call(Pool::sync, true)?;
+        if self.stats.opens == opens && self.pool.is_some() {
+            self.attesting(Pool::attest)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn begin(&mut self, waiters: u64) -> Outcome {
+        let pool = Arc::clone(self.pool()?);
+        if self.begun.len() == FLIGHTS_MAX {
+            return Ok(());
+        }
+        let told = Arc::new(Mutex::new(Vec::new()));
+        for _ in 0..waiters {
+            let told = Arc::clone(&told);
+            pool.join_commit(Box::new(move |synced| {
+                told.lock().unwrap_or_else(PoisonError::into_inner).push(synced.is_ok());
+            }));
+        }
+        let flight = pool.begin_commit();
+        if flight.is_written() {
+            self.committed = self.log.len();
+            self.settled = true;
+        }
+        let events = self.forgotten + self.log.len();
+        self.begun.push(Begun { flight, events, waiters, told });
+        Ok(())
+    }
+
+    pub(super) fn end(&mut self, newest: bool) -> Outcome {
+        if self.begun.is_empty() {
+            return Ok(());
+        }
+        let at = if newest { self.begun.len() - 1 } else { 0 };
+        let Begun { flight, events, waiters, told } = self.begun.remove(at);
+        let ended = self.pool()?.end_commit(flight);
+        let told = std::mem::take(&mut *told.lock().unwrap_or_else(PoisonError::into_inner));
+        if told.len() as u64 != waiters || told.iter().any(|well| *well != ended.is_ok()) {
+            return Err(format!("{waiters} waited for {ended:?} and were told {told:?}"));
+        }
+        match ended {
+            Ok(()) => {
+                self.durable = self.durable.max(events.saturating_sub(self.forgotten));
+                self.now_durable();
+                self.forget();
+                Ok(())
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    /// What is durable can be forgotten, unless images of what was before have yet to be judged.
+    pub(super) fn forget(&mut self) {
+        if self.camera.is_none() {
+            self.let_go();
+        }
+    }
+
+    /// Forgets what is durable, unless flipped bits may shorten the log.
+    pub(super) fn let_go(&mut self) {
+        if self.history.theme == Theme::Flips {
+            return;
+        }
+        for event in self.log.drain(..self.durable) {
+            event.happen(&mut self.base);
+        }
+        self.forgotten += self.durable;
+        self.committed -= self.durable;
+        self.durable = 0;
+    }
+}

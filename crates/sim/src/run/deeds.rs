@@ -1,0 +1,183 @@
+//! What is done with datasets, snapshots and streams.
+
+use std::sync::Arc;
+
+use pagefold_engine::Error;
+use pagefold_engine::dataset::Commit;
+use pagefold_engine::pool::Source;
+
+use super::acts::{run_deed, run_stream};
+use super::{Event, Outcome, Sim};
+use crate::history::Deed;
+use crate::verify::freed_by_counting;
+
+impl Sim<'_> {
+    pub(super) fn deed(&mut self, deed: &Deed) -> Outcome {
+        let expected = self.now.after(deed);
+        let mut freed = None;
+        if let (Deed::DestroySnapshots { snapshots }, true) = (deed, expected.is_some()) {
+            let opens = self.stats.opens;
+            self.call(|pool| pool.commit(false), false)?;
+            if self.stats.opens != opens || self.pool.is_none() {
+                return Ok(());
+            }
+            if !self.terms().may_fail {
+                let counted = self.freed(snapshots);
+                if counted.is_err() {
+                    return self.unless_off(counted.map(drop));
+                }
+                freed = counted.ok();
+            }
+        }
+        let pool = Arc::clone(self.pool()?);
+        let dying = pool.dying_bytes();
+        match (run_deed(&pool, deed), expected) {
+            (Ok(()), Some(after)) => {
+                self.stats.deeds += 1;
+                self.log.push(Event::Deed(deed.clone()));
+                self.now = after;
+                if let Some(freed) = freed
+                    && pool.dying_bytes() != dying + freed
+                {
+                    let found = pool.dying_bytes() - dying;
+                    return Err(format!("{freed} bytes were to be freed, and {found} are"));
+                }
+                drop(pool);
+                // Durable on return, with all before it.
+                self.call(|_| Ok(()), true)
+            }
+            (Ok(()), None) => Err("a deed is done that is not possible".into()),
+            (Err(error), expected) => {
+                let failed = self.is_off() || pool.status().failure.is_some();
+                let refused = matches!(
+                    error,
+                    Error::NotFound(_) | Error::Exists(_) | Error::Busy(_) | Error::Invalid(_)
+                );
+                if refused && !failed {
+                    return match expected {
+                        None => Ok(()),
+                        // Faults have kept what was received from being given up.
+                        Some(_) if self.faulted && !pool.partials().is_empty() => Ok(()),
+                        // Likewise what was made to compare a clone, or to rebase it.
+                        Some(_) if self.faulted && error.to_string().contains('%') => Ok(()),
+                        Some(_) => Err(format!("a deed that is possible is refused: {error}")),
+                    };
+                }
+                if failed && expected.is_some() {
+                    // It may have reached the device.
+                    self.log.push(Event::Deed(deed.clone()));
+                }
+                drop(pool);
+                self.failed(&error)
+            }
+        }
+    }
+
+    /// A stream of what `pick` decides on.
+    pub(super) fn stream(&mut self, path: &str, pick: u64, torn: Option<u64>) -> Outcome {
+        let mut possible = self.now.streams(path);
+        if possible.is_empty() {
+            // A snapshot of something else may make it possible.
+            let others: Vec<String> = self.now.sets.keys().filter(|other| *other != path).cloned().collect();
+            let source = others.get((pick % others.len().max(1) as u64) as usize).cloned();
+            let opens = self.stats.opens;
+            let name = format!("t{}", pick % 64);
+            self.deed(&Deed::Snapshot { datasets: source.into_iter().collect(), name })?;
+            if self.stats.opens != opens || self.pool.is_none() {
+                return Ok(());
+            }
+            possible = self.now.streams(path);
+        }
+        let Some(deed) = possible.get((pick % possible.len().max(1) as u64) as usize).cloned() else {
+            return Ok(());
+        };
+        let opens = self.stats.opens;
+        self.receiving = Some(deed.clone());
+        let Deed::Receive { snapshot, from, path } = &deed else { return Ok(()) };
+        if let Some(permille) = torn {
+            let pool = Arc::clone(self.pool()?);
+            let source = Source::Snapshot { path: snapshot, from: from.as_deref() };
+            match run_stream(&pool, &source, path, Some(permille)) {
+                Ok(()) => return Err("a stream that ends early is received".into()),
+                Err(Error::Corrupt { .. }) if pool.status().failure.is_none() && !self.is_off() => {}
+                Err(error) => {
+                    drop(pool);
+                    self.failed(&error)?;
+                }
+            }
+        } else {
+            self.deed(&deed)?;
+            self.stats.received += u64::from(self.stats.opens == opens);
+        }
+        if self.stats.opens == opens && self.pool.is_some() { self.go_on() } else { Ok(()) }
+    }
+
+    /// Something that is possible with a clone, as `pick` decides; a clone is made if there is none.
+    pub(super) fn graft(&mut self, pick: u64) -> Outcome {
+        let grafts = self.now.grafts(pick);
+        let Some(deed) = grafts.get((pick % grafts.len().max(1) as u64) as usize).cloned() else {
+            return match self.now.clone_of_any(pick) {
+                Some(clone) => self.deed(&clone),
+                None => Ok(()),
+            };
+        };
+        let (opens, deeds) = (self.stats.opens, self.stats.deeds);
+        self.deed(&deed)?;
+        if self.stats.opens == opens && self.stats.deeds > deeds {
+            match deed {
+                Deed::Rebase { .. } => self.stats.rebased += 1,
+                _ => self.stats.reset += 1,
+            }
+        }
+        Ok(())
+    }
+
+    /// What is left of a stream that was interrupted is gone on with, or given up.
+    pub(super) fn go_on(&mut self) -> Outcome {
+        let pool = Arc::clone(self.pool()?);
+        let partials = pool.partials();
+        let Some(partial) = partials.first().filter(|_| pool.status().failure.is_none()) else {
+            return Ok(());
+        };
+        let deed = self.receiving.clone().filter(|_| self.random.percent(60));
+        let done = match &deed {
+            Some(_) => run_stream(&pool, &Source::Resume(&partial.token), &partial.path, None),
+            None => pool.abort_receive(&partial.path),
+        };
+        match done {
+            Ok(()) => {
+                if let Some(deed) = deed {
+                    self.now = self.now.after(&deed).ok_or("what is left of a stream fits no dataset")?;
+                    self.log.push(Event::Deed(deed));
+                    self.stats.resumed += 1;
+                    if !pool.partials().is_empty() {
+                        return Err("a stream was received, and a part of it is left".into());
+                    }
+                }
+                drop(pool);
+                self.call(|_| Ok(()), true)
+            }
+            Err(error) => {
+                if let (Some(deed), true) = (deed, self.is_off() || pool.status().failure.is_some()) {
+                    // It may have reached the device.
+                    self.log.push(Event::Deed(deed));
+                }
+                drop(pool);
+                self.failed(&error)
+            }
+        }
+    }
+
+    /// What destroying these snapshots frees, told and counted.
+    fn freed(&self, snapshots: &[String]) -> Outcome<u64> {
+        let pool = self.pool()?;
+        let paths: Vec<&str> = snapshots.iter().map(String::as_str).collect();
+        let told =
+            pool.freed_by_destroying(&paths).map_err(|error| format!("freed_by_destroying: {error}"))?;
+        let counted = freed_by_counting(pool, &self.now, &paths)?;
+        if told == counted {
+            return Ok(told);
+        }
+        Err(format!("destroying {paths:?} is told to free {told} bytes, counted are {counted}"))
+    }
+}

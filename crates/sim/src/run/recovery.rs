@@ -1,0 +1,163 @@
+//! The power goes, the pool is opened again, and what is there is found out.
+
+use std::sync::Arc;
+
+use pagefold_engine::dataset::Journal;
+use pagefold_engine::pool::OpenOptions;
+
+use super::{Event, Outcome, Sim, journal, open, options};
+use crate::history::Theme;
+use crate::images::crashed;
+use crate::verify::signature;
+
+impl Sim<'_> {
+    /// The power goes and comes back, and again during recovery after so many calls each.
+    pub(super) fn power_cycle(&mut self, again: &[u64]) -> Outcome {
+        self.develop()?;
+        self.begun.clear();
+        self.pool = None;
+        self.faulted = false;
+        self.committed = self.durable;
+        self.journal = journal(self.history)?;
+        self.kept = false;
+        let mut again = again.iter();
+        loop {
+            self.stats.crashes += 1;
+            self.devices =
+                self.devices.iter().map(|device| Arc::new(crashed(device, &mut self.random))).collect();
+            self.watch();
+            let cut = again.next();
+            if let Some(calls) = cut {
+                let at = self.random.below(self.devices.len() as u64) as usize;
+                self.devices[at].cut_after(*calls);
+            }
+            let opened = self.reopen();
+            if cut.is_some() && self.is_off() {
+                self.pool = None;
+                continue;
+            }
+            return opened;
+        }
+    }
+
+    pub(super) fn reopen(&mut self) -> Outcome {
+        self.stats.opens += 1;
+        for device in &self.devices {
+            device.reopen();
+        }
+        let salt = self.stats.opens;
+        if let Some(journal) = self.journal.take() {
+            let file = journal.file().try_clone_to_owned().map_err(|error| error.to_string())?;
+            self.journal = Some(Arc::new(Journal::adopt(file).map_err(|error| error.to_string())?));
+        }
+        let journalled = OpenOptions { journal: self.journal.clone(), ..options(self.history, salt) };
+        let mut opened = open(self.history, self.handles(), &journalled);
+        self.kept = self.journal.is_some() && opened.is_ok();
+        if opened.is_err() && self.flips > 0 && !self.is_off() {
+            self.journal = journal(self.history)?;
+            let accepting = OpenOptions {
+                accept_loss: true,
+                journal: self.journal.clone(),
+                ..options(self.history, salt)
+            };
+            opened = open(self.history, self.handles(), &accepting);
+            self.gave_up |= opened.is_ok();
+            self.stats.given_up += u64::from(opened.is_ok());
+        }
+        match opened {
+            // A fault struck the opening itself; the next try meets none. What a failed flush lost shows after a power cut only.
+            Err(_) if self.faulted && self.history.theme == Theme::Faults => {
+                self.stats.failed += 1;
+                return self.power_cycle(&[]);
+            }
+            Ok(pool) => self.pool = Some(pool),
+            Err(_) if self.is_off() => return self.power_cycle(&[]),
+            Err(_) if self.flips > 0 => {
+                self.stats.unopenable += 1;
+                return Ok(());
+            }
+            Err(error) => return Err(format!("open: {error}")),
+        }
+        self.recovered()
+    }
+
+    /// Finds out which events are there and compares.
+    fn recovered(&mut self) -> Outcome {
+        self.develop()?;
+        let found = match signature(self.pool()?) {
+            Ok(found) => found,
+            Err(_) if self.is_off() => return self.power_cycle(&[]),
+            Err(_) if self.terms().may_fail => {
+                self.stats.unopenable += 1;
+                self.pool = None;
+                return Ok(());
+            }
+            Err(error) => return Err(format!("what there is cannot be read: {error}")),
+        };
+        // Of several that look the same, the last: they hold the same.
+        let mut world = self.base.clone();
+        let mut matching = None;
+        for count in 0..=self.log.len() {
+            if world.signature() == found {
+                matching = Some((count, world.clone()));
+            }
+            if let Some(event) = self.log.get(count) {
+                event.happen(&mut world);
+            }
+        }
+        let Some((count, now)) = matching else {
+            return Err(format!(
+                "{found:?} is there, which is nothing from {:?} to {:?} that may be",
+                self.base.signature(),
+                world.signature()
+            ));
+        };
+        let least = self.committed.max(self.durable);
+        if count < least {
+            if self.flips == 0 {
+                return Err(format!(
+                    "{count} changes of {} survive, and {least} were acknowledged",
+                    self.log.len()
+                ));
+            }
+            if self.flips == 1 && !self.gave_up && self.forgotten + count < self.attested {
+                return Err(format!(
+                    "one bit has flipped, and changes {} to {} are lost without a word",
+                    self.forgotten + count + 1,
+                    self.attested
+                ));
+            }
+            self.stats.shortened += 1;
+        }
+        let lost = self.log.split_off(count);
+        self.now = now;
+        // Opening flushes what it found in the log; what it found in the journal is accepted, and no more.
+        let in_log = if self.kept { least.min(count) } else { count };
+        self.durable = in_log;
+        self.committed = in_log;
+        self.settled = in_log == count;
+        let found = self.forgotten + in_log;
+        self.attested = self.attested.min(found);
+        self.durable_then = (self.pool()?.status().txg, found);
+        self.forget();
+        let opens = self.stats.opens;
+        self.go_on()?;
+        if self.stats.opens != opens || self.pool.is_none() {
+            return Ok(());
+        }
+        self.check()?;
+        self.repeat(&lost)
+    }
+
+    /// Databases make what a crash took from them again, byte for byte.
+    fn repeat(&mut self, lost: &[Event]) -> Outcome {
+        let Some(Event::Change(path, id, acts)) = lost.first() else { return Ok(()) };
+        if self.pool.is_none() || self.flips > 0 || !self.random.percent(30) {
+            return Ok(());
+        }
+        let next_id = std::mem::replace(&mut self.next_id, *id);
+        let repeated = self.apply(path, acts);
+        self.next_id = self.next_id.max(next_id);
+        repeated
+    }
+}
