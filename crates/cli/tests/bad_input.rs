@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Output, Sandbox, assert_failure};
+use common::{Output, Sandbox, assert_failure, can_mount};
 
 const SIZE: u64 = 160 << 20;
 /// Reserved at both ends of a device; the label is its first block (docs/FORMAT.md).
@@ -159,8 +159,22 @@ fn any_label_or_ring_of_superblocks_may_be_lost() {
         let len = if at.is_multiple_of(RESERVED) { 4096 } else { RESERVED - RING };
         file.write_all_at(&vec![0xA5; usize::try_from(len).unwrap()], at).unwrap();
         drop(file);
-        sandbox.ok(&["check", "tank"]);
         assert!(sandbox.ok(&["import", "-d", "."]).contains("tank"), "not found without what was at {at}");
+        let label = at.is_multiple_of(RESERVED);
+        if label {
+            let told = sandbox.run(&["check", "tank"]);
+            assert_failure(&told, 1, &["tank is damaged: 1 errors", "pagefold scrub --wait tank"]);
+            assert!(told.stdout.contains(&format!("label at byte {at} of ")), "{}", told.stdout);
+        }
+        // It is written again: by a scrub, or by every opening.
+        if label && can_mount() {
+            sandbox.ok(&["mount", "tank", "mnt"]);
+            assert!(sandbox.ok(&["scrub", "--wait", "tank"]).contains("1 repaired"));
+            sandbox.ok(&["unmount", "tank"]);
+        }
+        if !label || can_mount() {
+            sandbox.ok(&["check", "tank"]);
+        }
         open(&path).write_all_at(&whole, 0).unwrap();
     }
     let file = open(&path);

@@ -69,7 +69,9 @@ pub fn run(args: &Check) -> Result<()> {
         return Ok(());
     }
     Err(Failure::new(format!("pool {name} is damaged: {errors} errors"))
-        .hint(format!("nothing was changed; to copy what can be read: pagefold mount -o rescue {name} DIR")))
+        .hint(format!(
+            "nothing was changed; mounted, `pagefold scrub --wait {name}` repairs what has another copy that is right; to copy what can be read: pagefold mount -o rescue {name} DIR"
+        )))
 }
 
 /// Checks the file system of every dataset whose metadata can be read. Those of snapshots were a dataset's when they were made; their
