@@ -123,10 +123,10 @@ fill: ## A pool of 2 GiB overwritten with 20 GiB of changing pages
 	@scripts/build --quiet
 	@$(LAB) fill
 
-conformance: ## Public test suites on a pool, compared with ext4: [SUITE=pjdfstest|fsx|postgres|mariadb] OPS=1000000 of fsx
+conformance: ## Public test suites on a pool, compared with ext4: [SUITE=pjdfstest|fsx|postgres|mariadb|sqlite] OPS=1000000 of fsx
 	@scripts/setup build test
 	@scripts/build --quiet
-	@scripts/suites $(or $(SUITE),pjdfstest fsx postgres mariadb)
+	@scripts/suites $(or $(SUITE),pjdfstest fsx postgres mariadb sqlite)
 	@$(LAB) conformance $(SUITE:%=--suite %) --operations $(OPS) $(if $(SEED),--seed $(SEED))
 
 predictions: ## What `pagefold analyze` says of files, beside what they then take: [SCALE=0.3]

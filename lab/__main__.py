@@ -13,7 +13,7 @@ SETS = ["postgres", "tpcc", "tpcc-random", "innodb", "sqlite", "rrd"]
 """Those of `lab ratios`, which is not imported for every verb."""
 
 
-SUITES = ["pjdfstest", "fsx", "postgres", "mariadb"]
+SUITES = ["pjdfstest", "fsx", "postgres", "mariadb", "sqlite"]
 """Those of `lab conformance`."""
 
 

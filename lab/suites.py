@@ -21,6 +21,7 @@ from .postgres import Postgres
 from .storage import Place
 
 SUITES = ROOT / "out" / "suites"
+NOBODY = "nobody"
 PASSED, SKIPPED, FAILED = "passed", "skipped", "failed"
 Outcome = dict[str, str]
 
@@ -203,9 +204,31 @@ def parse_mtr(text: str) -> Outcome:
     return {name: words[word] for name, word in found}
 
 
+def sqlite(run: Run, where: Place, _: Options) -> Outcome:
+    """SQLite's tests that take a minute or two, veryquick.test, whose databases are on the place."""
+    ours = fetched("sqlite", SUITES / "sqlite" / "testfixture").parent
+    tests = run.fresh("sqlite")
+    shutil.copytree(ours, tests)
+    folder = where.folder("sqlite", NOBODY)
+    argv = [*(tool("env"), "-C", folder), tests / "testfixture", tests / "source" / "test" / "veryquick.test"]
+    return parse_sqlite(logged(run, f"sqlite-{where.name}", argv, user=NOBODY))
+
+
+def parse_sqlite(text: str) -> Outcome:
+    """What failed is listed by test, and how many tests there were, which have to be as many elsewhere; files of tests come to their ends."""
+    total = re.search(r"^(\d+) errors out of (\d+) tests", text, re.MULTILINE)
+    listed = re.search(r"^!Failures on these tests: (.*)$", text, re.MULTILINE)
+    failed = listed[1].split() if listed else []
+    if total is None or int(total[1]) != len(failed):
+        raise RuntimeError(f"veryquick.test did not come to its end:\n{text[-2000:]}")
+    ended = re.findall(r"^Time: (\S+) \d+ ms$", text, re.MULTILINE)
+    return dict.fromkeys(ended, PASSED) | {f"{total[2]} tests": PASSED} | dict.fromkeys(failed, FAILED)
+
+
 ALL = {
     "pjdfstest": Suite(pjdfstest),
     "fsx": Suite(fsx),
     "postgres": Suite(postgres, ("zstd", "page")),
     "mariadb": Suite(innodb_zip),
+    "sqlite": Suite(sqlite, ("zstd", "page")),
 }

@@ -46,6 +46,20 @@ Completed: Failed 1/3 tests, 66.67% were successful.
 """
 
 
+SQLITE = """
+io-5.5...
+! io-5.5 expected: [8192]
+! io-5.5 got:      [16384]
+Time: io.test 28 ms
+walsetlk-1.0... Ok
+Time: walsetlk.test 8 ms
+SQLite 2022-12-28 14:03:47 df5c253c0b3dd24916e4ec7cf77d3db5294cc9fd45ae7b9c5e82ad8197f3alt1
+1 errors out of 255018 tests on vm Linux 64-bit little-endian
+!Failures on these tests: io-5.5
+All memory allocations freed - no leaks
+"""
+
+
 def test_pjdfstest_is_understood():
     assert suites.parse_pjdfstest(PJDFSTEST) == {
         "chmod::errors::enoent": PASSED,
@@ -77,12 +91,22 @@ def test_mtr_is_understood():
     }
 
 
+def test_sqlite_is_understood():
+    outcome = suites.parse_sqlite(SQLITE)
+    assert outcome == {"io.test": PASSED, "walsetlk.test": PASSED, "255018 tests": PASSED, "io-5.5": FAILED}
+    # Fewer tests than elsewhere are a difference.
+    fewer = suites.parse_sqlite(SQLITE.replace("255018", "255017"))
+    assert len(differences("sqlite", outcome, fewer)[1]) == 2
+
+
 def test_fsx_passes_at_its_end_only():
     assert suites.parse_fsx("All operations completed A-OK!\n", "all") == {"all": PASSED}
     assert suites.parse_fsx("miscompare: offset= 0x1000\n", "all") == {"all": FAILED}
 
 
-@pytest.mark.parametrize("parse", [suites.parse_pjdfstest, suites.parse_pg_regress, suites.parse_mtr])
+@pytest.mark.parametrize(
+    "parse", [suites.parse_pjdfstest, suites.parse_pg_regress, suites.parse_mtr, suites.parse_sqlite]
+)
 def test_a_suite_that_did_not_come_to_its_end_is_an_error(parse):
     with pytest.raises(RuntimeError, match="did not come to its end"):
         parse("chmod::errors::enoent       ok\ntest boolean   ... ok\ninnodb_zip.bug36169 'innodb'  [ pass ]  87\n")
