@@ -224,3 +224,34 @@ fn the_superblock_that_a_pool_was_opened_by_is_durable() {
         assert_eq!(pool.check_open(&mut |_| {}).messages, Vec::<String>::new(), "seed {seed}, {skip}");
     }
 }
+
+/// A batch lost its tail, and the one after it is whole. What takes its place at the next opening has the same tail; cut in its turn, it must
+/// not complete the first one, which would bring back both.
+#[test]
+fn a_torn_batch_is_not_completed_by_what_takes_its_place() {
+    const SECTORS: usize = 24;
+    const TAIL: usize = 16;
+    let accept = |pool: &Pool, at| {
+        let data = page(at);
+        let offset = at * u64::from(PAGE);
+        pool.dataset().apply(&[Change::Write { object: 4, record_size: PAGE, offset, data: &data }]).unwrap();
+        pool.commit(false).unwrap();
+    };
+    let all_but = |device: &SimDevice, lost: usize| {
+        let mut sectors = 0..;
+        Arc::new(device.crash(&mut |contents| if sectors.next() == Some(lost) { 0 } else { contents - 1 }))
+    };
+    let (device, pool) = fresh();
+    accept(&pool, 0);
+    accept(&pool, 1);
+    drop(pool);
+    assert_eq!(device.unflushed_sectors(), 2 * SECTORS);
+    let torn = all_but(&device, TAIL);
+    let pool = try_open(&torn, false).unwrap();
+    assert!(get(&pool, 0).unwrap() != page(0) && get(&pool, 1).unwrap() != page(1));
+    accept(&pool, 0);
+    drop(pool);
+    assert_eq!(torn.unflushed_sectors(), SECTORS);
+    let pool = try_open(&all_but(&torn, 0), false).unwrap();
+    assert!(get(&pool, 1).unwrap() != page(1), "what a power cut had taken is back");
+}

@@ -24,6 +24,7 @@ use crate::dataset::{
     Blocks, Commit, Dataset, Journal, Ledger, LiveDataset, ModelEntry, ModelTable, PrimaryCache, Shared,
 };
 use crate::device::{AlignedBuf, Device, FileDevice, OpenMode, RecordedDevice, Recording};
+use crate::limits::BLOCK_BYTES;
 use crate::record::{Compression, RecordCache, decode_metadata, model_of};
 use crate::segment::{Devices, DirEntryState, Directory, Located, Segment, Segments, read_span, seal};
 use crate::space::{Chunk, Chunks};
@@ -545,13 +546,13 @@ impl Opening {
         for id in self.segments.open_ids() {
             let Some((chunk, used)) = self.used.get(&id) else { continue };
             let directory = self.segments.open_directory(id).unwrap_or_default();
-            let device = self.devices.get(usize::from(chunk.device));
-            let device = device
-                .ok_or_else(|| Error::corrupt("log", "it lies on a device that the pool does not have"))?;
-            let dir = write_directory(device.as_ref(), *chunk, *used, id, &directory)?;
+            let dir = write_directory(self.device_of(*chunk)?, *chunk, *used, id, &directory)?;
             self.segments.close(id, dir)?;
         }
         self.write_unflushed()?;
+        if end.torn {
+            self.erase_header(next)?;
+        }
         // The superblock, too: a flush of it may have failed, and then a device shows it until the power goes. What the one before refers to is
         // given out from now on.
         write_superblock(&self.devices, &self.labels, &self.superblock)?;
@@ -562,13 +563,21 @@ impl Opening {
 }
 
 impl Opening {
+    /// Erases the header that a chunk begins with (T8).
+    fn erase_header(&self, chunk: Chunk) -> Result<()> {
+        self.device_of(chunk)?.write(chunk.offset(), &AlignedBuf::zeroed(BLOCK_BYTES), false)
+    }
+
+    fn device_of(&self, chunk: Chunk) -> Result<&dyn Device> {
+        let device = self.devices.get(usize::from(chunk.device)).map(AsRef::as_ref);
+        device.ok_or_else(|| Error::corrupt("log", "it lies on a device that the pool does not have"))
+    }
+
     /// Writes the log's last batches again. They can be read, but a flush of them may have failed: then a device may show
     /// them until the power goes, and no later flush makes them durable.
     fn write_unflushed(&self) -> Result<()> {
         for (_, Unflushed { chunk, start, end }) in &self.unflushed {
-            let device = self.devices.get(usize::from(chunk.device));
-            let device = device
-                .ok_or_else(|| Error::corrupt("log", "it lies on a device that the pool does not have"))?;
+            let device = self.device_of(*chunk)?;
             let mut batch = AlignedBuf::zeroed(end.saturating_sub(*start) as usize);
             let offset = chunk.offset() + u64::from(*start);
             device.read(offset, &mut batch)?;

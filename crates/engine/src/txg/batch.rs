@@ -77,6 +77,13 @@ pub struct Header {
     pub salt: [u8; 6],
 }
 
+impl Header {
+    /// The next chunk.
+    pub fn next(&self) -> Chunk {
+        Chunk { device: self.next_device.get(), index: self.next_index.get() }
+    }
+}
+
 /// Length of the header in bytes.
 pub const HEADER_BYTES: usize = size_of::<Header>();
 /// Length of a directory entry in bytes.
@@ -181,7 +188,7 @@ impl<'a> Verified<'a> {
     }
     /// The next chunk.
     pub fn next(&self) -> Chunk {
-        Chunk { device: self.header.next_device.get(), index: self.header.next_index.get() }
+        self.header.next()
     }
     /// Length with padding, in bytes.
     pub fn padded_bytes(&self) -> u32 {

@@ -11,9 +11,12 @@
 //! - T4: sequence numbers rise by one; the number of a batch is the transaction group (txg) of what it carries.
 //! - T5: batches of different openings differ, by their salt. A crash may lose a batch and keep its successors; were
 //!   the lost one written again, byte for byte, those would continue it and count, though they never happened.
+//!   T8 has the other half of that.
 //! - T6: flushes end in the order in which they began; see [`Flushes`].
 //! - T7: a batch tells up to which one all were flushed when it was written, and so does a superblock. Where the log ends
 //!   before such a batch it was not torn but damaged; see [`replay`].
+//! - T8: where the log goes on after an opening, nothing is left of a torn batch. What takes its place may be the same but for the header, and cut
+//!   in its turn; with the old header it would be the old batch, which the successors that it had continue.
 
 pub mod batch;
 mod flush;

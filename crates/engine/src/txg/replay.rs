@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 
 use super::Position;
-use super::batch::{Verified, may_go_on};
+use super::batch::{Header, MAGIC, Verified, may_go_on};
 use super::writer::RecordKind;
 use crate::device::{AlignedBuf, Device};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
@@ -16,6 +16,7 @@ use crate::segment::{Devices, DirEntry, seal};
 use crate::space::{Chunk, Chunks};
 use crate::types::SLOT_BITS;
 use crate::{Addr, Error, Result};
+use zerocopy::FromBytes;
 
 /// Bytes read at a time.
 const READ_BYTES: usize = 1 << 20;
@@ -87,6 +88,8 @@ pub struct LogEnd {
     pub damaged: u64,
     /// Where damage was taken for the end.
     pub lost: Option<LogDamage>,
+    /// Where the log goes on, the next chunk begins with the header of a batch that would count if all of it were there (T8).
+    pub torn: bool,
 }
 
 /// Visits every batch that counts from `start` on (T1), in order.
@@ -99,7 +102,7 @@ pub fn replay(
     start: Position,
     visit: &mut dyn FnMut(BatchView<'_>) -> Result<()>,
 ) -> Result<LogEnd> {
-    let end = LogEnd { position: start, replayed_bytes: 0, batches: 0, damaged: 0, lost: None };
+    let end = LogEnd { position: start, replayed_bytes: 0, batches: 0, damaged: 0, lost: None, torn: false };
     let mut buf = AlignedBuf::scratch(CHUNK_BYTES as usize);
     let mut log = Replay { source, end, flushed: source.flushed };
     loop {
@@ -113,6 +116,10 @@ pub fn replay(
             if log.segment(&mut buf, visit)? > 0 {
                 continue;
             }
+            let header = Header::read_from_prefix(&buf);
+            log.end.torn = header.is_ok_and(|(header, _)| {
+                header.magic == MAGIC && continues(&header, source.pool, &log.end.position)
+            });
             log.end.position = before;
         }
         log.judge_end()?;
@@ -161,7 +168,7 @@ impl Replay<'_> {
     fn batch(&mut self, bytes: &[u8], visit: &mut dyn FnMut(BatchView<'_>) -> Result<()>) -> Result<bool> {
         let position = self.end.position;
         let Some(batch) =
-            Verified::framed(bytes).filter(|batch| continues(batch, self.source.pool, &position))
+            Verified::framed(bytes).filter(|batch| continues(batch.header(), self.source.pool, &position))
         else {
             return Ok(false);
         };
@@ -311,16 +318,15 @@ fn read_at(device: &dyn Device, offset: u64, place: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// Whether a batch is the one that the log goes on with at `position` (T1, T3, T4).
-fn continues(batch: &Verified<'_>, pool: u64, position: &Position) -> bool {
-    let header = batch.header();
+/// Whether a header is that of the batch that the log goes on with at `position` (T1, T3, T4).
+fn continues(header: &Header, pool: u64, position: &Position) -> bool {
     header.pool.get() == pool
         && header.txg.get() == position.txg
         && header.chain.get() == position.chain
         && header.segment.get() == position.segment
         && header.first_slot.get() == position.slots
         && position.slots.checked_add(header.records.get()).is_some_and(|slots| slots <= 1 << SLOT_BITS)
-        && (position.used == 0 || batch.next() == position.next)
+        && (position.used == 0 || header.next() == position.next)
 }
 
 /// Up to which batch all were flushed, as this one tells.
