@@ -7,6 +7,8 @@
 
 use std::collections::HashSet;
 
+use zerocopy::FromBytes;
+
 use super::Position;
 use super::batch::{Header, MAGIC, Verified, may_go_on};
 use super::writer::RecordKind;
@@ -16,7 +18,6 @@ use crate::segment::{Devices, DirEntry, seal};
 use crate::space::{Chunk, Chunks};
 use crate::types::SLOT_BITS;
 use crate::{Addr, Error, Result};
-use zerocopy::FromBytes;
 
 /// Bytes read at a time.
 const READ_BYTES: usize = 1 << 20;
