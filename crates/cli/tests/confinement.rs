@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::{Sandbox, assert_failure, can_mount, signal, wait_until};
+use common::{Sandbox, assert_failure, can_mount, parent, signal, wait_until};
 
 fn pid(sandbox: &Sandbox) -> i64 {
     sandbox.pool()["pid"].as_i64().unwrap()
@@ -26,10 +26,6 @@ fn threads(pid: i64) -> Vec<String> {
         tasks.filter_map(|task| fs::read_to_string(task.path().join("status")).ok()).collect();
     assert!(all.len() > 3, "{} threads", all.len());
     all
-}
-
-fn parent(pid: i64) -> i64 {
-    told(&fs::read_to_string(format!("/proc/{pid}/status")).unwrap(), "PPid").parse().unwrap()
 }
 
 fn write_and_read(sandbox: &Sandbox) {
@@ -126,11 +122,11 @@ fn a_holder_keeps_what_its_servers_begin_with() {
     }
     let sandbox = Sandbox::mounted("confine=on,takeover=on");
     let first = pid(&sandbox);
-    let holder = parent(first);
+    let holder = parent(i32::try_from(first).unwrap());
     for _ in 0..2 {
         let server = pid(&sandbox);
         assert_confined(server, 1);
-        assert_eq!(parent(server), holder);
+        assert_eq!(parent(i32::try_from(server).unwrap()), holder);
         let status = fs::read_to_string(format!("/proc/{holder}/status")).unwrap();
         assert_bounded(&status, SYS_ADMIN | DAC_READ_SEARCH | DAC_OVERRIDE | SETPCAP, "1");
         signal(i32::try_from(server).unwrap(), rustix::process::Signal::KILL);

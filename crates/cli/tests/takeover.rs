@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-use common::{Sandbox, assert_failure, can_mount, kill_to_the_end, signal, wait_until};
+use common::{Sandbox, assert_failure, can_mount, kill_to_the_end, parent, signal, wait_until};
 
 /// Kills the server and waits until another goes on.
 fn kill(sandbox: &Sandbox) -> u64 {
@@ -226,12 +226,6 @@ impl Drop for Stopped {
     fn drop(&mut self) {
         signal(self.0, rustix::process::Signal::CONT);
     }
-}
-
-/// Fourth field of /proc/PID/stat.
-fn parent(pid: i32) -> i32 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    stat.rsplit_once(") ").unwrap().1.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
 #[test]

@@ -157,6 +157,12 @@ pub(crate) fn signal(pid: i32, signal: Signal) {
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
+/// The process that started another one, or took it over: the fourth field of /proc/PID/stat, whose second may hold anything.
+pub(crate) fn parent(pid: i32) -> i32 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit_once(") ").unwrap().1.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
 /// Kills a process and waits for the last of its threads: the first may be a zombie while others still have all that it had open.
 pub(crate) fn kill_to_the_end(pid: i32) {
     let process = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
