@@ -26,6 +26,9 @@ use crate::{Key, Result};
 const WATCHED_MAX: usize = 16 << 10;
 /// An object's model is learned anew once so many times its pages were written as it had when the model was learned.
 const GROWTH: u64 = 4;
+/// Folding learns one anew where it has not seen one page in so many. What came last may be another kind of pages, an index behind its table; fewer
+/// could hardly gain what a later model has to.
+const UNSEEN: u64 = 32;
 /// Of so many sampled pages one is kept from learning, to compare the old model with the new.
 const HELD_OUT: usize = 6;
 /// Small objects are many: they get models until one part in so many of all that there may be is taken.
@@ -249,12 +252,15 @@ impl Pool {
             .map(|(object, _)| *object)
     }
 
-    /// Learns a model of an object that has none, if it is large enough and looks as if it would gain.
-    pub(super) fn learn_if_none(&self, dataset: &LiveDataset, object: u64) -> Result<Option<ModelId>> {
-        let level = self.shared.compression.read().model_level();
-        let Some(level) = level.filter(|_| self.shared.models.current(dataset.id, object).is_none()) else {
+    /// Learns a model of an object that has none, or one of when it was smaller, if it is large enough and looks as if it would gain.
+    pub(super) fn learn_for_folding(&self, dataset: &LiveDataset, object: u64) -> Result<Option<ModelId>> {
+        let Some(level) = self.shared.compression.read().model_level() else { return Ok(None) };
+        let entry = self.shared.models.current(dataset.id, object).and_then(|id| self.shared.models.get(id));
+        if let Some(ModelEntry { object_pages, .. }) = entry
+            && dataset.usage(object)?.pages <= object_pages.saturating_add(object_pages / UNSEEN)
+        {
             return Ok(None);
-        };
+        }
         let few = self.shared.models.count() < MODELS_MAX / SMALL_SHARE;
         let options = if few { LearnOptions::FOLDING } else { LearnOptions::default() };
         let adopted = self.learn_from(dataset, object, level, &options)?;

@@ -208,7 +208,7 @@ impl Pool {
         Ok(report)
     }
 
-    /// Leaves away the objects that do not gain. Those that could have a model get it.
+    /// Leaves away the objects that do not gain. Those that could have a model, or a better one, get it.
     fn plan(&self, dataset: &LiveDataset, ranges: &[PageRange], targets: &[Target]) -> Result<Plan> {
         let compression = *self.shared.compression.read();
         let mut plan = Plan {
@@ -221,7 +221,7 @@ impl Pool {
             let Some(first) = of_object.first() else { continue };
             let begins = |range: &PageRange| range.object == first.object && first.page <= range.from;
             if ranges.iter().any(begins) {
-                self.learn_if_none(dataset, first.object)?;
+                self.learn_for_folding(dataset, first.object)?;
             }
             if compression.model_level().is_some()
                 && let Some(current) = self.current_model(dataset.id, first.object)
