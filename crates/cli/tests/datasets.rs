@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Sandbox, assert_failure, can_mount, wait_until};
+use common::{Sandbox, assert_failure, can_mount, kill_to_the_end, wait_until};
 use pagefold_engine::pool::{OpenOptions, Pool};
 use serde_json::Value;
 
@@ -140,12 +140,7 @@ fn the_pool_is_closed_with_its_last_mount_however_that_ends() {
     // A server that dies leaves both mounts; each comes back with its own.
     sandbox.ok(&["mount", "-o", "takeover=off", "tank", "a"]);
     sandbox.ok(&["mount", "tank/db", "b"]);
-    let pid = i32::try_from(pool(&sandbox)["pid"].as_i64().unwrap()).unwrap();
-    rustix::process::kill_process(
-        rustix::process::Pid::from_raw(pid).unwrap(),
-        rustix::process::Signal::KILL,
-    )
-    .unwrap();
+    kill_to_the_end(i32::try_from(pool(&sandbox)["pid"].as_i64().unwrap()).unwrap());
     wait_until(|| fs::read_dir(sandbox.path("a")).is_err() && fs::read_dir(sandbox.path("b")).is_err());
     sandbox.ok(&["mount", "tank/db", "b"]);
     assert_eq!(fs::read(sandbox.path("b/round")).unwrap(), b"4");

@@ -169,22 +169,28 @@ fn a_killed_server_loses_nothing_that_was_synced_and_one_mount_recovers() {
     assert!(sandbox.ok(&["import", "-d", "."]).contains("EXPORTED"));
 }
 
-/// Between the end of its socket and the end of its mounts a dying server is neither there nor dead.
+/// Between the end of its socket and the end of its mounts a dying server is neither there nor dead; before that, it is asked and does not answer.
 #[test]
 fn a_server_that_is_about_to_have_died_is_waited_for() {
     if !can_mount() {
         return;
     }
-    let sandbox = mounted();
-    let pid = server_pid(&sandbox);
-    fs::remove_file(sandbox.path("run/tank.sock")).unwrap();
-    let unmount = sandbox.command(&["unmount", "tank"]).stderr(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(300));
-    signal(pid, rustix::process::Signal::KILL);
-    let told = unmount.wait_with_output().unwrap();
-    let stderr = String::from_utf8_lossy(&told.stderr);
-    assert!(told.status.success() && stderr.contains("had died"), "{stderr}");
-    assert!(sandbox.ok(&["check", "tank"]).contains(": 0 errors"));
+    for has_socket in [false, true] {
+        let sandbox = mounted();
+        let pid = server_pid(&sandbox);
+        if has_socket {
+            signal(pid, rustix::process::Signal::STOP);
+        } else {
+            fs::remove_file(sandbox.path("run/tank.sock")).unwrap();
+        }
+        let unmount = sandbox.command(&["unmount", "tank"]).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        signal(pid, rustix::process::Signal::KILL);
+        let told = unmount.wait_with_output().unwrap();
+        let stderr = String::from_utf8_lossy(&told.stderr);
+        assert!(told.status.success() && stderr.contains("had died"), "socket: {has_socket}, {stderr}");
+        assert!(sandbox.ok(&["check", "tank"]).contains(": 0 errors"));
+    }
 }
 
 #[test]
@@ -311,7 +317,7 @@ fn the_helper_of_mount_8_works() {
     assert_eq!(state(&sandbox), "EXPORTED");
     run(&mount, &["tank", "mnt", "-s", "-n", "-o", "rw,nofail,_netdev,x-systemd.device-timeout=5,noexec"]);
     assert_eq!(state(&sandbox), "ONLINE");
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let mounts = fs::read_to_string("/proc/thread-self/mounts").unwrap();
     let line = mounts.lines().find(|line| line.contains(sandbox.path("mnt").to_str().unwrap())).unwrap();
     assert!(line.starts_with("tank ") && line.contains("fuse.pagefold") && line.contains("noexec"), "{line}");
     // umount(8) does not wait until the pool is closed; the next mount does.

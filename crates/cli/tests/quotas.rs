@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use common::{Sandbox, assert_failure, can_mount, wait_until};
+use common::{Sandbox, assert_failure, can_mount, kill_to_the_end, wait_until};
 
 const MIB: u64 = 1 << 20;
 
@@ -96,8 +96,7 @@ fn a_quota_is_met_told_and_lifted() {
     // It survives its server.
     sandbox.ok(&["unmount", "tank/other"]);
     let pid = sandbox.json(&["status", "tank"])["pools"][0]["pid"].as_i64().unwrap();
-    common::signal(pid as i32, rustix::process::Signal::KILL);
-    wait_until(|| !Path::new(&format!("/proc/{pid}")).exists());
+    kill_to_the_end(i32::try_from(pid).unwrap());
     let _ = std::process::Command::new("umount").args(["-l", db.to_str().unwrap()]).output();
     sandbox.ok(&["mount", "tank/db", "a"]);
     let file = File::options().append(true).open(db.join("file")).unwrap();

@@ -7,20 +7,10 @@ mod common;
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::path::Path;
 use std::process::{Child, Stdio};
-use std::time::Duration;
 
-use common::{Output, Sandbox, assert_failure};
+use common::{Output, Sandbox, assert_failure, can_mount, kill_to_the_end, wait_until};
 use serde_json::Value;
-
-fn can_mount() -> bool {
-    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
-    if !can {
-        eprintln!("skipped: needs root and /dev/fuse");
-    }
-    can
-}
 
 /// Pools `tank`, with a dataset `db`, and `vault`; directories `a`, `b`, `c`.
 fn with_pools() -> Sandbox {
@@ -86,20 +76,9 @@ fn names(sandbox: &Sandbox, pool: &str) -> Vec<String> {
     all.iter().map(|figures| figures["name"].as_str().unwrap().to_owned()).collect()
 }
 
-fn wait_until(mut condition: impl FnMut() -> bool) {
-    for _ in 0..500 {
-        if condition() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    panic!("it did not happen within 10 s");
-}
-
 fn kill_server(sandbox: &Sandbox, pool: &str) {
     let pid = sandbox.json(&["status", pool])["pools"][0]["pid"].as_i64().unwrap();
-    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    kill_to_the_end(i32::try_from(pid).unwrap());
 }
 
 fn assert_sound(sandbox: &Sandbox, pool: &str) {

@@ -51,8 +51,11 @@ pub fn run(args: &Unmount) -> Result<()> {
     let started = Instant::now();
     loop {
         if let Some(mut client) = target::connect(&name.pool)? {
-            let chosen = chosen(&mut client, &which)?;
-            return end(&mut client, &chosen, mode);
+            match chosen(&mut client, &which) {
+                // It died just now.
+                Err(_) if client.has_ended() => continue,
+                chosen => return end(&mut client, &chosen?, mode),
+            }
         }
         let dead: Vec<MountEntry> =
             mounts::dead(&name.pool)?.into_iter().filter(|mount| is_chosen(mount, &which)).collect();

@@ -8,7 +8,9 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 /// What a run of the program gave.
 pub(crate) struct Output {
@@ -17,13 +19,19 @@ pub(crate) struct Output {
     pub(crate) stderr: String,
 }
 
-/// A temporary directory with a pool cache, sockets and logs of its own; mounts in it are taken away at the end.
+/// A temporary directory with a pool cache, sockets and logs of its own, and for root with mounts of its own: pools of other tests have the same names,
+/// and who ends the mounts of a server that has died knows them by the pool's. What is mounted in it is taken away at the end.
 pub(crate) struct Sandbox {
     dir: tempfile::TempDir,
 }
 
 impl Sandbox {
     pub(crate) fn new() -> Self {
+        if rustix::process::geteuid().is_root() {
+            // SAFETY: the thread of this test, and those that it will start, are the only ones that see another mount namespace.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.unwrap();
+            mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
+        }
         Self { dir: tempfile::Builder::new().prefix("pagefold-cli-").tempdir().unwrap() }
     }
 
@@ -108,7 +116,7 @@ impl Drop for Sandbox {
                 let _ = self.command(&[std::ffi::OsStr::new("unmount"), "--force".as_ref(), &pool]).output();
             }
         }
-        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let mounts = std::fs::read_to_string("/proc/thread-self/mounts").unwrap_or_default();
         let here = self.dir.path().to_string_lossy().into_owned();
         for dir in mounts
             .lines()
