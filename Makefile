@@ -29,7 +29,7 @@ BENCH ?=
 
 PAGEFOLD := target/release/pagefold
 
-.PHONY: help setup build demo test lint sim mutants flips streams streams-db branches posix fuzz soak takeover snapshots crash-states fill conformance predictions round-trips ratios bench man install uninstall clean
+.PHONY: help setup build demo test lint sim mutants flips streams streams-db branches posix fuzz soak takeover snapshots crash-states aged fill memory steps conformance predictions round-trips ratios bench man install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -118,10 +118,25 @@ crash-states: ## N=300 states that a crash may have left on a recorded device, r
 	@$(LAB) replay --database postgres --fsync off --states $$(( ($(STATES) + 9) / 10 )) $(if $(SEED),--seed $(SEED))
 	@$(LAB) replay --database mariadb --fsync off --states $$(( ($(STATES) + 9) / 10 )) $(if $(SEED),--seed $(SEED))
 
+aged: ## Bulk writes onto pools that are 50 to 95 % full and aged; a hot file beside a cold one: [RATE=30] MiB/s of the device
+	@scripts/setup build test
+	@scripts/build --quiet
+	@$(LAB) aged $(if $(RATE),--mib-per-s $(RATE))
+
 fill: ## A pool of 2 GiB overwritten with 20 GiB of changing pages
 	@scripts/setup build test
 	@scripts/build --quiet
 	@$(LAB) fill
+
+steps: ## A writer beside who truncates, punches and destroys ten million pages: PAGES=10000000
+	@scripts/setup build test
+	@scripts/build --quiet
+	@$(LAB) steps $(if $(PAGES),--pages $(PAGES))
+
+memory: ## Resident memory with 16 mounts, a million files, ten million pages: [SCALE=0.1] of files and pages
+	@scripts/setup build test
+	@scripts/build --quiet
+	@$(LAB) memory --files $$(awk 'BEGIN { printf "%d", 1000000 * $(SCALE) }') --pages $$(awk 'BEGIN { printf "%d", 10000000 * $(SCALE) }')
 
 conformance: ## Public test suites on a pool, compared with ext4: [SUITE=pjdfstest|fsx|postgres|mariadb|sqlite] OPS=1000000 of fsx
 	@scripts/setup build test

@@ -32,6 +32,16 @@ def main() -> int:
     fill.add_argument("--pool-mib", type=int, default=2048)
     fill.add_argument("--write-mib", type=int, default=20480)
     fill.add_argument("--seed", type=int, default=1)
+    aged = verbs.add_parser("aged", help="bulk writes onto aged and nearly full pools, a hot file beside a cold one")
+    aged.add_argument("--gib", type=int, action="append", dest="sizes", help="of pools: 1, 2 and 4 unless named")
+    aged.add_argument("--fill", type=float, action="append", dest="fills", help="0.5, 0.7, 0.8, 0.9 and 0.95 unless named")
+    aged.add_argument("--seeds", type=int, default=3)
+    aged.add_argument("--rounds", type=int, default=30_000, help="of the hot and the cold file")
+    aged.add_argument("--compression", action="append", dest="compressions", help="off and page unless named")
+    aged.add_argument("--mib-per-s", type=int, help="throttles the device")
+    steps = verbs.add_parser("steps", help="a writer beside who truncates, punches and destroys ten million pages")
+    steps.add_argument("--pages", type=int, default=10_000_000, help="of each of three files")
+    steps.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     ratios = verbs.add_parser("ratios", help="what files of databases take here and on other file systems, file by file")
     ratios.add_argument("--scale", type=float, default=1.0, help="1 makes about 1 GB of relations of PostgreSQL")
     ratios.add_argument("--set", action="append", dest="sets", choices=SETS)
@@ -80,6 +90,13 @@ def main() -> int:
     conformance.add_argument("--operations", type=int, default=1_000_000, help="of fsx")
     conformance.add_argument("--seed", type=int, default=1, help="of fsx")
     conformance.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
+    memory = verbs.add_parser("memory", help="resident memory of a server with many mounts, files and pages")
+    memory.add_argument("--mounts", type=int, default=16)
+    memory.add_argument("--files", type=int, default=1_000_000)
+    memory.add_argument("--pages", type=int, default=10_000_000)
+    memory.add_argument("--cache-mib", type=int, default=384)
+    memory.add_argument("--io-uring", choices=["on", "off"], default="on", help="how requests travel")
+    memory.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     verbs.add_parser("clean", help="undo what killed runs have left")
     for verb in (demo, soak, fill):
         verb.add_argument("--on", default="pagefold:zstd", help="pagefold[:CODEC], dir, ext4, xfs, btrfs[:CODEC]")
@@ -122,6 +139,22 @@ def run(options: argparse.Namespace) -> int:
             from .fill import fill
 
             return fill(options.pool_mib << 20, options.write_mib << 20, seed=options.seed, on=options.on)
+        case "aged":
+            from .aged import campaign
+
+            return campaign(
+                [gib << 30 for gib in options.sizes or (1, 2, 4)],
+                options.fills or [0.5, 0.7, 0.8, 0.9, 0.95],
+                options.seeds,
+                options.rounds,
+                options.compressions or ["off", "page"],
+                options.mib_per_s,
+                logs / "aged-logs",
+            )
+        case "steps":
+            from .steps import steps
+
+            return steps(options.pages, keep_logs=logs / "steps-logs")
         case "ratios":
             from .ratios import MAKERS, ratios
 
@@ -186,6 +219,12 @@ def run(options: argparse.Namespace) -> int:
 
             wanted = Options(operations=options.operations, seed=options.seed)
             return conformance(options.suites or SUITES, wanted, keep_logs=logs / "conformance-logs")
+        case "memory":
+            from .memory import Sizes as MemorySizes
+            from .memory import memory
+
+            sizes = MemorySizes(options.mounts, options.files, options.pages, options.cache_mib, options.io_uring)
+            return memory(sizes, keep_logs=logs / "memory-logs")
         case "clean":
             from .ledger import clean
 

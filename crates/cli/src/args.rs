@@ -409,6 +409,21 @@ Examples:
   pagefold scrub tank --status"
     )]
     Scrub(Scrub),
+    /// Tell the devices of a mounted pool what is free, in the background: thin volumes, sparse files and drives use it for something else.
+    #[command(
+        after_long_help = "Block devices get discards, sparse files holes. What snapshots hold is not free, nor is what lies beside live records in a
+chunk of 4M: `pagefold fold` packs these together. What a device was told of is not told again while the pool is mounted.
+What is freed later is told by the next trim, or by the way with autotrim=on.
+
+Examples:
+  pagefold trim tank
+  pagefold trim tank --rate 200M             tell of at most 200 MiB per second
+  pagefold trim tank --wait
+  pagefold trim -n tank                      tell nobody, and print how much it would be
+  pagefold trim tank --stop
+  pagefold trim tank --status"
+    )]
+    Trim(Trim),
     /// Read everything in a pool that is not mounted and verify it; repairs nothing.
     #[command(after_long_help = "Examples:
   pagefold check tank
@@ -468,6 +483,9 @@ pub struct Create {
     /// Even if a device holds a file system or a pool, which is lost.
     #[arg(short, long)]
     pub force: bool,
+    /// Do not tell the devices first that they hold nothing.
+    #[arg(short = 'K', long)]
+    pub no_trim: bool,
 }
 
 /// See [`Verb::Destroy`].
@@ -1002,6 +1020,31 @@ pub struct Scrub {
     #[arg(short, long)]
     pub wait: bool,
     /// Stored bytes read per second at most.
+    #[arg(long, value_parser = crate::units::parse_size, value_name = "BYTES", conflicts_with = "status")]
+    pub rate: Option<u64>,
+    /// How to print.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// See [`Verb::Trim`].
+#[derive(Args, Debug)]
+pub struct Trim {
+    /// A mounted pool.
+    pub pool: String,
+    /// Stop.
+    #[arg(long, conflicts_with_all = ["status", "wait", "rate", "dry_run"])]
+    pub stop: bool,
+    /// Show how far it is, and start nothing.
+    #[arg(long, conflicts_with = "dry_run")]
+    pub status: bool,
+    /// Start nothing, and print how much there is to tell.
+    #[arg(short = 'n', long, conflicts_with_all = ["wait", "rate"])]
+    pub dry_run: bool,
+    /// Wait for its end; fail if a device did.
+    #[arg(short, long)]
+    pub wait: bool,
+    /// Bytes told of per second at most.
     #[arg(long, value_parser = crate::units::parse_size, value_name = "BYTES", conflicts_with = "status")]
     pub rate: Option<u64>,
     /// How to print.

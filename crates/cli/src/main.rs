@@ -2,6 +2,7 @@
 
 #![allow(unreachable_pub, reason = "a program has no outside: pub says that other modules use it")]
 
+mod allocator;
 mod args;
 mod confine;
 mod control;
@@ -40,11 +41,6 @@ use clap::{CommandFactory, Parser};
 
 use crate::args::Cli;
 use crate::failure::{Failure, Result};
-
-/// The C library's allocator gives memory of server threads back late and serves large buffers slowly. Without huge pages:
-/// they make resident what lies around each small allocation, twice what a cache of 64 MiB holds.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     restore_sigpipe();

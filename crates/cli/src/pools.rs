@@ -12,7 +12,7 @@ use pagefold_engine::limits::ATOMIC_WRITE_MAX;
 use pagefold_engine::pool::label::Label;
 use pagefold_engine::pool::{
     self, CreateOptions, FoundState, Guid, Listed, OpenOptions, Pool, QuotaUse, Rewrites, ScrubState,
-    ScrubStatus, Status,
+    ScrubStatus, Status, TrimState, TrimStatus,
 };
 use pagefold_fs::{FormatOptions, Fs, SystemClock};
 use rustix::io::retry_on_intr;
@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use crate::control::{
     Activity, CacheFigures, Counter, DeviceFigures, LengthFigures, PoolFigures, PropertyValue, QuotaFigures,
-    RewriteFigures, ScrubFigures, Source,
+    RewriteFigures, ScrubFigures, Source, TrimFigures,
 };
 use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
@@ -173,12 +173,13 @@ pub fn create(
     devices: &[PathBuf],
     properties: &[(&'static Property, String)],
     force: bool,
+    trim: bool,
 ) -> Result<String> {
     let doing = || format!("cannot create pool {name}");
     let guid = Guid(random()?);
     let created = units::now();
-    pool::create(name, devices, &CreateOptions { force, created, guid })
-        .map_err(|error| failed(doing(), &error))?;
+    let make = if trim { pool::create_trimmed } else { pool::create };
+    make(name, devices, &CreateOptions { force, created, guid }).map_err(|error| failed(doing(), &error))?;
     let filled = fill(devices, properties);
     if let Err(failure) = filled {
         // Half a pool is no pool.
@@ -372,6 +373,7 @@ pub fn figures(pool: &Pool) -> PoolFigures {
                 path: device.path.clone(),
                 size_bytes: device.size_bytes,
                 io_errors: device.counts.errors,
+                discards: Some(device.discards),
                 checksum_errors: device.counts.checksum_errors,
             })
             .collect(),
@@ -400,7 +402,10 @@ pub fn figures(pool: &Pool) -> PoolFigures {
             hits: status.record_cache.hits,
             misses: status.record_cache.misses,
         },
+        memory: None,
         scrub: scrub(&status.scrub),
+        trim: trim(&status.trim),
+        untrimmed_bytes: status.untrimmed_bytes,
         write_amplification: write_amplification(status),
     }
 }
@@ -431,6 +436,23 @@ fn rescue_text(pool: &Pool) -> Option<String> {
         "open for rescue; opening it has met no damage".into()
     } else {
         format!("open for rescue: {}", told.join("; "))
+    })
+}
+
+fn trim(status: &TrimStatus) -> Option<TrimFigures> {
+    let state = match status.state {
+        TrimState::Never => return None,
+        TrimState::Running => "running",
+        TrimState::Stopped => "stopped",
+        TrimState::Finished => "finished",
+    };
+    Some(TrimFigures {
+        state: state.into(),
+        started: status.started,
+        finished: status.finished,
+        total_bytes: status.total_bytes,
+        done_bytes: status.done_bytes,
+        errors: status.errors,
     })
 }
 
@@ -469,7 +491,7 @@ fn write_amplification(status: &Status) -> Option<f64> {
 
 /// A device of a pool that could not be opened.
 pub fn unseen_device(path: &Path) -> DeviceFigures {
-    DeviceFigures { path: path.to_owned(), size_bytes: 0, io_errors: 0, checksum_errors: 0 }
+    DeviceFigures { path: path.to_owned(), size_bytes: 0, io_errors: 0, checksum_errors: 0, discards: None }
 }
 
 /// What an open pool has read and written, and why.

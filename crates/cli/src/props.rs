@@ -89,6 +89,13 @@ pub const PROPERTIES: &[Property] = &[
         doc: "What the compressed record cache keeps. Databases with a large cache of their own may prefer metadata.",
     },
     Property {
+        name: "autotrim",
+        values: Values::Choice(&["on", "off"]),
+        scope: Scope::Pool,
+        default: "off",
+        doc: "Whether devices are told by the way of what becomes free (discards; holes in sparse files). Some drives do nothing else meanwhile; `pagefold trim` now and then does as well, and tells of what was free before.",
+    },
+    Property {
         name: "sync",
         values: Values::Choice(&["standard", "always", "disabled"]),
         scope: Scope::Dataset,

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Sandbox, assert_failure};
 
-const VERBS: [&str; 38] = [
+const VERBS: [&str; 39] = [
     "create",
     "destroy",
     "import",
@@ -13,6 +13,7 @@ const VERBS: [&str; 38] = [
     "unmount",
     "restart",
     "scrub",
+    "trim",
     "sync",
     "list",
     "status",

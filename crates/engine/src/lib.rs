@@ -13,12 +13,14 @@
 //! device     files, block devices, a simulated device; one door for I/O
 //! ```
 //!
-//! `error`, `limits` and `types` are the ground that all layers stand on.
+//! `account`, `error`, `limits`, `memory` and `types` are the ground that all layers stand on.
 
+pub mod account;
 pub mod dataset;
 pub mod device;
 pub mod error;
 pub mod limits;
+pub mod memory;
 pub mod pool;
 pub mod record;
 pub mod segment;

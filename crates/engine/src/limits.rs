@@ -63,11 +63,14 @@ pub const JOURNAL_BYTES_MAX: usize = 1 << 30;
 /// Models of a pool at most: each is loaded as a whole, and segments list those that their records use.
 pub const MODELS_MAX: usize = 1024;
 
-/// Reserved at both ends of a device for label and superblocks.
+/// Size of each place of a device that is reserved for labels and superblocks.
 pub const RESERVED_BYTES: u64 = 1 << 20;
 
 /// Smallest device: 32 chunks, so that log, folding and checkpoints have room beside data.
 pub const DEVICE_BYTES_MIN: u64 = 32 * CHUNK_BYTES + 2 * RESERVED_BYTES;
+
+/// Largest device: chunks are numbered with 32 bits. 16 PiB.
+pub const DEVICE_BYTES_MAX: u64 = CHUNK_BYTES << 32;
 
 const _: () = assert!(CHUNK_BYTES.is_multiple_of(BLOCK_BYTES as u64));
 const _: () = assert!(RECORD_BYTES_MAX as u64 * 2 < CHUNK_BYTES);

@@ -30,15 +30,21 @@ pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 pub struct Reader<'a> {
     bytes: &'a [u8],
     what: &'static str,
+    ran_out: bool,
 }
 
 impl<'a> Reader<'a> {
     /// Reads `bytes`, which are said to be a `what`.
     pub fn new(bytes: &'a [u8], what: &'static str) -> Self {
-        Self { bytes, what }
+        Self { bytes, what, ran_out: false }
     }
-    fn short(&self) -> Error {
+    fn short(&mut self) -> Error {
+        self.ran_out = true;
         Error::corrupt(self.what, "it ends too early")
+    }
+    /// Whether a read failed because there were too few bytes.
+    pub fn ran_out(&self) -> bool {
+        self.ran_out
     }
     /// An error about this object.
     pub fn bad(&self, detail: &str) -> Error {
@@ -58,9 +64,13 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
     fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let (head, rest) = self.bytes.split_first_chunk::<N>().ok_or_else(|| self.short())?;
-        self.bytes = rest;
-        Ok(*head)
+        match self.bytes.split_first_chunk::<N>() {
+            Some((head, rest)) => {
+                self.bytes = rest;
+                Ok(*head)
+            }
+            None => Err(self.short()),
+        }
     }
     /// The next byte.
     pub fn u8(&mut self) -> Result<u8> {

@@ -43,7 +43,7 @@ fn causes_sum_up_to_what_devices_write() {
         assert_counted("a snapshot");
         pool.checkpoint(false).unwrap();
         assert_counted("a checkpoint");
-        pool.fold().unwrap();
+        pool.clean().unwrap();
         assert_counted("a fold");
         pool.sync().unwrap();
         pool.attest().unwrap();

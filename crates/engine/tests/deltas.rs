@@ -200,7 +200,7 @@ fn a_snapshot_keeps_what_its_deltas_need() {
         assert_sound(&pool);
     }
     pool.checkpoint(false).unwrap();
-    while pool.fold().unwrap().segments > 0 && pool.totals().fold_bytes < 1 << 20 {}
+    while pool.clean().unwrap().segments > 0 && pool.totals().fold_bytes < 1 << 20 {}
     for pool in [&pool, &open(&device)] {
         for round in [2, 4] {
             let (name, content) = &kept[round];

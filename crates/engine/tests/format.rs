@@ -17,7 +17,7 @@ use pagefold_engine::record::{Codec, Compression, Encoder, NoModels, bases_of, d
 use pagefold_engine::segment::{
     Devices, DirEntry, DirEntryState, DirRef, Directory, Located, Part, Segment, Segments, seal,
 };
-use pagefold_engine::space::{Chunk, Chunks, Extent};
+use pagefold_engine::space::{Chunk, Chunks, Extent, reserved_places};
 use pagefold_engine::tree::{Edit, NodeCache, NodeStore, Tree, Value};
 use pagefold_engine::txg::batch::{ENTRY_BYTES, HEADER_BYTES, Header, Verified};
 use pagefold_engine::txg::{LogWriter, Position, Rec, RecordKind};
@@ -64,6 +64,7 @@ fn constants() {
             "CHUNK_BYTES" => limits::CHUNK_BYTES,
             "RESERVED_BYTES" => limits::RESERVED_BYTES,
             "DEVICE_BYTES_MIN" => limits::DEVICE_BYTES_MIN,
+            "DEVICE_BYTES_MAX" => limits::DEVICE_BYTES_MAX,
             "RING_SLOTS" => label::RING_SLOTS,
             "RING_START" => label::RING_START,
             "NAME_BYTES_MAX" => label::NAME_BYTES_MAX as u64,
@@ -86,6 +87,17 @@ fn constants() {
         };
         assert_eq!(number(row["value"]), code, "{}", row["name"]);
     }
+    let places = reserved_places(limits::DEVICE_BYTES_MAX);
+    for row in table("reserved") {
+        let index = number(row["before chunk"]) as u32;
+        let chunk = Chunk { device: 0, index };
+        let place = number(row["first byte"]);
+        assert_eq!(places[number(row["reserved place"]) as usize], place);
+        assert_eq!(chunk.offset(), place + limits::RESERVED_BYTES);
+        let further = if index < 32 { 0 } else { u64::from(index.ilog2()) - 4 };
+        assert_eq!(chunk.offset(), MIB + u64::from(index) * 4 * MIB + further * MIB);
+    }
+    assert_eq!(places.len(), 28);
     assert_eq!(Chunk { device: 0, index: 3 }.offset(), MIB + 3 * 4 * MIB);
 }
 
@@ -105,7 +117,7 @@ fn label_and_superblock() {
         name: "tank".into(),
     };
     label.write(device.as_ref()).unwrap();
-    for at in [0, 255 * MIB] {
+    for at in [0, 129 * MIB] {
         assert_example("label", &read(&device, at, 4096));
     }
     let root = Located { device: 0, offset: 1_310_872, len_bytes: 77, checksum: 0x1234_5678 };
@@ -114,12 +126,12 @@ fn label_and_superblock() {
     let block = Superblock { generation: 34, pool: GUID, root, second, addr, exported: true, flushed: 1001 };
     block.write(all[0].as_ref(), &label).unwrap();
     let slot = label::RING_START + 34 % label::RING_SLOTS * 4096;
-    for at in [slot, 255 * MIB + slot] {
+    for at in [slot, 129 * MIB + slot] {
         assert_example("superblock", &read(&device, at, 4096));
     }
 
     let (device, _) = devices();
-    write(&device, 255 * MIB, &example("label"));
+    write(&device, 129 * MIB, &example("label"));
     assert_eq!(Label::read(device.as_ref()).unwrap(), label);
     write(&device, slot, &example("superblock"));
     assert_eq!(Superblock::read_all(device.as_ref(), &label), [block]);
@@ -438,7 +450,7 @@ fn segment_table() {
     assert_eq!(stored.iter().map(|(page, _)| *page).collect::<Vec<_>>(), [1, 2]);
     // An open segment: no directory; 12 slots, 1100 live bytes, all but slot 1 live, one model, nothing coded again.
     let open = &stored[1].1;
-    assert_eq!(open[open.len() - 9..], [12, 0xcc, 0x08, 2, 0xfd, 0x0f, 1, 9, 0]);
+    assert_eq!(open[open.len() - 10..], [12, 0xcc, 0x08, 0, 2, 0xfd, 0x0f, 1, 9, 0]);
 }
 
 #[test]

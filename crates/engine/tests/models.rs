@@ -228,7 +228,7 @@ fn a_model_lives_as_long_as_a_record_needs_it() {
     bench.pool.dataset().apply(&[share]).unwrap();
     bench.pool.dataset().apply(&[Change::Punch { object: 5, from: 0, to: u64::MAX }]).unwrap();
     for _ in 0..4 {
-        bench.pool.fold().unwrap();
+        bench.pool.clean().unwrap();
     }
     assert_eq!(bench.assert_sound(), 2);
     bench.assert_holds(9, &pages[7..8]);
@@ -239,7 +239,7 @@ fn a_model_lives_as_long_as_a_record_needs_it() {
         assert!(rounds < 20, "the model is kept for nothing");
         // Until the log goes on in another segment: what is part of it is not folded.
         bench.write(12, &(0..64).map(|_| random.bytes(PAGE)).collect::<Vec<_>>());
-        bench.pool.fold().unwrap();
+        bench.pool.clean().unwrap();
         bench.pool.checkpoint(false).unwrap();
     }
     bench.assert_holds(6, &index);
@@ -264,7 +264,7 @@ fn dropped_until(calls: u64) -> (bool, u64) {
     bench.pool.checkpoint(false).unwrap();
     bench.pool.dataset().apply(&[Change::Punch { object: 5, from: 0, to: u64::MAX }]).unwrap();
     bench.device.cut_after(calls);
-    let _ = bench.pool.fold();
+    let _ = bench.pool.clean();
     let bench = bench.crash();
     let found = bench.pool.dataset().usage(5).unwrap().pages > 0;
     if found {

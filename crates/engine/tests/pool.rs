@@ -176,7 +176,7 @@ fn a_small_pool_overwritten_for_long_never_fills_up() {
     let (device, pool) = fresh(200 * MIB);
     let mut model = BTreeMap::new();
     let mut state = 1_u64;
-    let live = 6000;
+    let live = 12_000;
     for step in 0..60_000_u64 {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let at = (state >> 33) % live;
@@ -188,7 +188,7 @@ fn a_small_pool_overwritten_for_long_never_fills_up() {
         }
     }
     pool.sync().unwrap();
-    assert!(pool.totals().fold_bytes > 0, "folding was needed");
+    assert!(pool.totals().fold_bytes > 0, "cleaning was needed");
     drop(pool);
     let pool = Pool::open_on(devices(&device), &OpenOptions::default()).unwrap();
     for (at, step) in &model {

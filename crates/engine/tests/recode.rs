@@ -191,7 +191,7 @@ fn space_is_accounted_for_exactly_when_such_pages_die() {
     pool.dataset().apply(&[Change::Punch { object: 5, from: 300, to: 420 }]).unwrap();
     pool.sync().unwrap();
     assert_sound(&pool);
-    pool.fold().unwrap();
+    pool.clean().unwrap();
     assert_sound(&pool);
     pool.dataset().apply(&[Change::Punch { object: 5, from: 0, to: u64::MAX }]).unwrap();
     pool.sync().unwrap();

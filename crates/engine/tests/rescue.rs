@@ -179,8 +179,8 @@ impl Written {
     fn folded() -> Self {
         let written = Self::new();
         let pool = open(&written.device, &OpenOptions::default()).unwrap();
-        pool.fold().unwrap();
-        pool.fold().unwrap();
+        pool.clean().unwrap();
+        pool.clean().unwrap();
         pool.export().unwrap();
         Self::on(written.device, written.versions)
     }

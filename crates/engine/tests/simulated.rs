@@ -94,7 +94,7 @@ fn a_fold_that_no_checkpoint_followed_is_undone() {
         pool.sync().unwrap();
         pool.dataset().apply(&[Change::Punch { object: 4, from: 1, to: 2 }]).unwrap();
         device.cut_after(calls);
-        let folded = pool.fold();
+        let folded = pool.clean();
         drop(pool);
         let pool = open(&Arc::new(device.crash(&mut |contents| contents - 1)));
         assert!(read(&pool, 4, 0) == page(99), "after {calls} calls");

@@ -83,7 +83,7 @@ fn snapshots_are_whole_under_load() {
                 pool.checkpoint(false).unwrap();
                 pool.commit(false).unwrap();
                 pool.reap().unwrap();
-                pool.fold().unwrap();
+                pool.clean().unwrap();
             }
         });
         let mut held: Vec<(String, [u64; 2])> = Vec::new();

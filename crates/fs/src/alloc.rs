@@ -6,6 +6,7 @@ use pagefold_engine::limits::ATOMIC_WRITE_MAX;
 
 use crate::codec::{Inode, flag};
 use crate::error::{FsError, Result};
+use crate::freeing::{Freeing, uncover};
 use crate::fs::Fs;
 use crate::inode::{Node, Txn};
 use crate::io::clean_tail;
@@ -30,6 +31,7 @@ impl Fs {
         let end = offset.checked_add(len).filter(|&end| end <= FILE_BYTES_MAX).ok_or(FsError::TooBig)?;
         let node = self.node(ino)?;
         let mut txn = Txn::lock(&[&node]);
+        txn.bound_freeing(self, ino.0)?;
         let inode = txn.edit(ino.0)?;
         self.want_file(inode)?;
         let mut changes = Vec::with_capacity(5);
@@ -40,9 +42,9 @@ impl Fs {
                     grow(inode, end, &mut changes);
                 }
             }
-            Fallocate::PunchHole => zero_range(inode, offset, end, &mut changes),
+            Fallocate::PunchHole => self.zero_range(inode, offset, end, &mut changes),
             Fallocate::ZeroRange { keep_size } => {
-                zero_range(inode, offset, end, &mut changes);
+                self.zero_range(inode, offset, end, &mut changes);
                 if !keep_size {
                     grow(inode, end, &mut changes);
                 }
@@ -54,13 +56,38 @@ impl Fs {
         inode.mtime = now;
         inode.ctime = now;
         self.kill_privileges(ino.0, inode, kill_suid, &mut changes)?;
-        let orphaned = matches!(mode, Fallocate::Collapse | Fallocate::Insert);
+        let orphaned = matches!(mode, Fallocate::Collapse | Fallocate::Insert) || !inode.freeing.is_empty();
         txn.commit(self.dataset(), changes)?;
         drop(txn);
         if orphaned {
             self.note_orphan();
         }
         Ok(())
+    }
+
+    /// The changes after which `from..to` reads as zeros. The size stays.
+    fn zero_range(&self, inode: &mut Inode, from: u64, to: u64, changes: &mut Vec<Change<'_>>) {
+        let size = inode.size;
+        if inode.object == 0 || from >= size {
+            return;
+        }
+        let record_size = u64::from(inode.recordsize);
+        let first = from.div_ceil(record_size);
+        // The last page counts as whole where the range covers it up to the end of the file.
+        let last = if to >= size { size.div_ceil(record_size) } else { to / record_size };
+        let head_end = first.saturating_mul(record_size).min(to).min(size);
+        if from < head_end {
+            zero_edge(inode, from, head_end, changes);
+        }
+        if first < last {
+            self.cut_pages(inode, first..last, changes);
+            if to >= size {
+                inode.set(flag::TAIL, false);
+            }
+        }
+        if to < size && first <= last {
+            zero_edge(inode, last * record_size, to, changes);
+        }
     }
 
     fn check_room(&self, inode: &Inode, offset: u64, len: u64) -> Result<()> {
@@ -127,11 +154,18 @@ impl Fs {
             return Ok(());
         }
         let (from_object, to_object) = (inode.object, self.new_id()?);
-        for &(from_page, to_page, count) in moves.iter().filter(|m| m.2 > 0) {
-            changes.push(Change::Share { from_object, from_page, to_object, to_page, count });
+        for &(first, first_to, count) in moves {
+            for (pages, _) in
+                inode.freeing.split(first..first + count).into_iter().filter(|(_, freed)| !freed)
+            {
+                let (from_page, to_page) = (pages.start, first_to + (pages.start - first));
+                let count = pages.end - pages.start;
+                changes.push(Change::Share { from_object, from_page, to_object, to_page, count });
+            }
         }
         changes.push(orphan::put_data(from_object));
         inode.object = to_object;
+        inode.freeing = Freeing::default();
         Ok(())
     }
 
@@ -151,8 +185,9 @@ impl Fs {
         self.writable()?;
         let (source, target) = (self.node(from)?, self.node(to)?);
         let mut txn = Txn::lock(&[&source, &target]);
-        let src = *txn.get(from.0)?;
-        let mut dst = *txn.get(to.0)?;
+        txn.bound_freeing(self, to.0)?;
+        let src = txn.get(from.0)?.clone();
+        let mut dst = txn.get(to.0)?.clone();
         self.want_file(&src)?;
         self.want_file(&dst)?;
         let len = len.min(src.size.saturating_sub(from_offset));
@@ -173,10 +208,14 @@ impl Fs {
         dst.mtime = now;
         dst.ctime = now;
         self.kill_privileges(to.0, &mut dst, kill_suid, &mut changes)?;
+        let freeing = !dst.freeing.is_empty();
         *txn.edit(to.0)? = dst;
         note_result(copied);
         txn.commit(self.dataset(), changes)?;
         drop(txn);
+        if freeing {
+            self.note_orphan();
+        }
         self.touch(&source, &src);
         Ok(copied)
     }
@@ -191,9 +230,10 @@ impl Fs {
         buf: &'a mut Vec<u8>,
         changes: &mut Vec<Change<'a>>,
     ) -> Result<u64> {
-        let Copy { from_offset, to_offset, len } = *ranges;
-        if src.object == 0 {
-            zero_range(dst, to_offset, to_offset + len, changes);
+        let (ranges, is_freed) = ranges.within(src);
+        let Copy { from_offset, to_offset, len } = ranges;
+        if src.object == 0 || is_freed {
+            self.zero_range(dst, to_offset, to_offset + len, changes);
             if to_offset + len > dst.size {
                 clean_tail(dst, changes);
             }
@@ -205,7 +245,7 @@ impl Fs {
         }
         let record_size = u64::from(src.recordsize);
         let plan = (dst.object != 0 && dst.recordsize == src.recordsize)
-            .then(|| share_plan(ranges, record_size, src, dst));
+            .then(|| share_plan(&ranges, record_size, src, dst));
         let Some(Some(plan)) = plan else {
             // Not in step: by value, a write's worth at a time.
             let now = len.min(ATOMIC_WRITE_MAX as u64);
@@ -217,6 +257,10 @@ impl Fs {
             clean_tail(dst, changes);
         }
         let edges = self.copy_out_edges(src, from_offset, &plan, record_size, buf)?;
+        // Shared records fill their pages, also the last.
+        let whole = plan.head + plan.count * record_size;
+        uncover(dst, to_offset, whole, changes);
+        uncover(dst, to_offset + whole, plan.tail, changes);
         let (head, tail) = edges.split_at(plan.head as usize);
         // Sharing comes first: within one file the head may go into the last record that is shared, behind the end.
         changes.push(Change::Share {
@@ -232,7 +276,7 @@ impl Fs {
             }
         };
         write(to_offset, head);
-        write(to_offset + plan.head + plan.count * record_size, tail);
+        write(to_offset + whole, tail);
         if plan.last_is_partial {
             dst.set(flag::TAIL, src.has(flag::TAIL));
         }
@@ -267,10 +311,26 @@ impl Fs {
 }
 
 /// What is to be copied.
+#[derive(Clone, Copy)]
 struct Copy {
     from_offset: u64,
     to_offset: u64,
     len: u64,
+}
+
+impl Copy {
+    /// As much from the beginning as is all to be freed in the source, or not at all; and which of the two.
+    fn within(self, src: &Inode) -> (Self, bool) {
+        if src.freeing.is_empty() {
+            return (self, false);
+        }
+        let record_size = u64::from(src.recordsize);
+        let end = self.from_offset.saturating_add(self.len);
+        let stretches = src.freeing.split(self.from_offset / record_size..end.div_ceil(record_size));
+        let Some((pages, is_freed)) = stretches.into_iter().next() else { return (self, false) };
+        let len = pages.end.saturating_mul(record_size).min(end) - self.from_offset;
+        (Self { len, ..self }, is_freed)
+    }
 }
 
 /// How a copy is done: `head` bytes by value, `count` records by reference, `tail` bytes by value.
@@ -313,35 +373,13 @@ fn grow(inode: &mut Inode, size: u64, changes: &mut Vec<Change<'_>>) {
     }
 }
 
-/// The changes after which `from..to` reads as zeros. The size stays.
-fn zero_range(inode: &mut Inode, from: u64, to: u64, changes: &mut Vec<Change<'_>>) {
-    let size = inode.size;
-    if inode.object == 0 || from >= size {
-        return;
-    }
-    let record_size = u64::from(inode.recordsize);
-    let first = from.div_ceil(record_size);
-    // The last page counts as whole where the range covers it up to the end of the file.
-    let last = if to >= size { size.div_ceil(record_size) } else { to / record_size };
-    let head_end = first.saturating_mul(record_size).min(to).min(size);
-    if from < head_end {
-        zero_edge(inode, from, head_end, changes);
-    }
-    if first < last {
-        changes.push(Change::Punch { object: inode.object, from: first, to: last });
-        if to >= size {
-            inode.set(flag::TAIL, false);
-        }
-    }
-    if to < size && first <= last {
-        zero_edge(inode, last * record_size, to, changes);
-    }
-}
-
 /// Zeroes less than a page. Where nothing is stored nothing will be: zeros are not kept.
 fn zero_edge(inode: &Inode, from: u64, to: u64, changes: &mut Vec<Change<'_>>) {
     let len = usize::try_from(to.saturating_sub(from)).unwrap_or(usize::MAX);
     let (object, record_size) = (inode.object, inode.recordsize);
+    if inode.freeing.end_of(from / u64::from(record_size)).is_some() {
+        return;
+    }
     if let Some(data) = ZEROS.get(..len).filter(|data| !data.is_empty()) {
         changes.push(Change::Write { object, record_size, offset: from, data });
     }

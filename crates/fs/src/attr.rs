@@ -9,7 +9,7 @@ use crate::codec::{Inode, flag, kind};
 use crate::error::{FsError, Result};
 use crate::fs::Fs;
 use crate::inode::{Node, Txn};
-use crate::limits::RELATIME_SECS;
+use crate::limits::{RELATIME_SECS, TIMES_MAX};
 use crate::named::Probe;
 use crate::options::AtimePolicy;
 use crate::types::{Attr, FileKind, Ino, SetAttr, SetTime, Time};
@@ -33,10 +33,13 @@ impl Fs {
         self.writable()?;
         let node = self.node(ino)?;
         let mut txn = Txn::lock(&[&node]);
+        if set.size.is_some() {
+            txn.bound_freeing(self, ino.0)?;
+        }
         let now = self.now();
         let mut changes = Vec::new();
         let inode = txn.edit(ino.0)?;
-        let before = *inode;
+        let before = inode.object;
         if let Some(size) = set.size {
             self.want_file(inode)?;
             self.resize(ino.0, inode, size, &mut changes)?;
@@ -65,8 +68,8 @@ impl Fs {
             SetTime::Omit => inode.ctime = now,
             other => set_time(&mut inode.ctime, other, now),
         }
-        let orphaned = before.object != 0 && before.object != inode.object;
-        let attr_of = *inode;
+        let orphaned = (before != 0 && before != inode.object) || !inode.freeing.is_empty();
+        let attr_of = inode.clone();
         txn.commit(self.dataset(), changes)?;
         drop(txn);
         if orphaned {
@@ -127,14 +130,25 @@ impl Fs {
         Ok(())
     }
 
-    /// Writes the access time of one inode. A full pool keeps it in memory: it is no reason to fail what asked.
+    /// Whether so many access times wait to be written that [`Fs::flush_times`] is due: their inodes cannot leave the memory.
+    pub fn are_times_due(&self) -> bool {
+        self.atimes.lock().len() >= TIMES_MAX
+    }
+
+    /// Writes the access time of one inode. A full pool keeps it in memory, unless many wait: it is no reason to fail what asked.
     pub(crate) fn flush_time(&self, node: &Arc<Node>) -> Result<()> {
         if !node.cached.read().atime_dirty {
             return Ok(());
         }
         match Txn::lock(&[node]).commit(self.dataset(), Vec::new()) {
             Err(FsError::NoSpace(_)) => {
-                self.atimes.lock().insert(node.ino);
+                let mut waiting = self.atimes.lock();
+                if waiting.len() < TIMES_MAX {
+                    waiting.insert(node.ino);
+                } else {
+                    drop(waiting);
+                    node.cached.write().atime_dirty = false;
+                }
                 Ok(())
             }
             other => other,

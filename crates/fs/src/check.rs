@@ -31,7 +31,7 @@ pub struct Report {
     pub entries: u64,
     /// Extended attributes and ACLs.
     pub xattrs: u64,
-    /// Unlinked inodes and data objects that are yet to be reaped: no damage.
+    /// Unlinked inodes, data objects, and files with pages that are yet to be freed: no damage.
     pub orphans: u64,
     /// Stored bytes of files' pages.
     pub stored_bytes: u64,
@@ -89,6 +89,7 @@ pub(crate) fn check_with(dataset: &dyn Dataset, places: Option<Places>) -> Resul
         seen: BTreeMap::new(),
         orphan_inodes: BTreeSet::new(),
         orphan_data: BTreeSet::new(),
+        freeing: BTreeSet::new(),
         counter: 0,
     };
     walk.collect()?;
@@ -104,6 +105,7 @@ struct Walk<'d> {
     seen: BTreeMap<u64, Seen>,
     orphan_inodes: BTreeSet<u64>,
     orphan_data: BTreeSet<u64>,
+    freeing: BTreeSet<u64>,
     counter: u64,
 }
 
@@ -131,6 +133,7 @@ impl Walk<'_> {
             (0, kind::COUNTER) if *key == COUNTER_KEY => self.counter = decode_counter(value)?,
             (0, kind::ORPHAN_INODE) => drop(self.orphan_inodes.insert(key.offset)),
             (0, kind::ORPHAN_DATA) => drop(self.orphan_data.insert(key.offset)),
+            (0, kind::FREEING) => drop(self.freeing.insert(key.offset)),
             (0, _) => self.report.problem(format!("unknown key {key:?}")),
             (ino, kind::INODE) if key.offset == 0 => {
                 self.report.inodes += 1;
@@ -199,6 +202,10 @@ impl Walk<'_> {
                 self.report.problem(format!("inode {ino} {what}"));
                 continue;
             };
+            if inode.freeing.is_empty() == self.freeing.contains(&ino) {
+                let listed = if inode.freeing.is_empty() { "has none" } else { "is not listed" };
+                self.report.problem(format!("inode {ino}: of those with pages to be freed it {listed}"));
+            }
             for text in differences(ino, seen, inode, self.orphan_inodes.contains(&ino), self.counter) {
                 self.report.problem(format!("inode {ino}: {text}"));
             }
@@ -209,26 +216,35 @@ impl Walk<'_> {
                 if inode.object >= self.counter || self.orphan_data.contains(&inode.object) {
                     self.report.problem(format!("inode {ino}: its data object {} is free", inode.object));
                 }
-                let end = inode.size.div_ceil(u64::from(inode.recordsize));
-                if let Some(page) = self.dataset.next_data(inode.object, end)? {
-                    self.report.problem(format!("inode {ino}: page {page} is stored behind its end"));
+                let mut page = inode.size.div_ceil(u64::from(inode.recordsize));
+                while let Some(found) = self.dataset.next_data(inode.object, page)? {
+                    let Some(end) = inode.freeing.end_of(found) else {
+                        self.report.problem(format!("inode {ino}: page {found} is stored behind its end"));
+                        break;
+                    };
+                    page = end;
                 }
                 self.report.stored_bytes += self.dataset.usage(inode.object)?.stored_bytes;
             }
         }
-        for ino in &self.orphan_inodes {
-            if self.seen.get(ino).is_none_or(|seen| seen.inode.is_none()) {
-                self.report.problem(format!("inode {ino} is listed as an orphan but does not exist"));
+        for (list, what) in
+            [(&self.orphan_inodes, "an orphan"), (&self.freeing, "one with pages to be freed")]
+        {
+            for ino in list {
+                if self.seen.get(ino).is_none_or(|seen| seen.inode.is_none()) {
+                    self.report.problem(format!("inode {ino} is listed as {what} but does not exist"));
+                }
             }
         }
-        self.report.orphans = (self.orphan_inodes.len() + self.orphan_data.len()) as u64;
+        let lists = [&self.orphan_inodes, &self.orphan_data, &self.freeing];
+        self.report.orphans = lists.iter().map(|list| list.len() as u64).sum();
         Ok(())
     }
 
     /// Every directory that has a name hangs below the root by its parents.
     fn reach(&mut self) {
         let parent = |ino: u64| {
-            let inode = self.seen.get(&ino).and_then(|seen| seen.inode)?;
+            let inode = self.seen.get(&ino)?.inode.as_ref()?;
             (inode.kind == FileKind::Directory).then_some(inode.object)
         };
         if parent(Ino::ROOT.0) != Some(Ino::ROOT.0) {
@@ -249,7 +265,7 @@ impl Walk<'_> {
             }
             if reached.contains(&at) {
                 reached.extend(path);
-            } else if seen.inode.is_some_and(|inode| inode.kind == FileKind::Directory) {
+            } else if seen.inode.as_ref().is_some_and(|inode| inode.kind == FileKind::Directory) {
                 lost.push(ino);
             }
         }

@@ -6,7 +6,8 @@
 //! | 0 | `COUNTER` | 0 | 8 bytes: the first inode number / object id not yet reserved |
 //! | 0 | `ORPHAN_INODE` | inode | 1 byte (1): an inode without a name |
 //! | 0 | `ORPHAN_DATA` | object | 1 byte (1): an object whose pages belong to no file |
-//! | inode | `INODE` | 0 | 104 bytes, see [`Inode`] |
+//! | 0 | `FREEING` | inode | 1 byte (1): an inode with pages that are yet to be freed |
+//! | inode | `INODE` | 0 | 104 bytes and more, see [`Inode`] |
 //! | inode | `ENTRY` | slot | length of the name (1), name, inode (8), kind as d_type (1) |
 //! | inode | `XATTR` | slot | length of the name (1), name, value |
 //! | inode | `TARGET` | 0 | target of a symbolic link |
@@ -18,6 +19,7 @@ use pagefold_engine::dataset::Change;
 use pagefold_engine::types::Key;
 
 use crate::error::{FsError, Result};
+use crate::freeing::Freeing;
 use crate::limits::{FILE_BYTES_MAX, XATTR_LIST_MAX};
 use crate::types::{FileKind, Time};
 
@@ -27,6 +29,7 @@ pub(crate) mod kind {
     pub(crate) const COUNTER: u8 = 0x02;
     pub(crate) const ORPHAN_INODE: u8 = 0x03;
     pub(crate) const ORPHAN_DATA: u8 = 0x04;
+    pub(crate) const FREEING: u8 = 0x05;
     pub(crate) const INODE: u8 = 0x10;
     pub(crate) const ENTRY: u8 = 0x11;
     pub(crate) const XATTR: u8 = 0x12;
@@ -39,8 +42,10 @@ pub(crate) const COUNTER_KEY: Key = Key::new(0, kind::COUNTER, 0);
 
 /// Version of the inode's layout.
 const INODE_VERSION: u8 = 1;
-/// Bytes of a stored inode.
+/// Bytes of a stored inode, up to its ranges.
 pub(crate) const INODE_BYTES: usize = 104;
+/// Bytes of a stored range.
+const RANGE_BYTES: usize = 16;
 
 /// Flags of an inode.
 pub(crate) mod flag {
@@ -79,7 +84,8 @@ pub(crate) mod flag {
 /// | 88..96 | entries | of a directory |
 /// | 96..100 | displaced | entries of a directory not in the first slot of their hash |
 /// | 100..104 | xattr_bytes | sum of names' lengths + 1 |
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// | 104.. | freeing | ranges of pages that are yet to be freed: first page, and one past the last; 8 bytes each |
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Inode {
     pub(crate) kind: FileKind,
     pub(crate) perm: u16,
@@ -102,6 +108,8 @@ pub(crate) struct Inode {
     pub(crate) entries: u64,
     pub(crate) displaced: u32,
     pub(crate) xattr_bytes: u32,
+    /// Pages of `object` that read as zeros and are yet to be freed.
+    pub(crate) freeing: Freeing,
 }
 
 impl Inode {
@@ -130,6 +138,7 @@ impl Inode {
             entries: 0,
             displaced: 0,
             xattr_bytes: 0,
+            freeing: Freeing::default(),
         }
     }
 
@@ -151,7 +160,7 @@ impl Inode {
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(INODE_BYTES);
+        let mut out = Vec::with_capacity(INODE_BYTES + RANGE_BYTES * self.freeing.ranges().len());
         out.extend_from_slice(&[INODE_VERSION, self.kind.d_type()]);
         out.extend_from_slice(&self.perm.to_le_bytes());
         out.extend_from_slice(&self.flags.to_le_bytes());
@@ -171,13 +180,17 @@ impl Inode {
         out.extend_from_slice(&self.entries.to_le_bytes());
         out.extend_from_slice(&self.displaced.to_le_bytes());
         out.extend_from_slice(&self.xattr_bytes.to_le_bytes());
+        for range in self.freeing.ranges() {
+            out.extend_from_slice(&range.start.to_le_bytes());
+            out.extend_from_slice(&range.end.to_le_bytes());
+        }
         out
     }
 
     /// From stored bytes, of which nothing is believed.
     pub(crate) fn decode(ino: u64, bytes: &[u8]) -> Result<Self> {
         let damaged = |detail: &str| FsError::Corrupt { ino, what: "inode", detail: detail.to_owned() };
-        let Ok(b) = <&[u8; INODE_BYTES]>::try_from(bytes) else {
+        let Some((b, rest)) = bytes.split_first_chunk::<INODE_BYTES>() else {
             return Err(damaged(&format!("{} bytes instead of {INODE_BYTES}", bytes.len())));
         };
         if b[0] != INODE_VERSION {
@@ -206,6 +219,7 @@ impl Inode {
             entries: u64_at(b, 88),
             displaced: u32_at(b, 96),
             xattr_bytes: u32_at(b, 100),
+            freeing: decode_freeing(rest).ok_or_else(|| damaged("its ranges to be freed cannot be"))?,
         };
         inode.verify().map_err(damaged)?;
         Ok(inode)
@@ -232,11 +246,20 @@ impl Inode {
             FileKind::Regular if (self.object == 0) != (self.recordsize == 0) => {
                 Err("data without a recordsize or a recordsize without data")
             }
+            _ if !self.freeing.is_empty() && (self.kind != FileKind::Regular || self.object == 0) => {
+                Err("ranges to be freed without data")
+            }
             FileKind::Directory | FileKind::Regular => Ok(()),
             _ if self.object != 0 || self.recordsize != 0 => Err("data of something that is not a file"),
             _ => Ok(()),
         }
     }
+}
+
+fn decode_freeing(bytes: &[u8]) -> Option<Freeing> {
+    let (ranges, rest) = bytes.as_chunks::<RANGE_BYTES>();
+    let range = |b: &[u8; RANGE_BYTES]| u64_at(b, 0)..u64_at(b, 8);
+    Freeing::new(ranges.iter().map(range).collect()).filter(|_| rest.is_empty())
 }
 
 fn log2(recordsize: u32) -> u8 {

@@ -13,6 +13,7 @@ use pagefold_engine::types::Key;
 
 use crate::codec::{Inode, Pointee, kind};
 use crate::error::{FsError, Result};
+use crate::freeing::Freeing;
 use crate::named::split;
 use crate::types::{FileKind, Ino as InodeNumber};
 
@@ -71,12 +72,12 @@ pub(crate) struct Changed {
 impl Changed {
     /// The inode in the older version, if it had a name there.
     pub(crate) fn was(&self) -> Option<Inode> {
-        self.before.filter(|inode| inode.nlink > 0)
+        self.before.clone().filter(|inode| inode.nlink > 0)
     }
 
     /// The inode in the newer version, likewise.
     pub(crate) fn is(&self) -> Option<Inode> {
-        self.after.filter(|inode| inode.nlink > 0)
+        self.after.clone().filter(|inode| inode.nlink > 0)
     }
 
     /// Whether an inode that both versions have was modified: in its content or its attributes.
@@ -153,7 +154,7 @@ fn names(
     after: &mut Paths<'_>,
     found: &mut Vec<FileDifference>,
 ) -> Result<()> {
-    let kind = one.after.or(one.before).map_or(FileKind::Regular, |inode| inode.kind);
+    let kind = one.after.as_ref().or(one.before.as_ref()).map_or(FileKind::Regular, |inode| inode.kind);
     let mut push = |path, fate| found.push(FileDifference { path, fate, kind, ranges: Vec::new() });
     let mut lost = one.lost.iter();
     for (dir, name) in &one.got {
@@ -183,6 +184,8 @@ pub(crate) fn collect(
 ) -> Result<(BTreeMap<Ino, Changed>, Pages)> {
     let mut changed: BTreeMap<Ino, Changed> = BTreeMap::new();
     let mut pages = Pages::new();
+    // Of these, those that are holes in the newer version.
+    let mut holes = Pages::new();
     for difference in differences {
         let Difference { key, before, after } = difference?;
         match key.kind {
@@ -204,7 +207,8 @@ pub(crate) fn collect(
                 changed.entry(key.object).or_default().attributes = true;
             }
             Key::PAGE => {
-                let runs = pages.entry(key.object).or_default();
+                let to = if after.is_some() { &mut pages } else { &mut holes };
+                let runs = to.entry(key.object).or_default();
                 match runs.last_mut().filter(|run| run.end == key.offset) {
                     Some(run) => run.end += 1,
                     None => runs.push(key.offset..key.offset.saturating_add(1)),
@@ -219,13 +223,51 @@ pub(crate) fn collect(
         one.lost.retain(|name| !kept.contains(name));
         one.got.retain(|name| !kept.contains(name));
     }
+    see_freed(&changed, &mut pages, &mut holes);
     changed.retain(|_, one| one.inode || one.attributes || !(one.lost.is_empty() && one.got.is_empty()));
     for (ino, one) in changed.iter_mut().filter(|(_, one)| !one.inode) {
         // Its entry is the same in both.
         one.after = inode(new, *ino)?;
-        one.before = one.after;
+        one.before = one.after.clone();
     }
     Ok((changed, pages))
+}
+
+/// Adds to `pages` the `holes`, and what reads as zeros although it is stored; takes out of both what read as zeros before and does
+/// so still: that its pages were freed meanwhile is no difference.
+fn see_freed(changed: &BTreeMap<Ino, Changed>, pages: &mut Pages, holes: &mut Pages) {
+    let objects: HashSet<u64> = pages.keys().chain(holes.keys()).copied().collect();
+    let none = Freeing::default();
+    let mut freeing: HashMap<u64, (&Freeing, &Freeing)> = HashMap::new();
+    for one in changed.values() {
+        for (inode, is_new) in [(&one.before, false), (&one.after, true)] {
+            let Some(inode) = inode.as_ref().filter(|inode| !inode.freeing.is_empty()) else { continue };
+            let both = freeing.entry(inode.object).or_insert((&none, &none));
+            if is_new { both.1 = &inode.freeing } else { both.0 = &inode.freeing }
+        }
+    }
+    let outside = |runs: Vec<Range<u64>>, of: &Freeing| -> Vec<Range<u64>> {
+        let parts = runs.into_iter().flat_map(|run| of.split(run));
+        parts.filter(|(_, is_freed)| !is_freed).map(|(run, _)| run).collect()
+    };
+    for object in objects.into_iter().chain(freeing.keys().copied()).collect::<HashSet<u64>>() {
+        let (was, is) = freeing.get(&object).copied().unwrap_or((&none, &none));
+        let set = outside(pages.remove(&object).unwrap_or_default(), is);
+        let freed = outside(holes.remove(&object).unwrap_or_default(), was);
+        let cut = outside(is.ranges().to_vec(), was);
+        let mut all: Vec<Range<u64>> = set.into_iter().chain(freed).chain(cut).collect();
+        all.sort_unstable_by_key(|run| run.start);
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        for run in all {
+            match runs.last_mut().filter(|last| run.start <= last.end) {
+                Some(last) => last.end = last.end.max(run.end),
+                None => runs.push(run),
+            }
+        }
+        if !runs.is_empty() {
+            pages.insert(object, runs);
+        }
+    }
 }
 
 fn bytes(value: Option<&Value>) -> Option<&[u8]> {

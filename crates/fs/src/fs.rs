@@ -1,8 +1,8 @@
 //! The mounted file system: what all calls share. The calls themselves are in the modules beside this one.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
@@ -15,7 +15,7 @@ use crate::error::{FsError, Result};
 use crate::inode::{Node, Nodes};
 use crate::limits::{ID_BATCH, NAME_MAX, STATFS_BLOCK_BYTES};
 use crate::named::Places;
-use crate::options::{FormatOptions, FsOptions};
+use crate::options::{FormatOptions, FsOptions, KernelHolds};
 use crate::types::{Attr, Clock, FileKind, Ino, StatFs, Time};
 
 /// A mounted file system; shared by any number of threads.
@@ -36,6 +36,8 @@ pub struct Fs {
     pub(crate) passed_damage: AtomicBool,
     /// Inodes with access times newer than those in the dataset.
     pub(crate) atimes: Mutex<HashSet<u64>>,
+    /// Whom to ask before what is unlinked is removed; none where references are counted.
+    pub(crate) holds: OnceLock<KernelHolds>,
 }
 
 /// Numbers for inodes and objects: `next..reserved` may be handed out.
@@ -82,7 +84,8 @@ impl Fs {
         let fs = Self {
             dataset,
             clock,
-            nodes: Nodes::new(options.resumed.is_some()),
+            // Nothing is ever removed where nothing can be changed.
+            nodes: Nodes::new(!options.read_only, options.inodes.clone()),
             options,
             places: Places::new(header.seed),
             ids: Mutex::new(Ids { next, reserved: next }),
@@ -90,10 +93,30 @@ impl Fs {
             orphans: AtomicBool::new(true),
             passed_damage: AtomicBool::new(false),
             atimes: Mutex::new(HashSet::new()),
+            holds: OnceLock::new(),
         };
         let root = fs.node(Ino::ROOT)?;
         fs.want_dir(&root.snapshot())?;
         Ok(fs)
+    }
+
+    /// From now on references are not counted, so that inodes which the kernel knows need not be kept in memory: before an unlinked file is removed
+    /// that is not open, `holds` is asked whether the kernel has it. To be called before the first call of the kernel's; also of a kernel that knows
+    /// inodes from before, of a process that died.
+    ///
+    /// That is exact: the kernel looks names up, and removes them, under a lock of their directory that it holds until it has the answer. So when it does
+    /// not have an inode that has no name any more, no answer is on its way to it that leads there. (One is: of a file handle that is opened by
+    /// open_by_handle_at(2) while its file is deleted. Whoever did that sees ESTALE, as over NFS.)
+    pub fn ask_kernel(&self, holds: KernelHolds) {
+        if self.holds.set(holds).is_ok() {
+            self.nodes.stop_counting();
+        }
+    }
+
+    /// Gives memory of inodes back that were not used since the last call, if all together have almost as much as they may. Called in the
+    /// background: a file system that is in use takes from the others only so.
+    pub fn trim_inodes(&self) {
+        self.nodes.trim();
     }
 
     /// Space of the pool, in physical terms as `st_blocks` is: a file of 1 GiB that takes 300 MiB lowers the available

@@ -13,10 +13,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use pagefold_engine::dataset::{Change, Dataset};
+use pagefold_engine::memory::{Gauge, allocated_bytes};
 
 use crate::codec::Inode;
 use crate::error::{FsError, Result};
-use crate::limits::{SHARD_KEEP, SHARDS};
+use crate::freeing;
+use crate::fs::Fs;
+use crate::limits::{INODE_BYTES, SHARD_STEP, SHARDS};
 
 /// An inode's attributes as cached.
 #[derive(Debug)]
@@ -30,12 +33,12 @@ pub(crate) struct Cached {
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) ino: u64,
-    /// References of the kernel, one per `Entry` that it was given.
+    /// References of the kernel, one per `Entry` that it was given, where these are counted.
     lookups: AtomicU64,
     /// Opens not yet released.
     opens: AtomicU64,
-    /// The kernel may have references from before this process, of which nobody knows how many.
-    inherited: AtomicBool,
+    /// It was asked for since its shard was swept.
+    used: AtomicBool,
     /// Held by the one who changes the inode, or entries of the directory.
     pub(crate) changing: Mutex<()>,
     pub(crate) cached: RwLock<Cached>,
@@ -43,13 +46,17 @@ pub(crate) struct Node {
     pub(crate) name_hint: Mutex<Option<Box<str>>>,
 }
 
+/// What an inode takes in memory: itself with its counts, its place in the map, which is half empty at worst, and a name.
+pub(crate) const NODE_BYTES: u64 =
+    allocated_bytes(size_of::<Node>() as u64 + 16) + 2 * (size_of::<(u64, Arc<Node>)>() as u64 + 1) + 16;
+
 impl Node {
-    fn new(ino: u64, inode: Inode, inherited: bool) -> Self {
+    fn new(ino: u64, inode: Inode) -> Self {
         Self {
             ino,
-            inherited: AtomicBool::new(inherited),
             lookups: AtomicU64::new(0),
             opens: AtomicU64::new(0),
+            used: AtomicBool::new(true),
             changing: Mutex::new(()),
             cached: RwLock::new(Cached { inode, atime_dirty: false }),
             name_hint: Mutex::new(None),
@@ -58,7 +65,7 @@ impl Node {
 
     /// A copy of the attributes.
     pub(crate) fn snapshot(&self) -> Inode {
-        self.cached.read().inode
+        self.cached.read().inode.clone()
     }
 
     pub(crate) fn add_open(&self) {
@@ -72,15 +79,18 @@ impl Node {
 
     /// `count` references less; true if neither opens nor references are left.
     pub(crate) fn drop_lookups(&self, count: u64) -> bool {
-        if count > self.lookups.load(Ordering::Acquire) {
-            // More than this process has given: the kernel has let go of the inode.
-            self.inherited.store(false, Ordering::Release);
-        }
         drop_saturating(&self.lookups, count) == 0 && self.opens.load(Ordering::Acquire) == 0
     }
 
     fn is_idle(&self) -> bool {
         self.lookups.load(Ordering::Acquire) == 0 && self.opens.load(Ordering::Acquire) == 0
+    }
+
+    /// Notes that it is in use, writing only where that is news: all cores come by here.
+    fn mark_used(&self) {
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -91,10 +101,10 @@ fn drop_saturating(counter: &AtomicU64, count: u64) -> u64 {
     before.saturating_sub(count)
 }
 
+#[derive(Default)]
 struct Shard {
     nodes: HashMap<u64, Arc<Node>>,
-    resumed: bool,
-    /// Size at which unreferenced nodes are looked for.
+    /// Size from which on it is worth looking for nodes to drop.
     sweep_at: usize,
 }
 
@@ -107,26 +117,35 @@ pub(crate) enum Retired {
     InUse,
     /// A call is just working with it; nobody will tell.
     Held,
-    /// The kernel may refer to it from before this process, and is to be asked.
+    /// The kernel may refer to it, and is to be asked.
     Unknown,
 }
 
-/// The cache: every inode in use, and some that are not.
+/// The cache: every inode that is open, that waits for its access time to be written or that a call works with, and of the others those that were
+/// used lately, as many as the gauge says. Where references are counted, every inode with references, too.
 pub(crate) struct Nodes {
     shards: Vec<Mutex<Shard>>,
-    /// The kernel may know inodes from before this process.
-    resumed: bool,
+    gauge: Arc<Gauge>,
+    counted: AtomicBool,
 }
 
 impl Nodes {
-    pub(crate) fn new(resumed: bool) -> Self {
-        let shard = || Mutex::new(Shard { nodes: HashMap::new(), sweep_at: SHARD_KEEP, resumed });
-        Self { shards: std::iter::repeat_with(shard).take(SHARDS).collect(), resumed }
+    pub(crate) fn new(counted: bool, gauge: Option<Arc<Gauge>>) -> Self {
+        Self {
+            shards: std::iter::repeat_with(Mutex::default).take(SHARDS).collect(),
+            gauge: gauge.unwrap_or_else(|| Arc::new(Gauge::new(INODE_BYTES))),
+            counted: counted.into(),
+        }
     }
 
-    /// Whether the kernel may know inodes from before this process.
-    pub(crate) fn are_resumed(&self) -> bool {
-        self.resumed
+    /// Whether the kernel's references are counted.
+    pub(crate) fn are_counted(&self) -> bool {
+        self.counted.load(Ordering::Relaxed)
+    }
+
+    /// From now on they are not.
+    pub(crate) fn stop_counting(&self) {
+        self.counted.store(false, Ordering::Relaxed);
     }
 
     fn shard(&self, ino: u64) -> MutexGuard<'_, Shard> {
@@ -134,17 +153,35 @@ impl Nodes {
     }
 
     /// The node of `ino`, read where it is not cached. The shard stays locked meanwhile, so that no second
-    /// copy comes into being. Errors: `Stale` where there is none or it is unlinked and in nobody's hands.
+    /// copy comes into being. Errors: `Stale` where there is none; where references are counted, also where it is unlinked and in nobody's hands.
     pub(crate) fn get(&self, dataset: &dyn Dataset, ino: u64) -> Result<Arc<Node>> {
-        self.shard(ino).load(dataset, ino)
+        self.load(&mut self.shard(ino), dataset, ino)
+    }
+
+    /// As [`Nodes::get`], but `None` for one that is unlinked, unless it is cached.
+    pub(crate) fn get_named(&self, dataset: &dyn Dataset, ino: u64) -> Result<Option<Arc<Node>>> {
+        let mut shard = self.shard(ino);
+        if !shard.nodes.contains_key(&ino) {
+            match dataset.get(&Inode::key(ino))? {
+                Some(bytes) if Inode::decode(ino, &bytes)?.nlink > 0 => {}
+                Some(_) | None => return Ok(None),
+            }
+        }
+        self.load(&mut shard, dataset, ino).map(Some)
     }
 
     /// As [`Nodes::get`], with one reference more.
     pub(crate) fn grab(&self, dataset: &dyn Dataset, ino: u64) -> Result<Arc<Node>> {
         let mut shard = self.shard(ino);
-        let node = shard.load(dataset, ino)?;
-        node.lookups.fetch_add(1, Ordering::AcqRel);
+        let node = self.load(&mut shard, dataset, ino)?;
+        self.add_lookup(&node);
         Ok(node)
+    }
+
+    fn add_lookup(&self, node: &Node) {
+        if self.are_counted() {
+            node.lookups.fetch_add(1, Ordering::AcqRel);
+        }
     }
 
     /// The node of `ino` if cached.
@@ -161,33 +198,33 @@ impl Nodes {
     /// Takes in an inode just made, with one reference and `opens` opens.
     pub(crate) fn insert(&self, ino: u64, inode: Inode, opens: u64) -> Arc<Node> {
         let mut shard = self.shard(ino);
-        let node =
-            Arc::clone(shard.nodes.entry(ino).or_insert_with(|| Arc::new(Node::new(ino, inode, false))));
-        node.lookups.fetch_add(1, Ordering::AcqRel);
+        let node = match shard.nodes.get(&ino) {
+            Some(node) => Arc::clone(node),
+            None => self.add(&mut shard, Node::new(ino, inode)),
+        };
+        self.add_lookup(&node);
         node.opens.fetch_add(opens, Ordering::AcqRel);
-        shard.sweep();
         node
     }
 
-    /// Drops an unlinked inode from the cache for good, unless somebody still uses it. `asked`: the kernel does not refer to it
-    /// from before this process.
+    /// Drops an unlinked inode from the cache for good, unless somebody still uses it. `asked`: the kernel does not refer to it.
     pub(crate) fn retire(&self, ino: u64, asked: bool) -> Retired {
         let mut shard = self.shard(ino);
         match shard.nodes.get(&ino) {
             Some(node) if !node.is_idle() => return Retired::InUse,
             Some(node) if Arc::strong_count(node) > 1 => return Retired::Held,
-            Some(node) if !asked && node.inherited.load(Ordering::Acquire) => return Retired::Unknown,
-            None if !asked && self.resumed => return Retired::Unknown,
-            Some(_) | None => {}
+            _ if !asked && !self.are_counted() => return Retired::Unknown,
+            Some(_) => {}
+            None => return Retired::Gone,
         }
         shard.nodes.remove(&ino);
+        self.gauge.sub(NODE_BYTES);
         Retired::Gone
     }
-}
 
-impl Shard {
-    fn load(&mut self, dataset: &dyn Dataset, ino: u64) -> Result<Arc<Node>> {
-        if let Some(node) = self.nodes.get(&ino) {
+    fn load(&self, shard: &mut Shard, dataset: &dyn Dataset, ino: u64) -> Result<Arc<Node>> {
+        if let Some(node) = shard.nodes.get(&ino) {
+            node.mark_used();
             return Ok(Arc::clone(node));
         }
         if ino == 0 {
@@ -195,29 +232,70 @@ impl Shard {
         }
         let bytes = dataset.get(&Inode::key(ino))?.ok_or(FsError::Stale)?;
         let inode = Inode::decode(ino, &bytes)?;
-        // Who asks for one that is unlinked knows it from before this process.
-        if inode.nlink == 0 && !self.resumed {
+        // Who asks for one that is unlinked knows it from before; where references are counted it would be in the cache then.
+        if inode.nlink == 0 && self.are_counted() {
             return Err(FsError::Stale);
         }
-        let node = Arc::new(Node::new(ino, inode, self.resumed));
-        self.nodes.insert(ino, Arc::clone(&node));
-        self.sweep();
-        Ok(node)
+        Ok(self.add(shard, Node::new(ino, inode)))
     }
 
-    /// Drops nodes that nobody refers to, once they may be half of all: constant cost per insertion.
-    fn sweep(&mut self) {
-        if self.nodes.len() < self.sweep_at {
+    fn add(&self, shard: &mut Shard, node: Node) -> Arc<Node> {
+        let node = Arc::new(node);
+        shard.nodes.insert(node.ino, Arc::clone(&node));
+        self.gauge.add(NODE_BYTES);
+        if self.gauge.is_over() && shard.nodes.len() >= shard.sweep_at {
+            let keep = shard.nodes.len() - shard.nodes.len() / 4;
+            let dropped = shard.sweep(self.are_counted(), keep);
+            self.gauge.sub(dropped as u64 * NODE_BYTES);
+        }
+        node
+    }
+
+    /// Drops what was not used since the last sweep, if there is almost as much as there may be.
+    pub(crate) fn trim(&self) {
+        if self.gauge.bytes() < self.gauge.bound_bytes() / 4 * 3 {
             return;
         }
-        // An unlinked node must stay: from the dataset it could not be loaded again. Reaping retires it.
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let all = shard.nodes.len();
+            let dropped = shard.sweep(self.are_counted(), all);
+            self.gauge.sub(dropped as u64 * NODE_BYTES);
+        }
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        let left: usize = self.shards.iter_mut().map(|shard| shard.get_mut().nodes.len()).sum();
+        self.gauge.sub(left as u64 * NODE_BYTES);
+    }
+}
+
+impl Shard {
+    /// Drops nodes that were not used since the last sweep, and others until at most `keep` are left, as far as nobody needs them. Returns how many.
+    fn sweep(&mut self, counted: bool, keep: usize) -> usize {
         let droppable = |node: &Arc<Node>| {
             node.is_idle()
                 && Arc::strong_count(node) == 1
-                && node.cached.try_read().is_some_and(|c| !c.atime_dirty && c.inode.nlink > 0)
+                // Where references are counted an unlinked node must stay: it could not be loaded again. Reaping retires it.
+                && node.cached.try_read().is_some_and(|c| !c.atime_dirty && (!counted || c.inode.nlink > 0))
         };
-        self.nodes.retain(|_, node| !droppable(node));
-        self.sweep_at = self.nodes.len() * 2 + SHARD_KEEP;
+        let before = self.nodes.len();
+        self.nodes.retain(|_, node| node.used.swap(false, Ordering::Relaxed) || !droppable(node));
+        let mut surplus = self.nodes.len().saturating_sub(keep);
+        if surplus > 0 {
+            self.nodes.retain(|_, node| {
+                let stays = surplus == 0 || !droppable(node);
+                surplus -= usize::from(!stays);
+                stays
+            });
+        }
+        if self.nodes.capacity() > 4 * self.nodes.len() {
+            self.nodes.shrink_to(2 * self.nodes.len());
+        }
+        self.sweep_at = self.nodes.len() + self.nodes.len() / 4 + SHARD_STEP;
+        before - self.nodes.len()
     }
 }
 
@@ -234,25 +312,38 @@ impl<'n> Locked<'n> {
     pub(crate) fn lock(node: &'n Node) -> Self {
         let changing = node.changing.lock();
         let cached = node.cached.read();
-        let (old, atime_dirty) = (cached.inode, cached.atime_dirty);
+        let (old, atime_dirty) = (cached.inode.clone(), cached.atime_dirty);
         drop(cached);
-        Self { node, _changing: changing, old, atime_dirty, new: old }
+        Self { node, _changing: changing, new: old.clone(), old, atime_dirty }
     }
 
     fn is_changed(&self) -> bool {
         self.new != self.old || self.atime_dirty
     }
 
-    /// The change that stores the new state.
-    pub(crate) fn put(&self) -> Change<'static> {
-        self.new.put(self.node.ino)
+    /// The changes that store the new state.
+    pub(crate) fn put(&self, changes: &mut Vec<Change<'_>>) {
+        match (self.old.freeing.is_empty(), self.new.freeing.is_empty()) {
+            (true, false) => changes.push(Change::Put(freeing::key(self.node.ino), vec![1])),
+            (false, true) => changes.push(Change::Delete(freeing::key(self.node.ino))),
+            _ => {}
+        }
+        changes.push(self.new.put(self.node.ino));
+    }
+
+    /// Goes on from the new state, which was applied and published.
+    pub(crate) fn settle(&mut self) {
+        let cached = self.node.cached.read();
+        (self.old, self.atime_dirty) = (cached.inode.clone(), cached.atime_dirty);
+        drop(cached);
+        self.new = self.old.clone();
     }
 
     /// Shows the new state, which has been applied. An access time that a reader set meanwhile stays, and stays dirty.
     pub(crate) fn publish(&self) {
         let mut cached = self.node.cached.write();
         let atime = cached.inode.atime;
-        cached.inode = self.new;
+        cached.inode = self.new.clone();
         if atime != self.old.atime && self.new.atime == self.old.atime {
             cached.inode.atime = atime;
         } else {
@@ -280,6 +371,11 @@ impl<'n> Txn<'n> {
         self.locked.iter_mut().find(|l| l.node.ino == ino).map(|l| &mut l.new).ok_or(FsError::Stale)
     }
 
+    /// As [`Fs::bound_freeing`], of a locked inode; before it is changed.
+    pub(crate) fn bound_freeing(&mut self, fs: &Fs, ino: u64) -> Result<()> {
+        self.locked.iter_mut().filter(|l| l.node.ino == ino).try_for_each(|locked| fs.bound_freeing(locked))
+    }
+
     /// The new state of a locked inode.
     pub(crate) fn get(&self, ino: u64) -> Result<&Inode> {
         self.locked.iter().find(|l| l.node.ino == ino).map(|l| &l.new).ok_or(FsError::Stale)
@@ -287,9 +383,7 @@ impl<'n> Txn<'n> {
 
     /// Applies `changes` and those of the inodes as one.
     pub(crate) fn commit(&mut self, dataset: &dyn Dataset, mut changes: Vec<Change<'_>>) -> Result<()> {
-        for locked in self.locked.iter().filter(|l| l.is_changed()) {
-            changes.push(locked.put());
-        }
+        self.locked.iter().filter(|l| l.is_changed()).for_each(|locked| locked.put(&mut changes));
         if !changes.is_empty() {
             dataset.apply(&changes)?;
         }

@@ -12,9 +12,10 @@ use pagefold_engine::limits::{ATOMIC_WRITE_MAX, RECORDSIZE_DEFAULT};
 
 use crate::codec::{Inode, flag, is_recordsize};
 use crate::error::{FsError, Result};
+use crate::freeing::{Freeing, uncover};
 use crate::fs::Fs;
 use crate::inode::{Locked, Node};
-use crate::limits::{FILE_BYTES_MAX, PUNCH_PAGES_MAX, ZEROS};
+use crate::limits::{FILE_BYTES_MAX, ZEROS};
 use crate::orphan;
 use crate::types::{Attr, Ino, OpenFlags, Seek, WriteFlags, Written};
 
@@ -73,7 +74,7 @@ impl Fs {
 
     /// Fills `buf` from byte `offset` on; returns how many bytes, fewer only at the end of the file.
     pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let all = |object, record_size, buf: &mut [u8]| {
+        let all = |object, record_size, offset, buf: &mut [u8]| {
             Ok(self.dataset.read(object, record_size, offset, buf).map(|()| Attempt::Done)?)
         };
         self.read_with(ino, offset, buf, all).map(|(_, len)| len)
@@ -81,7 +82,7 @@ impl Fs {
 
     /// As [`Fs::read`], as far as that is possible without waiting for a device.
     pub fn try_read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<TryRead> {
-        let some = |object, record_size, buf: &mut [u8]| {
+        let some = |object, record_size, offset, buf: &mut [u8]| {
             Ok(self.dataset.try_read(object, record_size, offset, buf)?)
         };
         Ok(match self.read_with(ino, offset, buf, some)? {
@@ -91,13 +92,13 @@ impl Fs {
         })
     }
 
-    /// Reads with `read` (object, recordsize, buffer); returns what that came to, and the length of what was to be read.
+    /// Reads with `read` (object, recordsize, offset, buffer); returns what that came to, and the length of what was to be read.
     fn read_with(
         &self,
         ino: Ino,
         offset: u64,
         buf: &mut [u8],
-        read: impl FnOnce(u64, u32, &mut [u8]) -> Result<Attempt>,
+        read: impl Fn(u64, u32, u64, &mut [u8]) -> Result<Attempt>,
     ) -> Result<(Attempt, usize)> {
         let node = self.node(ino)?;
         let inode = node.snapshot();
@@ -111,8 +112,10 @@ impl Fs {
         let outcome = if inode.object == 0 {
             buf.fill(0);
             Attempt::Done
+        } else if inode.freeing.is_empty() {
+            read(inode.object, inode.recordsize, offset, buf)?
         } else {
-            read(inode.object, inode.recordsize, buf)?
+            read_around(&inode, offset, buf, read)?
         };
         self.touch(&node, &inode);
         Ok((outcome, len))
@@ -128,6 +131,7 @@ impl Fs {
             && offset.is_multiple_of(recordsize)
             && (len as u64).is_multiple_of(recordsize)
             && offset <= inode.size
+            && inode.freeing.is_empty()
             && !node.changing.is_locked()
             && self.dataset.accepts_at_once()
     }
@@ -140,6 +144,7 @@ impl Fs {
         let node = self.node(ino)?;
         let data = &data[..data.len().min(ATOMIC_WRITE_MAX)];
         let mut locked = Locked::lock(&node);
+        self.bound_freeing(&mut locked)?;
         let inode = &mut locked.new;
         self.want_file(inode)?;
         let offset = if flags.append { inode.size } else { offset };
@@ -157,7 +162,7 @@ impl Fs {
         inode.mtime = now;
         inode.ctime = now;
         self.kill_privileges(ino.0, inode, flags.kill_suid, &mut changes)?;
-        changes.push(locked.put());
+        locked.put(&mut changes);
         self.dataset.apply(&changes)?;
         locked.publish();
         Ok(Written { offset, len: data.len() })
@@ -184,6 +189,7 @@ impl Fs {
             self.give_object(node.ino, inode, recordsize)?;
             *node.name_hint.lock() = None;
         }
+        uncover(inode, offset, data.len() as u64, changes);
         changes.push(Change::Write { object: inode.object, record_size: inode.recordsize, offset, data });
         Ok(())
     }
@@ -228,11 +234,11 @@ impl Fs {
         if size > inode.size {
             clean_tail(inode, changes);
         } else if size == 0 {
-            give_up_data(inode, changes);
+            self.give_up_data(inode, changes);
         } else if size < inode.size && inode.object != 0 {
             let record_size = u64::from(inode.recordsize);
-            let from = size.div_ceil(record_size);
-            changes.push(Change::Punch { object: inode.object, from, to: u64::MAX });
+            let pages = size.div_ceil(record_size)..inode.size.div_ceil(record_size);
+            self.cut_pages(inode, pages, changes);
             inode.set(flag::TAIL, !size.is_multiple_of(record_size));
         }
         tracing::trace!(ino, from = inode.size, to = size, "resize");
@@ -298,18 +304,59 @@ impl Fs {
         let at = |page: u64| page.saturating_mul(record_size).max(offset);
         match what {
             // Where it cannot be read what there is, all from here on passes for data: reading tells.
-            Seek::Hole => match self.dataset.next_hole(inode.object, page) {
-                Err(error) if error.is_damage() => Ok(inode.size),
+            Seek::Hole => match self.next_hole(&inode, page) {
+                Err(FsError::Engine(error)) if error.is_damage() => Ok(inode.size),
                 found => Ok(at(found?).min(inode.size)),
             },
             Seek::Data => {
-                let found = match self.dataset.next_data(inode.object, page) {
-                    Err(error) if error.is_damage() => Some(offset),
+                let found = match self.next_data(&inode, page) {
+                    Err(FsError::Engine(error)) if error.is_damage() => Some(offset),
                     found => found?.map(at),
                 };
                 found.filter(|&found| found < inode.size).ok_or(FsError::NoData)
             }
         }
+    }
+
+    /// The first page at or after `page` that is stored and not to be freed.
+    fn next_data(&self, inode: &Inode, page: u64) -> Result<Option<u64>> {
+        let mut page = page;
+        loop {
+            let Some(found) = self.dataset.next_data(inode.object, page)? else { return Ok(None) };
+            let Some(end) = inode.freeing.end_of(found) else { return Ok(Some(found)) };
+            page = end;
+        }
+    }
+
+    /// The first page at or after `page` that is not stored, or to be freed.
+    fn next_hole(&self, inode: &Inode, page: u64) -> Result<u64> {
+        match inode.freeing.first_in(page..u64::MAX) {
+            Some(range) if range.start == page => Ok(page),
+            range => {
+                let stored = self.dataset.next_hole(inode.object, page)?;
+                Ok(range.map_or(stored, |range| stored.min(range.start)))
+            }
+        }
+    }
+
+    /// Gives up all data of a file. Of a large object the first pages are freed and the rest goes to the orphans: a change
+    /// that frees something is admitted by a full pool too.
+    pub(crate) fn give_up_data(&self, inode: &mut Inode, changes: &mut Vec<Change<'_>>) {
+        if inode.object != 0 {
+            let most = self.free_pages_max();
+            // Behind the end there are pages only if they are to be freed.
+            let is_small =
+                inode.freeing.is_empty() && inode.size.div_ceil(u64::from(inode.recordsize)) <= most;
+            let to = if is_small { u64::MAX } else { most };
+            changes.push(Change::Punch { object: inode.object, from: 0, to });
+            if !is_small {
+                changes.push(orphan::put_data(inode.object));
+            }
+        }
+        inode.object = 0;
+        inode.recordsize = 0;
+        inode.freeing = Freeing::default();
+        inode.set(flag::TAIL, false);
     }
 
     /// The object that holds the file's pages; 0 if it has none.
@@ -327,20 +374,33 @@ impl Fs {
     }
 }
 
-/// Gives up all data of a file. Of a large object the first pages are freed and the rest goes to the orphans: a change
-/// that frees something is admitted by a full pool too.
-pub(crate) fn give_up_data(inode: &mut Inode, changes: &mut Vec<Change<'_>>) {
-    if inode.object != 0 {
-        let is_small = inode.size.div_ceil(u64::from(inode.recordsize)) <= PUNCH_PAGES_MAX;
-        let to = if is_small { u64::MAX } else { PUNCH_PAGES_MAX };
-        changes.push(Change::Punch { object: inode.object, from: 0, to });
-        if !is_small {
-            changes.push(orphan::put_data(inode.object));
+/// Reads what is not to be freed, and fills the rest with zeros.
+fn read_around(
+    inode: &Inode,
+    offset: u64,
+    buf: &mut [u8],
+    read: impl Fn(u64, u32, u64, &mut [u8]) -> Result<Attempt>,
+) -> Result<Attempt> {
+    let record_size = u64::from(inode.recordsize);
+    let end = offset.saturating_add(buf.len() as u64);
+    let stretches = inode.freeing.split(offset / record_size..end.div_ceil(record_size));
+    let alone = stretches.len() == 1;
+    let (mut at, mut rest) = (offset, buf);
+    for (pages, is_freed) in stretches {
+        let len = pages.end.saturating_mul(record_size).min(end) - at;
+        let (out, behind) = rest.split_at_mut(usize::try_from(len).unwrap_or(usize::MAX).min(rest.len()));
+        if is_freed {
+            out.fill(0);
+        } else {
+            match read(inode.object, inode.recordsize, at, out)? {
+                Attempt::Done => {}
+                fetch if alone => return Ok(fetch),
+                Attempt::Fetch(_) | Attempt::Wait => return Ok(Attempt::Wait),
+            }
         }
+        (at, rest) = (at + len, behind);
     }
-    inode.object = 0;
-    inode.recordsize = 0;
-    inode.set(flag::TAIL, false);
+    Ok(Attempt::Done)
 }
 
 /// Zeroes what lies behind the end of the file in its last page; to be done before the file grows.
@@ -348,7 +408,8 @@ pub(crate) fn clean_tail(inode: &mut Inode, changes: &mut Vec<Change<'_>>) {
     if inode.has(flag::TAIL) && inode.object != 0 {
         let record_size = u64::from(inode.recordsize);
         let len = (record_size - inode.size % record_size) % record_size;
-        if len > 0 {
+        // A page that is to be freed is all zeros.
+        if len > 0 && inode.freeing.end_of(inode.size / record_size).is_none() {
             let data = &ZEROS[..len as usize];
             changes.push(Change::Write {
                 object: inode.object,

@@ -5,11 +5,11 @@
 //!
 //! ```text
 //! limits, error, types, options   the ground
-//! codec      what is stored, byte by byte
+//! codec      what is stored, byte by byte (with the ranges of `freeing`)
 //! named      names in the dataset's map
 //! inode      inodes in memory, their locks, changes of several at once
 //! fs         the mounted file system: what all calls share
-//! acl, attr, orphan               attributes, ACLs, what is deleted
+//! acl, attr, orphan, freeing      attributes, ACLs, what is deleted, pages that are yet to be freed
 //! dir, names, io, alloc, xattr    the calls
 //! check      the walker behind `pagefold check`
 //! lost       what of a damaged file system cannot be read
@@ -20,14 +20,16 @@
 //!
 //! # Invariants
 //!
-//! 1. Every call that changes something is one `apply` (the id counter has one of its own, before).
+//! 1. Every call that changes something is one `apply` (the id counter has one of its own, before). No change frees more than
+//!    `limits::FREE_PAGES_MAX` stored pages.
 //! 2. Who changes inodes locks them in the order of their numbers (`Txn::lock`); who reads waits for no change.
 //! 3. An inode has `nlink` 0 if and only if it is on the list of orphans.
 //! 4. A file has a data object if and only if its recordsize is decided; no two files have the same object, and an
 //!    object's recordsize never changes.
 //! 5. What lies behind a file's end in its last page is zero unless the inode says otherwise (`flag::TAIL`); no page
-//!    behind it is stored.
+//!    behind it is stored, but for those that are yet to be freed.
 //! 6. A directory counts its entries, its displaced entries and its subdirectories (`nlink` - 2) and knows its parent.
+//! 7. An inode is on the list of those with pages to be freed if and only if it has such (`Locked::put`). These read as zeros.
 
 mod acl;
 mod alloc;
@@ -37,6 +39,7 @@ mod codec;
 pub mod diff;
 mod dir;
 mod error;
+mod freeing;
 mod fs;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;

@@ -26,14 +26,19 @@ pub const ID_BATCH: u64 = 1024;
 pub const READDIR_BATCH: usize = 128;
 /// Shards of the inode cache: threads rarely meet.
 pub const SHARDS: usize = 64;
-/// Unreferenced inodes that a shard keeps before it looks for some to drop.
-pub const SHARD_KEEP: usize = 256;
+/// Inodes that came into a shard before it looks again for some to drop, if it found none: constant cost per inode.
+pub const SHARD_STEP: usize = 8;
+/// Memory for inodes where nobody says otherwise, in bytes: some 70,000 of them.
+pub const INODE_BYTES: u64 = 24 << 20;
+/// Access times that wait to be written before the background does not wait for its time any more: their inodes stay in memory until then.
+pub const TIMES_MAX: usize = 8192;
 /// Pages that one call of copy_file_range shares at most, so that one change of the dataset stays small.
-pub const SHARE_PAGES_MAX: u64 = 16 << 10;
-/// Pages that one change frees at most while orphans are reaped.
-pub const REAP_PAGES: u64 = 4096;
-/// Files up to this many pages are freed at once when truncated to nothing, larger ones by reaping.
-pub const PUNCH_PAGES_MAX: u64 = 64;
+pub const SHARE_PAGES_MAX: u64 = 4 << 10;
+/// Pages that one change frees at most; what has more of them is freed by reaping, slice by slice. Others who change the dataset
+/// wait for a slice: 1,024 pages lie in a few leaves of the tree, and are freed in about a millisecond.
+pub const FREE_PAGES_MAX: u64 = 1024;
+/// Ranges of an inode that are yet to be freed: they are stored with the inode, which stays small.
+pub const FREEING_RANGES_MAX: usize = 64;
 /// An access time older than this is renewed by relatime, in seconds.
 pub const RELATIME_SECS: i64 = 24 * 60 * 60;
 /// Unit of `statfs`, in bytes.

@@ -128,7 +128,13 @@ impl Search<'_> {
         let unknown = self.unreadable.within(Key::page(object, 0), Key::page(object, end));
         // Within these bounds, only the end can be of another object or kind: then it is behind all of the pages.
         let unknown = unknown.map(|(first, last)| (first.offset, last.offset));
-        let mut stretches: Vec<(u64, u64)> = pages.chain(unknown).collect();
+        let stretches: Vec<(u64, u64)> = pages.chain(unknown).collect();
+        // What is to be freed reads as zeros, whatever is there.
+        let shown = |(first, last): (u64, u64)| {
+            let parts = inode.freeing.split(first..last).into_iter();
+            parts.filter(|(_, is_freed)| !is_freed).map(|(pages, _)| (pages.start, pages.end))
+        };
+        let mut stretches: Vec<(u64, u64)> = stretches.into_iter().flat_map(shown).collect();
         stretches.sort_unstable();
         let mut bytes: Vec<(u64, u64)> = Vec::new();
         for (first, last) in stretches {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use pagefold_engine::memory::Gauge;
+
 use crate::types::Ino;
 
 /// When reading changes the access time.
@@ -20,7 +22,7 @@ pub enum AtimePolicy {
 /// A power of two from 4 KiB to 1 MiB; `None` where the bytes tell nothing.
 pub type RecordsizeHint = Arc<dyn Fn(u64, &[u8], Option<&str>) -> Option<u32> + Send + Sync>;
 
-/// Whether the kernel still refers to an inode. Called without any lock.
+/// Whether the kernel still refers to an inode; true where it cannot be told. Called without any lock.
 pub type KernelHolds = Arc<dyn Fn(Ino) -> bool + Send + Sync>;
 
 /// Choices at mount.
@@ -34,9 +36,12 @@ pub struct FsOptions {
     pub recordsize: Option<u32>,
     /// Finds out the recordsize where `recordsize` is `None`; without it every file gets 16 KiB.
     pub hint: Option<RecordsizeHint>,
-    /// The mount goes on from a process that died: the kernel has references that nobody has counted, so that unlinked files may be
-    /// open, and it is asked before one is removed.
-    pub resumed: Option<KernelHolds>,
+    /// Counts what inodes take in memory, for several file systems together, and says how much they may; without it [`INODE_BYTES`] are this one's.
+    ///
+    /// [`INODE_BYTES`]: crate::limits::INODE_BYTES
+    pub inodes: Option<Arc<Gauge>>,
+    /// Pages that one change frees at most; `None`: [`crate::limits::FREE_PAGES_MAX`], of which tests do not need as many.
+    pub free_pages: Option<u64>,
 }
 
 /// Choices at format.

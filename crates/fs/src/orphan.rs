@@ -11,9 +11,10 @@ use pagefold_engine::types::Key;
 
 use crate::codec::{Inode, kind};
 use crate::error::Result;
+use crate::freeing;
 use crate::fs::Fs;
 use crate::inode::Retired;
-use crate::limits::{PUNCH_PAGES_MAX, READDIR_BATCH, REAP_PAGES};
+use crate::limits::READDIR_BATCH;
 use crate::types::{FileKind, Ino};
 
 /// The change that puts inode `ino` on the list.
@@ -35,8 +36,10 @@ impl Fs {
     /// Gives `count` references back. An unlinked inode without references and opens is left to [`Fs::reap`].
     pub fn forget(&self, ino: Ino, count: u64) {
         let unused = match self.nodes.peek(ino.0) {
-            Some(node) => node.drop_lookups(count),
-            None => self.nodes.are_resumed(),
+            Some(node) if self.nodes.are_counted() => node.drop_lookups(count),
+            // How many there were is not known, so it is not whether these are all: it is looked again.
+            Some(node) => node.snapshot().nlink == 0,
+            None => !self.nodes.are_counted(),
         };
         if unused {
             self.note_orphan();
@@ -52,14 +55,17 @@ impl Fs {
         }
     }
 
-    /// Frees up to about `pages` pages of deleted files; true if there is more to do. Called from a background thread,
+    /// Frees up to about `pages` pages of deleted files and of what was cut out of others; true if there is more to do. Called from a background thread,
     /// and after mounting. Does nothing on a read-only mount.
     pub fn reap(&self, pages: u64) -> Result<bool> {
         if self.options.read_only || !self.orphans.swap(false, Ordering::AcqRel) {
             return Ok(false);
         }
         let mut budget = pages;
-        let done = self.reap_data(&mut budget).and_then(|data| Ok(data && self.reap_inodes(&mut budget)?));
+        let done = self
+            .reap_data(&mut budget)
+            .and_then(|data| Ok(data && self.reap_freeing(&mut budget)?))
+            .and_then(|freed| Ok(freed && self.reap_inodes(&mut budget)?));
         if !matches!(done, Ok(true)) {
             self.note_orphan();
         }
@@ -111,7 +117,7 @@ impl Fs {
     }
 
     fn retire(&self, ino: u64) -> Retired {
-        match (self.nodes.retire(ino, false), &self.options.resumed) {
+        match (self.nodes.retire(ino, false), self.holds.get()) {
             (Retired::Unknown, Some(holds)) if holds(Ino(ino)) => Retired::InUse,
             // What the kernel does not hold now it cannot come to hold: nothing leads there any more.
             (Retired::Unknown, Some(_)) => self.nodes.retire(ino, true),
@@ -131,14 +137,17 @@ impl Fs {
                 return Ok(true);
             }
             if inode.kind == FileKind::Regular && inode.object != 0 {
-                // The pages of most files go in the same change as the inode.
+                // The pages of most files go in the same change as the inode. Others have some behind their end.
                 let pages = inode.size.div_ceil(u64::from(inode.recordsize));
-                if pages <= PUNCH_PAGES_MAX {
+                if pages <= self.free_pages_max() && inode.freeing.is_empty() {
                     *budget = budget.saturating_sub(pages);
                 } else if !self.punch_all(inode.object, budget)? {
                     return Ok(false);
                 }
                 last_changes.push(Change::Punch { object: inode.object, from: 0, to: u64::MAX });
+                if !inode.freeing.is_empty() {
+                    last_changes.push(Change::Delete(freeing::key(ino)));
+                }
             }
         }
         *budget = budget.saturating_sub(1);
@@ -165,7 +174,7 @@ impl Fs {
             if *budget == 0 {
                 return Ok(false);
             }
-            let slice = REAP_PAGES.min(*budget);
+            let slice = self.free_pages_max().min(*budget);
             let to = from.saturating_add(slice);
             self.dataset.apply(&[Change::Punch { object, from, to }])?;
             *budget -= slice;

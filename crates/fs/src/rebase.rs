@@ -17,6 +17,8 @@ use crate::codec::{COUNTER_KEY, HEADER_KEY, Header, Inode, Pointee, decode_count
 use crate::diff::{Changed, DEPTH_MAX, Ino, Name, Pages, Paths, ROOT, all_names, collect, inode};
 use crate::dir::{add_entry, remove_entry};
 use crate::error::{FsError, Result};
+use crate::freeing::{self, Freeing};
+use crate::limits::FREE_PAGES_MAX;
 use crate::named::{Places, Probe};
 use crate::orphan;
 use crate::types::{FileKind, Time};
@@ -225,7 +227,7 @@ impl<'a> Work<'a> {
         for (ino, one) in &all {
             match one.is() {
                 None => self.remove(*ino)?,
-                Some(is) if is.kind == FileKind::Regular => self.copy_data(is)?,
+                Some(is) if is.kind == FileKind::Regular => self.copy_data(&is)?,
                 Some(_) => {}
             }
         }
@@ -276,21 +278,33 @@ impl<'a> Work<'a> {
         if is.kind == FileKind::Directory {
             let there = if created { None } else { Some(self.dir(ino)?.0) };
             // What it counts of its entries follows from those that it has there.
-            let counted = there.unwrap_or(Inode { entries: 0, displaced: 0, size: 0, nlink: 2, ..is });
-            let Inode { entries, displaced, size, nlink, .. } = counted;
-            let own = if created || one.is_modified(&self.ours.pages) { is } else { counted };
-            let object = match there {
+            let object = match &there {
                 Some(there) if self.ours.moved(ino).is_none() => there.object,
                 _ => self.number(is.object),
             };
-            let mtime = own.mtime.max(counted.mtime);
+            let since = is.mtime;
+            let counted =
+                there.unwrap_or(Inode { entries: 0, displaced: 0, size: 0, nlink: 2, ..is.clone() });
+            let Inode { entries, displaced, size, nlink, mtime, .. } = counted;
+            let own = if created || one.is_modified(&self.ours.pages) { is } else { counted };
+            let mtime = own.mtime.max(mtime);
             let dir = Inode { entries, displaced, size, nlink, object, mtime, ..own };
-            self.dirs.insert(number, (dir, is.mtime));
+            self.dirs.insert(number, (dir, since));
             return Ok(());
         }
         let object = self.objects.get(&is.object).copied().unwrap_or(is.object);
-        let mut changes = vec![Inode { object, ..is }.put(number)];
-        if let Some(was) = one.was().filter(|was| was.object != 0 && was.object != is.object) {
+        let mut changes = Vec::with_capacity(3);
+        // What both were yet to free is freed here; what only we cut off is among the pages that differ.
+        let there = if created { None } else { inode(self.target, number)? };
+        if let Some(there) = there.filter(|there| !there.freeing.is_empty()) {
+            if there.object == object {
+                there.freeing.ranges().iter().try_for_each(|pages| self.punch(object, pages.clone()))?;
+            }
+            changes.push(Change::Delete(freeing::key(number)));
+        }
+        let given_up = one.was().filter(|was| was.object != 0 && was.object != is.object);
+        changes.push(Inode { object, freeing: Freeing::default(), ..is }.put(number));
+        if let Some(was) = given_up {
             changes.push(orphan::put_data(was.object));
         }
         self.target.apply(&changes)?;
@@ -325,12 +339,13 @@ impl<'a> Work<'a> {
     fn dir(&mut self, ino: Ino) -> Result<(Inode, Time)> {
         let number = self.number(ino);
         if let Some(found) = self.dirs.get(&number) {
-            return Ok(*found);
+            return Ok(found.clone());
         }
         let dir = inode(self.target, number)?.filter(|inode| inode.kind == FileKind::Directory);
         let dir = dir.ok_or_else(|| damaged(number, "it is not there"))?;
         let since = inode(self.ours.dataset, ino)?.map_or(dir.mtime, |ours| ours.mtime);
-        Ok((dir, since.max(dir.mtime)))
+        let since = since.max(dir.mtime);
+        Ok((dir, since))
     }
 
     fn probe(&mut self, dir: Ino, name: &[u8]) -> Result<(Inode, Time, Probe)> {
@@ -384,15 +399,15 @@ impl<'a> Work<'a> {
     }
 
     /// Copies the pages of a file that differ.
-    fn copy_data(&mut self, is: Inode) -> Result<()> {
+    fn copy_data(&mut self, is: &Inode) -> Result<()> {
         if is.object == 0 {
             return Ok(());
         }
         match self.objects.get(&is.object).copied() {
-            Some(to) => self.copy_run(&is, to, 0..u64::MAX),
+            Some(to) => self.copy_run(is, to, 0..u64::MAX),
             None => {
                 let runs = self.ours.pages.get(&is.object).into_iter().flatten();
-                runs.cloned().try_for_each(|run| self.copy_run(&is, is.object, run))
+                runs.cloned().try_for_each(|run| self.copy_run(is, is.object, run))
             }
         }
     }
@@ -401,10 +416,22 @@ impl<'a> Work<'a> {
     fn copy_run(&mut self, is: &Inode, to: u64, run: Range<u64>) -> Result<()> {
         let mut at = run.start;
         while at < run.end {
+            // What is to be freed are holes.
+            let freed = is.freeing.first_in(at..run.end);
+            let hole = freed.as_ref().map_or(run.end, |pages| pages.start);
+            self.copy_stored(is, to, at..hole)?;
+            at = freed.map_or(run.end, |pages| pages.end);
+            self.punch(to, hole..at)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Self::copy_run`], where nothing is to be freed.
+    fn copy_stored(&mut self, is: &Inode, to: u64, run: Range<u64>) -> Result<()> {
+        let mut at = run.start;
+        while at < run.end {
             let data = self.ours.dataset.next_data(is.object, at)?.unwrap_or(u64::MAX).min(run.end);
-            if data > at {
-                self.target.apply(&[Change::Punch { object: to, from: at, to: data }])?;
-            }
+            self.punch(to, at..data)?;
             at = data;
             if at == run.end {
                 break;
@@ -412,6 +439,17 @@ impl<'a> Work<'a> {
             let hole = self.ours.dataset.next_hole(is.object, at)?.min(run.end);
             self.copy_pages(is, to, at..hole)?;
             at = hole;
+        }
+        Ok(())
+    }
+
+    /// Frees pages of the target, a bounded slice per change.
+    fn punch(&mut self, object: u64, pages: Range<u64>) -> Result<()> {
+        let mut at = pages.start;
+        while let Some(from) = self.target.next_data(object, at)?.filter(|from| *from < pages.end) {
+            at = from.saturating_add(FREE_PAGES_MAX).min(pages.end);
+            self.target.apply(&[Change::Punch { object, from, to: at }])?;
+            (self.go_on)()?;
         }
         Ok(())
     }

@@ -22,6 +22,7 @@ pub struct MemDataset {
     state: RwLock<State>,
     limit_bytes: u64,
     applies: AtomicU64,
+    most_freed: AtomicU64,
     syncs: AtomicU64,
     failure: Mutex<Option<String>>,
     damage: RwLock<Unreadable>,
@@ -46,9 +47,15 @@ impl MemDataset {
     }
 
     fn with(state: State, limit_bytes: u64) -> Self {
-        let (applies, syncs) = (AtomicU64::new(0), AtomicU64::new(0));
-        let damage = RwLock::default();
-        Self { state: RwLock::new(state), limit_bytes, applies, syncs, failure: Mutex::new(None), damage }
+        Self {
+            state: RwLock::new(state),
+            limit_bytes,
+            applies: AtomicU64::default(),
+            most_freed: AtomicU64::default(),
+            syncs: AtomicU64::default(),
+            failure: Mutex::default(),
+            damage: RwLock::default(),
+        }
     }
 
     /// A copy as a crash at this instant would leave it.
@@ -61,6 +68,11 @@ impl MemDataset {
         self.applies.load(Ordering::Relaxed)
     }
 
+    /// Pages that one change has punched out at most.
+    pub fn most_freed(&self) -> u64 {
+        self.most_freed.load(Ordering::Relaxed)
+    }
+
     /// How many times [`Dataset::sync`] was called.
     pub fn syncs(&self) -> u64 {
         self.syncs.load(Ordering::Relaxed)
@@ -69,6 +81,17 @@ impl MemDataset {
     /// From now on, changes and syncs fail as after a failed write, with this reason.
     pub fn fail(&self, reason: &str) {
         *self.failure.lock() = Some(reason.to_owned());
+    }
+
+    /// How many stored pages `changes` punch out.
+    fn count_freed(state: &State, changes: &[Change<'_>]) -> u64 {
+        let freed = changes.iter().map(|change| match change {
+            Change::Punch { object, from, to } if from < to => {
+                state.objects.get(object).map_or(0, |o| o.pages.range(*from..*to).count() as u64)
+            }
+            _ => 0,
+        });
+        freed.sum()
     }
 
     /// From now on, what this names cannot be read.
@@ -244,6 +267,7 @@ impl Dataset for MemDataset {
                 Change::Share { to_object, .. } => objects.push(*to_object),
             }
         }
+        let freed = Self::count_freed(&state, changes);
         let may_fail = self.limit_bytes != u64::MAX;
         for object in objects.into_iter().filter(|_| may_fail) {
             match state.objects.get(&object) {
@@ -267,6 +291,7 @@ impl Dataset for MemDataset {
             state.objects.append(&mut undo.objects);
         } else {
             self.applies.fetch_add(1, Ordering::Relaxed);
+            self.most_freed.fetch_max(freed, Ordering::Relaxed);
         }
         done
     }

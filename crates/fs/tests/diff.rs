@@ -8,7 +8,8 @@ use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
 use pagefold_fs::diff::{Fate, FileDifference, diff};
 use pagefold_fs::testing::ManualClock;
 use pagefold_fs::{
-    Caller, FormatOptions, Fs, FsOptions, Ino, OpenFlags, RenameMode, SetAttr, WriteFlags, XattrMode, check,
+    Caller, Fallocate, FormatOptions, Fs, FsOptions, Ino, OpenFlags, RenameMode, SetAttr, WriteFlags,
+    XattrMode, check,
 };
 
 const USER: Caller = Caller { uid: 1, gid: 1, umask: 0o022 };
@@ -126,4 +127,37 @@ fn files_are_created_removed_renamed_and_modified() {
     assert!(pool.compare_versions("@no", "", 9).is_err());
     assert!(pool.compare_versions("@two", "@one", 9).is_err());
     assert_eq!(pool.list().unwrap().len(), 3);
+}
+
+/// What is cut off differs at once, and is no difference any more when it is freed.
+#[test]
+fn pages_that_are_freed_later_differ_once() {
+    let pool = pool();
+    let options = FsOptions { recordsize: Some(4096), free_pages: Some(2), ..FsOptions::default() };
+    let clock = Arc::new(ManualClock::default());
+    let fs = Fs::mount(pool.dataset(), Arc::<ManualClock>::clone(&clock), options).unwrap();
+    let f = file(&fs, Ino::ROOT, "f", &[7; 40 * 4096]);
+    let g = file(&fs, Ino::ROOT, "g", &[7; 40 * 4096]);
+    let kept = |name| {
+        pool.snapshot(&[""], name, 1).unwrap();
+        clock.advance(1);
+    };
+    kept("whole");
+    fs.setattr(f, &SetAttr { size: Some(4096), ..SetAttr::default() }).unwrap();
+    fs.setattr(f, &SetAttr { size: Some(30 * 4096), ..SetAttr::default() }).unwrap();
+    fs.fallocate(g, 10 * 4096, 20 * 4096, Fallocate::PunchHole, false).unwrap();
+    kept("cut");
+    fs.write(g, 20 * 4096, &[9; 4096], WriteFlags::default()).unwrap();
+    kept("written");
+    while fs.reap(3).unwrap() {}
+    kept("freed");
+    // To the end that a file has now.
+    let cut = ["M f [4096..122880]", "M g [40960..122880]"];
+    assert_eq!(texts(&compare(&pool, "@whole", "@cut")), cut);
+    assert_eq!(texts(&compare(&pool, "@whole", "@freed")), cut);
+    let written = ["M g [81920..86016]"];
+    assert_eq!(texts(&compare(&pool, "@cut", "@written")), written);
+    assert_eq!(texts(&compare(&pool, "@cut", "@freed")), written);
+    assert_eq!(texts(&compare(&pool, "@written", "@freed")), Vec::<String>::new());
+    assert!(check::check(&*pool.dataset()).unwrap().is_clean());
 }

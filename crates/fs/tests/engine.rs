@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
+use pagefold_engine::dataset::journal::{Asked, Journal, during};
 use pagefold_engine::dataset::{Attempt, Change, Dataset, Space, Synced, Usage};
 use pagefold_engine::device::{Device, SimDevice};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
@@ -240,8 +241,24 @@ fn mount(dataset: Arc<dyn Dataset>) -> Fs {
     Fs::mount(dataset, Arc::new(ManualClock::default()), FsOptions::default()).unwrap()
 }
 
+/// As [`mount`], with small pages, of which a change frees a few.
+fn mount_for_steps(dataset: Arc<dyn Dataset>) -> Fs {
+    let options = FsOptions { recordsize: Some(4096), free_pages: Some(3), ..FsOptions::default() };
+    Fs::mount(dataset, Arc::new(ManualClock::default()), options).unwrap()
+}
+
 #[test]
 fn crashes_leave_a_prefix_of_whole_calls() {
+    crashes_leave_a_prefix(mount);
+}
+
+/// The same where most of what is truncated or punched is freed by and by.
+#[test]
+fn crashes_between_the_steps_of_freeing_leave_a_prefix() {
+    crashes_leave_a_prefix(mount_for_steps);
+}
+
+fn crashes_leave_a_prefix(mount: fn(Arc<dyn Dataset>) -> Fs) {
     for seed in 1..=6 {
         let mut dice = Dice(seed * 0x9E37_79B9);
         let mut device = device();
@@ -295,7 +312,7 @@ fn crashes_under_load_leave_a_clean_file_system() {
     Fs::format(&*pool.dataset(), &ManualClock::default(), &FORMAT).unwrap();
     pool.sync().unwrap();
     let background = pool.run().unwrap();
-    let fs = mount(pool.dataset());
+    let fs = mount_for_steps(pool.dataset());
     let stop = AtomicBool::new(false);
     std::thread::scope(|s| {
         let _stop = StopOnDrop(&stop);
@@ -318,7 +335,7 @@ fn crashes_under_load_leave_a_clean_file_system() {
             let report = after.check_open(&mut |_| {});
             assert_eq!(report.messages, Vec::<String>::new());
             assert_clean(&*after.dataset());
-            let fs = mount(after.dataset());
+            let fs = mount_for_steps(after.dataset());
             while fs.reap(1000).unwrap() {}
             assert_clean(&*after.dataset());
             assert_eq!(pagefold_fs::check::check(&*after.dataset()).unwrap().orphans, 0);
@@ -377,6 +394,40 @@ fn a_full_pool_lets_go() {
     assert!(after.blocks_available > before.blocks_available + after.blocks / 2, "{before:?} {after:?}");
     fs.create(Ino::ROOT, b"again", 0o644, OpenFlags::default(), &USER).unwrap();
     assert_clean(&*pool.dataset());
+}
+
+/// What is freed to make room for ranges is not what a request asks for: a server that goes on after this one carries the request out.
+#[test]
+fn a_request_that_had_to_free_first_is_yet_to_be_carried_out() {
+    let device = device();
+    let journal = Arc::new(Journal::create().unwrap());
+    let options = OpenOptions { journal: Some(Arc::clone(&journal)), ..OpenOptions::default() };
+    let pool = Pool::open_on(vec![Arc::clone(&device) as Arc<dyn Device>], &options).unwrap();
+    Fs::format(&*pool.dataset(), &ManualClock::default(), &FORMAT).unwrap();
+    let fs = mount_for_steps(pool.dataset());
+    let f = fs.create(Ino::ROOT, b"f", 0o644, OpenFlags::default(), &USER).unwrap().ino;
+    fs.write(f, 0, &[7; 1 << 20], WriteFlags::default()).unwrap();
+    fs.sync().unwrap();
+    fs.fallocate(f, 0, 1 << 20, Fallocate::PunchHole, false).unwrap();
+    // As many ranges as an inode may have.
+    for page in (6..256).step_by(4) {
+        fs.write(f, page * 4096, &[8; 4096], WriteFlags::default()).unwrap();
+    }
+    let asked = |unique| Asked { connection: 1, unique };
+    let (refused, carried_out) = (journal.claim(asked(2)), journal.claim(asked(4)));
+    let stored = pool.dataset().get(&Key::new(f.0, 0x10, 0)).unwrap().unwrap().len();
+    let outcome =
+        during(Some(refused.origin()), || fs.write(f, u64::MAX / 2, &[1; 9], WriteFlags::default()));
+    assert!(matches!(outcome, Err(FsError::TooBig)), "{outcome:?}");
+    assert!(
+        pool.dataset().get(&Key::new(f.0, 0x10, 0)).unwrap().unwrap().len() < stored,
+        "it freed something"
+    );
+    during(Some(carried_out.origin()), || fs.write(f, 0, &[1; 9], WriteFlags::default())).unwrap();
+    let next = Arc::new(Journal::adopt(journal.file().try_clone_to_owned().unwrap()).unwrap());
+    next.redo((u64::MAX, 0), &mut |_, _| Ok(())).unwrap();
+    assert_eq!(next.claim(asked(2)).done(), None);
+    assert!(next.claim(asked(4)).done().is_some());
 }
 
 /// A failed device is told to everybody from then on (W6).

@@ -10,7 +10,8 @@ use pagefold_engine::Key;
 use pagefold_engine::dataset::{Change, Dataset};
 use pagefold_fs::testing::MemDataset;
 use pagefold_fs::{
-    Attr, Caller, Clock, FileKind, FormatOptions, Fs, FsOptions, Ino, OpenFlags, Time, WriteFlags, XattrMode,
+    Attr, Caller, Clock, FileKind, FormatOptions, Fs, FsOptions, Ino, OpenFlags, SetAttr, Time, WriteFlags,
+    XattrMode,
 };
 use tables::{assert_example, codes, example};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -37,6 +38,13 @@ fn mounted() -> (Arc<MemDataset>, Fs) {
 fn mount(dataset: &Arc<MemDataset>) -> Fs {
     let dataset: Arc<dyn Dataset> = Arc::clone(dataset) as Arc<dyn Dataset>;
     Fs::mount(dataset, Arc::new(Noon), FsOptions::default()).unwrap()
+}
+
+/// Where a change frees at most 4 pages.
+fn mount_for_steps(dataset: &Arc<MemDataset>) -> Fs {
+    let dataset: Arc<dyn Dataset> = Arc::clone(dataset) as Arc<dyn Dataset>;
+    let options = FsOptions { free_pages: Some(4), ..FsOptions::default() };
+    Fs::mount(dataset, Arc::new(Noon), options).unwrap()
 }
 
 fn make(fs: &Fs, name: &[u8]) -> Attr {
@@ -102,11 +110,35 @@ fn orphans() {
     assert_example("fs-orphan", &stored(&dataset, 0, kind("orphan inode"), ino.0));
     // Truncation of more than is freed at once leaves the object to be reaped.
     let ino = make(&fs, b"large").ino;
-    for at in 0..100 {
+    let fs = mount_for_steps(&dataset);
+    for at in 0..10 {
         fs.write(ino, at * 16384, &[1; 16384], WriteFlags::default()).unwrap();
     }
     fs.open(ino, OpenFlags { truncate: true, ..OpenFlags::default() }).unwrap();
     assert_example("fs-orphan", &stored(&dataset, 0, kind("orphan data"), ino.0));
+}
+
+#[test]
+fn ranges_to_be_freed() {
+    let (dataset, fs) = mounted();
+    drop(fs);
+    let fs = mount_for_steps(&dataset);
+    let ino = make(&fs, b"cut").ino;
+    for at in 0..10 {
+        fs.write(ino, at * 16384, &[1; 16384], WriteFlags::default()).unwrap();
+    }
+    fs.setattr(ino, &SetAttr { size: Some(5), ..SetAttr::default() }).unwrap();
+    assert_example("fs-freeing", stored(&dataset, ino.0, kind("inode"), 0).split_off(104).as_slice());
+    assert_example("fs-orphan", &stored(&dataset, 0, kind("freeing inode"), ino.0));
+    // As the document has it, it is read.
+    let mut inode = stored(&dataset, ino.0, kind("inode"), 0);
+    inode.truncate(104);
+    inode.extend(example("fs-freeing"));
+    dataset.apply(&[Change::Put(Key::new(ino.0, kind("inode"), 0), inode)]).unwrap();
+    let fs = mount(&dataset);
+    while fs.reap(100).unwrap() {}
+    assert_eq!(dataset.pages(), 1);
+    assert_eq!(stored(&dataset, ino.0, kind("inode"), 0).len(), 104);
 }
 
 #[test]

@@ -9,8 +9,8 @@ use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
 use pagefold_fs::rebase::{Rebased, Side, rebase};
 use pagefold_fs::testing::ManualClock;
 use pagefold_fs::{
-    Caller, FileKind, FormatOptions, Fs, FsOptions, Ino, OpenFlags, RenameMode, SetAttr, WriteFlags,
-    XattrMode, check,
+    Caller, Fallocate, FileKind, FormatOptions, Fs, FsOptions, Ino, OpenFlags, RenameMode, SetAttr,
+    WriteFlags, XattrMode, check,
 };
 
 const USER: Caller = Caller { uid: 1, gid: 1, umask: 0o022 };
@@ -40,7 +40,9 @@ impl Tree {
         let clock = Arc::new(ManualClock::default());
         clock.advance(seconds * 1_000_000_000);
         let dataset = pool.open_dataset(path).unwrap();
-        let fs = Fs::mount(dataset, Arc::<ManualClock>::clone(&clock), FsOptions::default()).unwrap();
+        // What is cut off is freed page by page, and most of it later.
+        let options = FsOptions { recordsize: Some(4096), free_pages: Some(1), ..FsOptions::default() };
+        let fs = Fs::mount(dataset, Arc::<ManualClock>::clone(&clock), options).unwrap();
         Self { fs, clock }
     }
 
@@ -83,6 +85,12 @@ impl Tree {
         self.tick();
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
         self.find(path).is_some_and(|ino| self.fs.setattr(ino, &set).is_ok())
+    }
+
+    fn punch(&self, path: &str, offset: u64, len: u64) -> bool {
+        self.tick();
+        let punch = |ino| self.fs.fallocate(ino, offset, len, Fallocate::PunchHole, false).is_ok();
+        self.find(path).is_some_and(punch)
     }
 
     fn chmod(&self, path: &str, mode: u32) -> bool {
@@ -312,7 +320,7 @@ impl Random {
 
 fn change(tree: &Tree, random: &mut Random) {
     let path = random.path();
-    match random.below(12) {
+    match random.below(13) {
         0..4 => {
             let (offset, len) = (random.below(60_000), random.below(30_000) as usize + 1);
             tree.write(&path, offset, &vec![random.below(256) as u8; len]);
@@ -337,8 +345,12 @@ fn change(tree: &Tree, random: &mut Random) {
         9 => {
             let _ = tree.link(&path, &random.path());
         }
-        10 => {
-            let _ = tree.mkdir(&random.dir());
+        10 => drop(tree.punch(&path, random.below(60_000), random.below(60_000) + 1)),
+        // One that was removed and made again is another one, and looks it.
+        11 => {
+            let dir = random.dir();
+            let mode = 0o700 + random.below(64) as u32;
+            let _ = tree.mkdir(&dir) && tree.chmod(&dir, mode);
         }
         _ => {
             let _ = tree.remove(&random.dir());

@@ -2,7 +2,8 @@
 
 use crate::limits::{BLOCKING_IDLE, READ_THREADS_MAX, WAIT_THREADS_MAX};
 use parking_lot::{Condvar, Mutex};
-use std::{collections::VecDeque, fmt, sync::Arc, thread};
+use std::sync::{Arc, OnceLock};
+use std::{collections::VecDeque, fmt, thread};
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -52,11 +53,14 @@ impl Blocking {
         Self(None)
     }
 
-    /// Jobs run on threads of their own.
-    pub(crate) fn pool() -> Self {
+    /// Jobs run on threads of their own, which all mounts of the process share: each thread has memory of its own, and devices and CPUs are good for so
+    /// many at a time however many mounts there are.
+    pub(crate) fn shared() -> Self {
+        static POOLS: OnceLock<Pools> = OnceLock::new();
         let pool =
             |threads_max| Arc::new(Pool { threads_max, state: Mutex::default(), work: Condvar::new() });
-        Self(Some(Pools { read: pool(READ_THREADS_MAX), flush: pool(WAIT_THREADS_MAX) }))
+        let pools = || Pools { read: pool(READ_THREADS_MAX), flush: pool(WAIT_THREADS_MAX) };
+        Self(Some(POOLS.get_or_init(pools).clone()))
     }
 
     /// Whether [`Blocking::run`] runs jobs on the caller's thread: then trying first without waiting gains nothing.

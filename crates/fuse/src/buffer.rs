@@ -1,13 +1,36 @@
-//! Page-aligned buffers straight from the kernel: pages that were never touched take no memory.
+//! Page-aligned buffers straight from the kernel: pages that were never touched take no memory, and what large requests have touched is given
+//! back.
+//!
+//! All mounts of a process have so many buffers that they could not all stay as they are: each has room for 1 MiB, and there may be hundreds.
+//! So every buffer knows how far it was used, and together they keep at most [`KEPT_BYTES`] beyond the small part that each may keep.
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use crate::limits::{KEPT_BYTES, KEPT_SMALL_BYTES, PAGE_BYTES};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::{io, ptr::NonNull, slice};
+
+/// Bytes that were touched and not given back, of all buffers of this process.
+static RESIDENT: AtomicU64 = AtomicU64::new(0);
+
+/// Memory that the requests' buffers of all mounts of this process take, in bytes.
+pub fn request_bytes() -> u64 {
+    RESIDENT.load(Relaxed)
+}
+
+/// Whether buffers that are not in use keep too much.
+pub(crate) fn is_too_much_kept() -> bool {
+    request_bytes() > KEPT_BYTES
+}
 
 /// A zeroed, page-aligned range of memory.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     start: NonNull<u8>,
     len: usize,
+    /// Whole pages from the start on that may have been touched.
+    touched: usize,
+    /// All of its memory must be there at any time.
+    populated: bool,
 }
 
 // SAFETY: the buffer owns its mapping; nothing about it is bound to a thread.
@@ -28,17 +51,21 @@ impl Buffer {
             )
         }?;
         let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        Ok(Self { start, len })
+        let buffer = Self { start, len, touched: 0, populated: false };
+        // A huge page would make resident what no request has touched. A wish: kernels without huge pages refuse it.
+        // SAFETY: the range is the mapping just made; the advice changes none of its contents.
+        let _ = unsafe { madvise(buffer.start.as_ptr().cast(), len, Advice::LinuxNoHugepage) };
+        Ok(buffer)
     }
 
     /// As [`Buffer::new`], with all of its memory: the kernel never has to find a page for it, which fails in a process that is
     /// being killed, and the request with it.
     pub(crate) fn populated(len: usize) -> io::Result<Self> {
-        let buffer = Self::new(len)?;
+        let mut buffer = Self::new(len)?;
         // SAFETY: the range is the mapping just made; the advice changes none of its contents.
-        unsafe {
-            rustix::mm::madvise(buffer.start.as_ptr().cast(), len, rustix::mm::Advice::LinuxPopulateWrite)
-        }?;
+        unsafe { madvise(buffer.start.as_ptr().cast(), len, Advice::LinuxPopulateWrite) }?;
+        buffer.populated = true;
+        buffer.touch(len);
         Ok(buffer)
     }
 
@@ -56,12 +83,96 @@ impl Buffer {
         // SAFETY: as above, and `&mut self` makes the access exclusive.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
+
+    /// Notes that the first `len` bytes are or were in use.
+    pub(crate) fn touch(&mut self, len: usize) {
+        let pages = len.min(self.len).next_multiple_of(PAGE_BYTES);
+        if pages > self.touched {
+            RESIDENT.fetch_add((pages - self.touched) as u64, Relaxed);
+            self.touched = pages;
+        }
+    }
+
+    /// Whether it keeps more than the small part that each buffer may keep.
+    pub(crate) fn keeps_much(&self) -> bool {
+        !self.populated && self.touched > KEPT_SMALL_BYTES
+    }
+
+    /// Whether [`Buffer::give_back`] of all but the first `keep` bytes would give anything back.
+    pub(crate) fn keeps_more_than(&self, keep: usize) -> bool {
+        !self.populated && self.touched > keep
+    }
+
+    /// Gives the memory behind the first `keep` bytes (whole pages) back to the system: it reads as zeros from now on.
+    pub(crate) fn give_back(&mut self, keep: usize) {
+        let keep = keep.next_multiple_of(PAGE_BYTES);
+        if self.populated || self.touched <= keep {
+            return;
+        }
+        let len = self.touched - keep;
+        // SAFETY: the range lies within the mapping, since `keep < touched <= len` rounded up to pages, of which a mapping has whole
+        // ones; `&mut self` says that nobody else of this process looks at it.
+        let given = unsafe {
+            let from = self.start.as_ptr().add(keep);
+            madvise(from.cast(), len, Advice::LinuxDontNeed)
+        };
+        match given {
+            Ok(()) => {
+                RESIDENT.fetch_sub(len as u64, Relaxed);
+                self.touched = keep;
+            }
+            Err(errno) => tracing::warn!(%errno, len, "memory of a request's buffer cannot be given back"),
+        }
+    }
+
+    /// Gives back what is too much, if all buffers together keep too much. For a buffer that waits for its next request.
+    pub(crate) fn settle(&mut self) {
+        if self.keeps_much() && is_too_much_kept() {
+            self.give_back(KEPT_SMALL_BYTES);
+        }
+    }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        RESIDENT.fetch_sub(self.touched as u64, Relaxed);
         // SAFETY: start and len are those of the mapping, to which no reference remains.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pages of the buffer that are in memory, as the kernel tells.
+    fn resident_pages(buffer: &Buffer) -> usize {
+        let mut pages = vec![0u8; buffer.len.div_ceil(PAGE_BYTES)];
+        // SAFETY: the range is the buffer's own mapping, and the vector has a byte for each of its pages.
+        let told = unsafe { libc::mincore(buffer.as_mut_ptr().cast(), buffer.len, pages.as_mut_ptr()) };
+        assert_eq!(told, 0);
+        pages.iter().filter(|page| **page & 1 != 0).count()
+    }
+
+    #[test]
+    fn what_was_touched_is_given_back() {
+        let mut buffer = Buffer::new(64 * PAGE_BYTES).unwrap();
+        assert_eq!(resident_pages(&buffer), 0);
+        buffer.as_mut_slice().fill(7);
+        buffer.touch(64 * PAGE_BYTES);
+        assert_eq!(resident_pages(&buffer), 64);
+        assert!(buffer.keeps_much() && buffer.keeps_more_than(PAGE_BYTES));
+        buffer.give_back(2 * PAGE_BYTES);
+        assert_eq!(resident_pages(&buffer), 2);
+        assert!(!buffer.keeps_much() && !buffer.keeps_more_than(2 * PAGE_BYTES));
+        assert_eq!((buffer.as_slice()[2 * PAGE_BYTES - 1], buffer.as_slice()[2 * PAGE_BYTES]), (7, 0));
+    }
+
+    #[test]
+    fn populated_buffers_stay_as_they_are() {
+        let mut buffer = Buffer::populated(16 * PAGE_BYTES).unwrap();
+        buffer.give_back(0);
+        assert_eq!(resident_pages(&buffer), 16);
     }
 }

@@ -30,14 +30,15 @@ mod stats;
 mod transport;
 
 pub use blocking::{Blocking, Wait};
+pub use buffer::request_bytes;
 pub use dispatch::{Dispatch, HIDDEN_DIR, SNAPSHOT_DIR, SnapshotTree, Snapshots, WithSnapshots};
 pub use errno::errno;
 pub use init::{Agreement, InitError};
 pub use mount::{
     Here, MountError, MountOptions, Mounted, Mounter, Unmount, check_mount_point, is_mount_point, unmount,
 };
-pub use request::{Fetching, Handler, Request};
+pub use request::{Fetching, Handler, Kernel, Request};
 pub use rustix::io::Errno;
 pub use session::{Held, Session};
 pub use stats::{LATENCY_BUCKETS, OpcodeStats, Stats};
-pub use transport::{Transport, enable_ring, kernel_holds, kernel_resends, ring_enabled};
+pub use transport::{Transport, enable_ring, kernel_resends, ring_enabled};

@@ -50,8 +50,24 @@ pub const RING_DEPTH_MAX: usize = 32;
 /// And at least, however many CPUs there are.
 pub const RING_DEPTH_MIN: usize = 4;
 
+/// Memory that requests' buffers of all mounts of a process keep together, in bytes, so that large requests need not take new pages from the
+/// system each time: as many of the largest as two CPUs have under way when a file is read ahead. What is beyond is given back once it is not in use.
+pub const KEPT_BYTES: u64 = 16 << 20;
+/// Of it each buffer may keep so much whatever the others keep, in bytes: the headers, and a request of a few database pages.
+pub const KEPT_SMALL_BYTES: usize = 5 * PAGE_BYTES;
+/// A ring that has answered nothing for so long gives the memory of its buffers back.
+pub const RING_IDLE: Duration = Duration::from_secs(5);
+
+/// Threads that wait in /dev/fuse for requests at most; others rest, and are woken when all of these are busy. Each has a buffer.
+pub const DEVICE_READERS_MAX: usize = 8;
+/// The same where each buffer is resident as a whole, for a server that may be followed by another.
+pub const DEVICE_READERS_POPULATED_MAX: usize = 2;
+/// A thread on /dev/fuse ends after having rested for this long.
+pub const DEVICE_IDLE: Duration = Duration::from_secs(10);
+
 /// How long the kernel has to say INIT after a mount, and the ring to come up.
 pub const INIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 const _: () = assert!(PAYLOAD_BYTES >= REQUEST_BYTES_MAX + PAGE_BYTES);
+const _: () = assert!(KEPT_SMALL_BYTES.is_multiple_of(PAGE_BYTES) && KEPT_SMALL_BYTES > PAGE_BYTES);
 const _: () = assert!(CONGESTION_THRESHOLD < BACKGROUND_REQUESTS_MAX);

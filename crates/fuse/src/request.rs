@@ -4,11 +4,14 @@ use crate::blocking::Blocking;
 use crate::operation::{Arguments, Operation, ParseError};
 use crate::protocol::{InHeader, Opcode, UNIQUE_RESEND};
 use crate::stats::Stats;
+use crate::transport;
 use pagefold_engine::dataset::Journal;
 use pagefold_engine::dataset::journal::{Asked, Claim, Origin};
 use pagefold_fs::Fetch;
 use rustix::io::Errno;
-use std::{fmt, sync::Arc, time::Instant};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+use std::{fmt, time::Instant};
 use zerocopy::{Immutable, IntoBytes};
 
 /// Where a request came from and its reply goes: what a transport implements.
@@ -229,10 +232,26 @@ pub struct Fetching {
     pub(crate) size: u32,
 }
 
+/// The kernel's end of a connection.
+#[derive(Clone, Debug)]
+pub struct Kernel(Weak<OwnedFd>);
+
+impl Kernel {
+    pub(crate) fn new(device: &Arc<OwnedFd>) -> Self {
+        Self(Arc::downgrade(device))
+    }
+
+    /// Whether it refers to an inode. Drops the attributes that it has cached of it. True where it cannot be told.
+    pub fn holds(&self, ino: u64) -> bool {
+        // Without a device there is no connection any more, and nobody who could refer to anything.
+        self.0.upgrade().is_some_and(|device| transport::kernel_holds(&device, ino))
+    }
+}
+
 /// Answers requests: a file system as a transport sees it.
 pub trait Handler: Send + Sync + 'static {
-    /// What was agreed with the kernel, before the first request.
-    fn agreed(&self, _agreement: &crate::Agreement) {}
+    /// What was agreed with the kernel, before the first request; `kernel` can be asked from then on.
+    fn agreed(&self, _agreement: &crate::Agreement, _kernel: &Kernel) {}
 
     /// The connection was taken over from a process that died: `requests` are asked again, and no others will be. They come
     /// to [`Handler::handle`] afterwards.

@@ -5,7 +5,7 @@ use crate::init::{Agreement, InitError, RingWish, negotiate};
 use crate::limits::{DEVICE_THREADS_MAX, INIT_TIMEOUT};
 use crate::mount::{self, Here, MountError, MountOptions, Mounted, Mounter, Unmount};
 use crate::operation::Operation;
-use crate::request::Handler;
+use crate::request::{Handler, Kernel};
 use crate::stats::Stats;
 use crate::transport::{self, Running, Transport, Wiring};
 use pagefold_fs::Fs;
@@ -112,7 +112,7 @@ impl Session {
         let stats = Arc::new(Stats::default());
         let device = Arc::new(device);
         let agreement = greet(&device, &stats, ring, pages_max, options.takeover, &dir)?;
-        handler.agreed(&agreement);
+        handler.agreed(&agreement, &Kernel::new(&device));
         let wiring = Wiring {
             device: Arc::clone(&device),
             handler,
@@ -144,7 +144,7 @@ impl Session {
     ) -> Result<Self, MountError> {
         let Held { device, dir, device_minor, agreement } = held;
         let stats = Arc::new(Stats::default());
-        handler.agreed(&agreement);
+        handler.agreed(&agreement, &Kernel::new(&device));
         let wiring = Wiring {
             device: Arc::clone(&device),
             handler,

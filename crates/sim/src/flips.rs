@@ -139,7 +139,7 @@ impl Image {
                 }
                 Step::Sync => told("sync", pool.sync())?,
                 Step::Checkpoint => told("checkpoint", pool.checkpoint(false))?,
-                Step::Fold => told("fold", pool.fold()).map(drop)?,
+                Step::Fold => told("fold", pool.clean()).map(drop)?,
                 Step::Learn => told("learn", pool.learn(&LEARN)).map(drop)?,
                 _ => {}
             }

@@ -151,6 +151,11 @@ pub enum Step {
     Fold,
     /// What the background would do.
     Maintain,
+    /// Devices are told what is free: all of it, after a checkpoint, or what became free lately.
+    Trim {
+        /// All of it.
+        all: bool,
+    },
     /// Learns a model of the object that wants one most.
     Learn,
     /// Codes again what is stored.
@@ -215,6 +220,8 @@ pub enum Theme {
     Crash,
     /// Power cuts of a pool that is nearly full.
     Full,
+    /// Power cuts of a pool of which most is overwritten again and again.
+    Aged,
     /// Calls that fail.
     Faults,
     /// Bits that flip.
@@ -292,8 +299,12 @@ impl History {
             0..60 => Theme::Crash,
             60..64 => Theme::Full,
             64..84 => Theme::Faults,
-            _ => Theme::Flips,
+            84..94 => Theme::Flips,
+            _ => Theme::Aged,
         };
+        if theme == Theme::Aged {
+            return Self::aged(seed, random);
+        }
         let count = if theme != Theme::Full && random.percent(25) { random.within(2, 3) } else { 1 };
         let devices: Vec<u64> = (0..count).map(|_| (130 + random.below(5) * 4) * MIB).collect();
         let cache_bytes = if random.percent(50) { 64 << 10 } else { 32 * MIB };
@@ -307,6 +318,8 @@ impl History {
         // Another quarter, likewise, has clones that go back.
         let grafted = theme != Theme::Full && seed % 4 == 1;
         let grafts = grafted.then(|| Random::new(seed ^ 0x6_2AF7));
+        // Four seeds of sixteen, likewise, discard.
+        let trims = matches!(seed % 16, 0 | 5 | 10 | 15).then(|| Random::new(seed ^ 0x0D_15CA));
         let percent = if theme == Theme::Full { 30 } else { 60 };
         let forked = streamed || grafted || Random::new(seed ^ 0xF0_4CED).percent(percent);
         let journalled = Random::new(seed ^ 0x70A2_AA15).percent(30);
@@ -317,6 +330,7 @@ impl History {
             small,
             streams,
             grafts,
+            trims,
             theme,
             modelled,
             forked,
@@ -331,6 +345,7 @@ impl History {
             steps.push(writer.step());
             steps.extend(writer.stream());
             steps.extend(writer.graft());
+            steps.extend(writer.trim());
         }
         let mut flips = 0;
         if theme == Theme::Flips && writer.rest.percent(60) {
@@ -344,6 +359,72 @@ impl History {
     }
 }
 
+impl History {
+    /// A pool that is filled to a share of what it holds, and then overwritten until that was written several times over.
+    fn aged(seed: u64, mut random: Random) -> Self {
+        let devices: Vec<u64> = vec![(130 + random.below(5) * 4) * MIB];
+        let cache_bytes = if random.percent(50) { 64 << 10 } else { 32 * MIB };
+        // Small pools hold a third of their size at the least.
+        let live_bytes = devices.iter().sum::<u64>() / 1000 * random.within(200, 440);
+        let object = random.within(4, 8);
+        let size = record_size(object);
+        let pages = (live_bytes / u64::from(size)).max(1);
+        // Some pages are written far more often than others.
+        let hot = if random.percent(50) { (pages / 8).max(1) } else { pages };
+        let run = (random.within(1, MIB / u64::from(size)) * u64::from(size)).min(MIB);
+        let mut steps = Vec::new();
+        let write =
+            |offset: u64, len: u64, seed: u64| Act::Write { object, offset, len, fill: Fill::Noise, seed };
+        for at in (0..pages * u64::from(size)).step_by(MIB as usize) {
+            steps.push(Step::Apply(vec![write(at, MIB.min(pages * u64::from(size) - at), random.bits())]));
+        }
+        let mut left = live_bytes * random.within(2, 5);
+        while left > 0 {
+            let mut acts = Vec::new();
+            let among = if random.percent(90) { hot } else { pages };
+            for _ in 0..random.within(1, 6) {
+                let offset = random.below(among) * u64::from(size);
+                acts.push(write(offset, run.min(pages * u64::from(size) - offset), random.bits()));
+                left = left.saturating_sub(run);
+            }
+            // A cold value or page beside them.
+            if random.percent(30) {
+                let key = Key::new(1, 2, random.below(4000));
+                acts.push(Act::Put { key, len: random.skewed(4000), seed: random.bits() });
+            }
+            steps.push(Step::Apply(acts));
+            match random.below(100) {
+                0..12 => steps.push(Step::Sync),
+                12..16 => steps.push(Step::Commit),
+                16..22 => steps.push(Step::Maintain),
+                22..24 => steps.push(Step::Checkpoint),
+                24 => steps.push(Step::Fold),
+                25 if random.percent(15) => {
+                    let again = (0..random.below(2)).map(|_| random.below(6)).collect();
+                    steps.push(Step::Crash { seed: random.bits(), again });
+                }
+                26 if random.percent(30) => steps.push(Step::Cut { device: 0, calls: random.skewed(40) }),
+                _ => {}
+            }
+        }
+        // A full pool can still be emptied.
+        steps.push(Step::Apply(vec![Act::Punch { object, from: 0, to: u64::MAX }]));
+        steps.extend([Step::Sync, Step::Maintain, Step::Rest, Step::Check]);
+        Self {
+            theme: Theme::Aged,
+            devices,
+            cache_bytes,
+            modelled: false,
+            forked: false,
+            journalled: random.percent(20),
+            bounds: None,
+            seed,
+            images: 0,
+            steps,
+        }
+    }
+}
+
 /// A power cut or a fault within a few calls.
 fn trouble_soon(random: &mut Random, theme: Theme, device: u64) -> Option<Step> {
     match theme {
@@ -352,7 +433,7 @@ fn trouble_soon(random: &mut Random, theme: Theme, device: u64) -> Option<Step> 
             let op = [SimOp::Read, SimOp::Write, SimOp::Flush][random.below(3) as usize];
             Some(Step::Fault { device, op, skip: random.skewed(10), times: 1 })
         }
-        Theme::Full | Theme::Flips => None,
+        Theme::Full | Theme::Aged | Theme::Flips => None,
     }
 }
 
@@ -366,6 +447,8 @@ struct Writer {
     streams: Option<Random>,
     /// Likewise, in histories whose clones go back.
     grafts: Option<Random>,
+    /// Likewise, in histories that discard.
+    trims: Option<Random>,
     theme: Theme,
     modelled: bool,
     forked: bool,
@@ -455,9 +538,25 @@ impl Writer {
         steps
     }
 
+    /// Now and then a trim, and sometimes trouble that may strike in the middle of it.
+    fn trim(&mut self) -> Vec<Step> {
+        let Some(random) = &mut self.trims else { return Vec::new() };
+        if !random.percent(12) {
+            return Vec::new();
+        }
+        let mut steps = Vec::new();
+        let device = random.below(self.devices);
+        if random.percent(30) {
+            steps.extend(trouble_soon(random, self.theme, device));
+        }
+        steps.push(Step::Trim { all: random.percent(30) });
+        steps
+    }
+
     /// What may be done while a checkpoint is under way.
     fn meanwhile(&mut self) -> Vec<Step> {
         let one = |writer: &mut Self| match writer.random.below(10) {
+            0 if writer.trims.is_some() => Step::Trim { all: false },
             0..3 => Step::Apply(writer.change()),
             3..5 => Step::ApplyTo(writer.path(), writer.change()),
             5 => Step::Commit,
@@ -528,7 +627,7 @@ impl Writer {
     fn trouble(&mut self) -> Step {
         let device = self.random.below(self.devices);
         match self.theme {
-            Theme::Crash | Theme::Full => Step::Cut { device, calls: self.random.skewed(40) },
+            Theme::Crash | Theme::Full | Theme::Aged => Step::Cut { device, calls: self.random.skewed(40) },
             Theme::Faults => {
                 let op = match self.random.below(3) {
                     0 => SimOp::Read,

@@ -47,6 +47,7 @@ fn theme_name(theme: Theme) -> &'static str {
     match theme {
         Theme::Crash => "crash",
         Theme::Full => "full",
+        Theme::Aged => "aged",
         Theme::Faults => "faults",
         Theme::Flips => "flips",
     }

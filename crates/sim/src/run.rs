@@ -299,7 +299,7 @@ impl<'a> Sim<'a> {
             return;
         }
         let most = match self.history.theme {
-            Theme::Full => self.history.images.div_ceil(FULL_SHARE),
+            Theme::Full | Theme::Aged => self.history.images.div_ceil(FULL_SHARE),
             _ => self.history.images,
         };
         let camera = Camera::new(&self.devices, most, self.shutter.bits());
@@ -356,9 +356,23 @@ impl<'a> Sim<'a> {
         if let Some(camera) = &self.camera {
             camera.acknowledge(self.forgotten + self.durable);
         }
+        let opens = self.stats.opens;
         self.take(step)?;
         if self.overlapping {
             return Ok(());
+        }
+        // An opening may find fewer free chunks than the last one had: what is accepted or written next makes them.
+        let makes_room = matches!(
+            step,
+            Step::Apply(_)
+                | Step::ApplyTo(..)
+                | Step::Commit
+                | Step::Checkpoint
+                | Step::Fold
+                | Step::Maintain
+        );
+        if let Some(pool) = self.pool.as_ref().filter(|_| makes_room && opens == self.stats.opens) {
+            pool.verify_reserves().map_err(|error| format!("reserves: {error}, after {step:?}"))?;
         }
         self.develop()?;
         self.let_go();
@@ -379,7 +393,7 @@ impl<'a> Sim<'a> {
             Step::Commit => self.call(|pool| pool.commit(false), false),
             Step::Checkpoint => self.attesting(|pool| pool.checkpoint(false)),
             Step::Overlap(cut, end) => self.overlap([cut, end]),
-            Step::Fold => self.attesting(|pool| pool.fold().map(|_| ())),
+            Step::Fold => self.attesting(|pool| pool.clean().map(|_| ())),
             Step::Rest => self.rest(),
             Step::Maintain => {
                 // It commits only where a checkpoint is due.
@@ -391,6 +405,7 @@ impl<'a> Sim<'a> {
                 }
                 Ok(())
             }
+            Step::Trim { all } => self.trim(*all && !self.overlapping),
             Step::Learn => self.learn(),
             Step::Recode => self.recode(),
             Step::Export => self.export(),
@@ -516,7 +531,7 @@ impl<'a> Sim<'a> {
         };
         let failed = pool.status().failure.is_some();
         if let (Error::NoSpace(_), false) = (&error, failed || self.is_off()) {
-            if self.history.theme != Theme::Full && self.history.bounds.is_none() {
+            if !matches!(self.history.theme, Theme::Full | Theme::Aged) && self.history.bounds.is_none() {
                 return Err(format!("a pool that is nearly empty refuses a change: {error}"));
             }
             if frees && !acts.is_empty() {

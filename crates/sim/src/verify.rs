@@ -302,12 +302,14 @@ pub(crate) fn check(pool: &Pool, world: &World) -> Verdict {
         return Err(format!("logical and stored bytes are {told:?}, counted are {:?}", (logical, pages)));
     }
     // What is dying is in use for a while.
-    let too_many = status.used_bytes > used + TABLE_BYTES_MAX && !pool.is_reaping();
-    if status.used_bytes < used || too_many {
-        return Err(format!("{} bytes are accounted as used, counted are {used}", status.used_bytes));
+    let records = status.used_bytes.saturating_sub(pool.overhead_bytes());
+    let too_many = records > used + TABLE_BYTES_MAX && !pool.is_reaping();
+    if records < used || too_many {
+        return Err(format!("{records} bytes are accounted as used by records, counted are {used}"));
     }
     check_quotas(pool)?;
-    let free = status.capacity_bytes.saturating_sub(status.used_bytes + status.reserved_bytes);
+    let taken = status.used_bytes + status.reserved_bytes + status.unstored_tree_bytes;
+    let free = status.capacity_bytes.saturating_sub(taken);
     if status.dirty_bytes != 0 || status.available_bytes != free {
         return Err(format!(
             "nothing is waiting, and {} bytes are dirty, {} of {free} available",

@@ -1,5 +1,6 @@
 //! The scenarios: each is one or more lines of the project's promises, measured in one run on one machine.
 
+mod aged;
 mod copy;
 mod memory;
 mod mount_time;
@@ -67,6 +68,12 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         about: "8 KiB overwrites with fdatasync, 1 and 16 writers; bytes and flushes per operation",
         profiles: BOTH,
         run: overwrite::run,
+    },
+    Scenario {
+        name: "aged",
+        about: "random overwrites of a device that is 50 to 95 % full, ten times its size, beside an ideal cleaner",
+        profiles: FREE,
+        run: aged::run,
     },
     Scenario { name: "copy", about: "COPY into PostgreSQL", profiles: BOTH, run: copy::run },
     Scenario {

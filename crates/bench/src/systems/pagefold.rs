@@ -141,7 +141,8 @@ fn wait_gone(pid: u32, limit: Duration) -> Result<()> {
 impl Driver for Pagefold {
     fn format(&mut self, disk: &Disk) -> Result<()> {
         let codec = format!("compression={}", self.codec);
-        run(self.command("create").arg("-o").arg(codec).arg(&self.pool).arg(disk.path()))?;
+        // The disk is for benchmarks; another pool may have left its labels there.
+        run(self.command("create").arg("-f").arg("-o").arg(codec).arg(&self.pool).arg(disk.path()))?;
         Ok(())
     }
 

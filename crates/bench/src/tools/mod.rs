@@ -1,7 +1,9 @@
 //! The programs that make load, each behind a small typed interface.
 
+pub(crate) mod aging;
 pub(crate) mod corpus;
 pub(crate) mod fio;
+pub(crate) mod greedy;
 pub(crate) mod overwrite;
 pub(crate) mod postgres;
 pub(crate) mod rrd;

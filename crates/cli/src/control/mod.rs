@@ -15,8 +15,9 @@ pub use client::Client;
 pub use frame::{REPLY_BYTES_MAX, write as write_frame};
 pub use model::{
     Activity, CacheFigures, CodecShare, ConfinementFigures, Counter, DeviceFigures, Event, FileSurvey,
-    FileUsage, Folded, KindShare, LengthFigures, MountFigures, PoolFigures, PropertyValue, QuotaFigures,
-    Reply, Request, RewriteFigures, ScrubFigures, Source, TakeoverFigures, UnmountMode,
+    FileUsage, Folded, KindShare, LengthFigures, MemoryFigures, MountFigures, PoolFigures, PropertyValue,
+    QuotaFigures, Reply, Request, RewriteFigures, ScrubFigures, Source, TakeoverFigures, TrimFigures,
+    UnmountMode,
 };
 pub use pieces::{PieceReader, PieceWriter};
 pub use server::{Handler, Listener, lock_name};

@@ -105,6 +105,13 @@ pub enum Request {
     },
     /// Stops a scrub.
     ScrubStop {},
+    /// Begins a trim.
+    TrimStart {
+        /// Bytes told of per second at most; 0: no bound.
+        rate: u64,
+    },
+    /// Stops a trim.
+    TrimStop {},
     /// Tells how long a stream would be.
     SendSize {
         /// Of what.
@@ -384,6 +391,26 @@ pub struct DeviceFigures {
     /// What scrubs have read since the pool was opened whose checksum did not hold.
     #[serde(default)]
     pub checksum_errors: u64,
+    /// Whether it takes discards; `None`: that is not known.
+    #[serde(default)]
+    pub discards: Option<bool>,
+}
+
+/// The last trim of a pool.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TrimFigures {
+    /// `running`, `stopped`, `finished`.
+    pub state: String,
+    /// When it began, seconds since the epoch.
+    pub started: u64,
+    /// When it ended, seconds since the epoch; 0 before.
+    pub finished: u64,
+    /// What there was to tell of when it began.
+    pub total_bytes: u64,
+    /// What devices were told of.
+    pub done_bytes: u64,
+    /// Discards that failed.
+    pub errors: u64,
 }
 
 /// The last scrub of a pool.
@@ -421,6 +448,47 @@ pub struct CacheFigures {
     pub hits: u64,
     /// Reads that had to go to a device.
     pub misses: u64,
+}
+
+/// What a server has in memory, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryFigures {
+    /// What all that is counted may take: the option `cache`.
+    pub budget_bytes: u64,
+    /// Resident, as the system tells, files not counted.
+    pub resident_bytes: u64,
+    /// The sum of what follows, but for `other_bytes`.
+    pub counted_bytes: u64,
+    /// Records as they are stored.
+    pub records_bytes: u64,
+    /// Decoded pages.
+    pub pages_bytes: u64,
+    /// Tree nodes that are stored.
+    pub nodes_bytes: u64,
+    /// Tree nodes that a checkpoint will write.
+    pub changed_nodes_bytes: u64,
+    /// Directories of segments.
+    pub directories_bytes: u64,
+    /// Models of pages.
+    pub models_bytes: u64,
+    /// What was accepted and is not in the log yet.
+    pub accepted_bytes: u64,
+    /// The journal, with a holder.
+    pub journal_bytes: u64,
+    /// The segment table.
+    pub segments_bytes: u64,
+    /// Datasets and snapshots.
+    pub catalogue_bytes: u64,
+    /// Buffers of device reads.
+    pub device_buffers_bytes: u64,
+    /// Inodes.
+    pub inodes_bytes: u64,
+    /// Buffers of requests.
+    pub requests_bytes: u64,
+    /// Resident and none of these: the program, its threads, and what the allocator has not given back.
+    pub other_bytes: u64,
+    /// What the caches give up since more was resident than may be.
+    pub given_up_bytes: u64,
 }
 
 /// What becomes of the mounts when their server dies.
@@ -547,9 +615,18 @@ pub struct PoolFigures {
     pub checkpoints: u64,
     /// The record cache.
     pub cache: CacheFigures,
+    /// What its server has in memory, if there is one.
+    #[serde(default)]
+    pub memory: Option<MemoryFigures>,
     /// The last scrub, if there was one.
     #[serde(default)]
     pub scrub: Option<ScrubFigures>,
+    /// The last trim since the pool was opened, if there was one.
+    #[serde(default)]
+    pub trim: Option<TrimFigures>,
+    /// Free bytes of which devices that take discards were not told since the pool was opened.
+    #[serde(default)]
+    pub untrimmed_bytes: u64,
     /// Bytes written to devices / bytes written by applications, since the pool was opened.
     pub write_amplification: Option<f64>,
 }

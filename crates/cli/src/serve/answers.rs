@@ -4,11 +4,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use pagefold_engine::pool::MemoryUse;
 use pagefold_fs::Ino;
 
 use super::mounted::{Mounted, Wanted};
 use super::server::{Attached, Server};
-use crate::control::{FileUsage, Handler, MountFigures, PoolFigures, Reply, Request, UnmountMode};
+use crate::control::{
+    FileUsage, Handler, MemoryFigures, MountFigures, PoolFigures, Reply, Request, UnmountMode,
+};
 use crate::failure::{Failure, Result};
 use crate::{datasets, mountopts, names, pools, streams};
 
@@ -86,6 +89,8 @@ impl Answers {
             Request::Fold { device, inodes, from } => server.fold(&*server.mount_of(device)?, &inodes, from),
             Request::ScrubStart { rate } => server.scrub_start(rate)?,
             Request::ScrubStop {} => server.scrub_stop()?,
+            Request::TrimStart { rate } => server.trim_start(rate)?,
+            Request::TrimStop {} => server.trim_stop()?,
             Request::SendSize { what } => {
                 Reply::Stream { expected_bytes: streams::expected(&server.pool, &what)? }
             }
@@ -107,6 +112,7 @@ impl Server {
             pid: Some(std::process::id()),
             takeover: Some(self.keep.figures()),
             confinement: Some(self.confinement.clone()),
+            memory: Some(memory(&self.pool.memory())),
             mount: mounts.iter().find(|mount| mount.path.is_empty()).or(mounts.first()).cloned(),
             mounts,
             ..pools::figures(&self.pool)
@@ -142,6 +148,16 @@ impl Server {
         }
     }
 
+    fn trim_start(&self, rate: u64) -> Result<Reply> {
+        let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+        self.pool.trim_start(now, rate).map_err(|error| pools::failed("cannot trim", &error))?;
+        Ok(Reply::Done {})
+    }
+
+    fn trim_stop(&self) -> Result<Reply> {
+        if self.pool.trim_stop() { Ok(Reply::Done {}) } else { Err(Failure::new("no trim is under way")) }
+    }
+
     fn age_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
@@ -169,6 +185,29 @@ impl Server {
             None if self.only_streams() => Reply::Streaming {},
             None => Reply::Done {},
         })
+    }
+}
+
+fn memory(used: &MemoryUse) -> MemoryFigures {
+    MemoryFigures {
+        budget_bytes: used.budget_bytes,
+        resident_bytes: used.resident_bytes,
+        counted_bytes: used.counted_bytes(),
+        records_bytes: used.records_bytes,
+        pages_bytes: used.pages_bytes,
+        nodes_bytes: used.nodes_bytes,
+        changed_nodes_bytes: used.changed_nodes_bytes,
+        directories_bytes: used.directories_bytes,
+        models_bytes: used.models_bytes,
+        accepted_bytes: used.accepted_bytes,
+        journal_bytes: used.journal_bytes,
+        segments_bytes: used.segments_bytes,
+        catalogue_bytes: used.catalogue_bytes,
+        device_buffers_bytes: used.device_buffers_bytes,
+        inodes_bytes: used.inodes_bytes,
+        requests_bytes: used.requests_bytes,
+        other_bytes: used.other_bytes(),
+        given_up_bytes: used.given_up_bytes,
     }
 }
 

@@ -1,4 +1,4 @@
-//! What wants doing now and then: deleted files freed, access times written, a warning when the pool or a quota fills up.
+//! What wants doing now and then: deleted files freed and what was cut out of others, access times written, a warning when the pool or a quota fills up.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -11,9 +11,9 @@ use parking_lot::{Condvar, Mutex};
 use super::fullness::Watch;
 use crate::failure::{Context, Result};
 
-/// Pages of deleted files freed in one step, between which requests get their turn.
+/// Pages of deleted files, and of what was cut out of others, freed before it is looked whether anything else is to be done.
 const REAP_PAGES: u64 = 4096;
-/// How often it is looked whether there are deleted files.
+/// How often it is looked whether there are such.
 const REAP_INTERVAL: Duration = Duration::from_millis(500);
 /// How often access times are written.
 const TIMES_INTERVAL: Duration = Duration::from_secs(5);
@@ -59,11 +59,11 @@ fn work(fs: &Fs, pool: &Pool, watched: &Watched, stop: &(Mutex<bool>, Condvar)) 
             Ok(true) => pause = Duration::ZERO,
             Ok(false) => {}
             Err(error) => {
-                tracing::warn!(%error, "cannot free deleted files");
+                tracing::warn!(%error, "cannot free what was deleted or cut out of files");
                 pause = FAILURE_PAUSE;
             }
         }
-        if times_written.elapsed() >= TIMES_INTERVAL {
+        if times_written.elapsed() >= TIMES_INTERVAL || fs.are_times_due() {
             times_written = Instant::now();
             if let Err(error) = fs.flush_times() {
                 tracing::warn!(%error, "cannot write access times");

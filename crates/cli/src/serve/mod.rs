@@ -12,6 +12,7 @@ mod folding;
 mod fullness;
 mod keep;
 mod keeper;
+mod memory;
 mod mounted;
 pub mod plan;
 mod policy;

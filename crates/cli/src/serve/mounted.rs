@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use pagefold_engine::Key;
 use pagefold_engine::dataset::Dataset;
 use pagefold_engine::record::recordsize_hint;
-use pagefold_fs::{AtimePolicy, Fs, FsError, FsOptions, KernelHolds, SystemClock};
+use pagefold_fs::{AtimePolicy, Fs, FsError, FsOptions, SystemClock};
 use pagefold_fuse::{
-    Dispatch, Handler, Held, MountError, Mounter, Session, SnapshotTree, Transport, WithSnapshots,
+    Dispatch, Handler, MountError, Mounter, Session, SnapshotTree, Transport, WithSnapshots,
 };
 use parking_lot::Mutex;
 
@@ -89,7 +89,8 @@ impl Mounted {
             read_only,
             recordsize: None,
             hint: Some(hint(&record_size)),
-            resumed: left.as_ref().map(|left| kernel_holds(&left.held)),
+            inodes: Some(Arc::clone(&pool.beside().inodes)),
+            free_pages: None,
         };
         let dataset = Arc::clone(&policy) as Arc<dyn Dataset>;
         let open = || Fs::mount(Arc::clone(&dataset), Arc::new(SystemClock), fs_options.clone());
@@ -163,12 +164,6 @@ impl Mounted {
 fn is_empty(dataset: &dyn Dataset) -> Result<bool> {
     let found = dataset.range(&Key::new(0, 0, 0), &Key::new(u64::MAX, 0, 0), 1);
     found.map(|found| found.is_empty()).map_err(|error| pools::failed("cannot read the dataset", &error))
-}
-
-/// Asks the kernel about inodes of a connection.
-fn kernel_holds(held: &Held) -> KernelHolds {
-    let device = Arc::clone(&held.device);
-    Arc::new(move |ino| pagefold_fuse::kernel_holds(&device, ino.0))
 }
 
 /// Errors where `wanted` cannot be mounted because of its directory, before anything else is touched.

@@ -16,6 +16,7 @@ use super::background::Watched;
 use super::events::Ring;
 use super::keep::{Keep, Left};
 use super::keeper::{Keeper, Turns};
+use super::memory::Memory;
 use super::mounted::{self, Mounted, Wanted};
 use super::plan::Plan;
 use super::streams::Streams;
@@ -87,6 +88,8 @@ pub struct Server {
     pool_work: Mutex<Option<pool::Background>>,
     /// Makes snapshots by policy, from the first mount on.
     keeper: Mutex<Option<Keeper>>,
+    /// Looks after memory, from the first mount on.
+    memory: Mutex<Option<Memory>>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -98,6 +101,7 @@ impl Server {
         let mounter = Arc::new(Asking::start(&plan.known.name, &plan.wanted.options)?);
         mounted::check_dir(&*mounter, &plan.known.name, &plan.wanted)?;
         let server = Self::open(&plan.known, &plan.wanted.options, mounter, ring, keep)?;
+        *server.memory.lock() = Some(Memory::start(&server)?);
         let mounted = server.obey_all().and_then(|()| server.mount(&plan.wanted));
         if let Err(failure) = mounted {
             server.close().map_err(Failure::new)?;
@@ -112,6 +116,7 @@ impl Server {
         let mounter = Arc::new(Asking::start(&known.name, options)?);
         let server = Self::open(known, options, mounter, ring, keep)?;
         // What fails from here on leaves all as it is, to the next server: who follows a mount lets it go, and nobody else.
+        *server.memory.lock() = Some(Memory::start(&server)?);
         server.obey_all()?;
         for left in server.keep.take_left() {
             server.go_on(left)?;
@@ -180,6 +185,7 @@ impl Server {
             deeds: Arc::default(),
             pool_work: Mutex::new(Some(pool_work)),
             keeper: Mutex::default(),
+            memory: Mutex::default(),
             state: Mutex::new(State {
                 phase: Phase::Serving,
                 mounts: Vec::new(),
@@ -438,6 +444,10 @@ impl Server {
         if let Some(keeper) = keeper {
             keeper.stop();
         }
+        let memory = self.memory.lock().take();
+        if let Some(memory) = memory {
+            memory.stop();
+        }
         if let Some(work) = self.pool_work.lock().take() {
             work.stop();
         }
@@ -594,7 +604,7 @@ impl Server {
     /// Tells the engine about the properties that hold for the whole pool.
     fn obey_all(&self) -> Result<()> {
         let values = pools::properties(&self.pool, "", &self.temporary)?;
-        for name in ["compression", "primarycache"] {
+        for name in ["compression", "primarycache", "autotrim"] {
             let found = values.iter().find(|value| value.name == name && value.source != Source::None);
             if let Some(value) = found {
                 self.obey_for_pool(name, &value.value)?;
@@ -611,6 +621,7 @@ impl Server {
         };
         match name {
             "compression" => self.pool.set_compression(value.parse().map_err(|_| unknown())?),
+            "autotrim" => self.pool.set_autotrim(value == "on"),
             _ => self.pool.set_primary_cache(match value {
                 "all" => PrimaryCache::All,
                 "metadata" => PrimaryCache::Metadata,

@@ -34,7 +34,9 @@ impl Snapshots for SnapshotsOf {
         // kernel.
         let _unchanged = self.deeds.read_recursive();
         let dataset = self.pool.open_snapshot(number).ok_or(FsError::NotFound)?;
-        let options = FsOptions { atime: AtimePolicy::Never, read_only: true, ..FsOptions::default() };
+        let inodes = Some(Arc::clone(&self.pool.beside().inodes));
+        let options =
+            FsOptions { atime: AtimePolicy::Never, read_only: true, inodes, ..FsOptions::default() };
         enter(Arc::new(Fs::mount(dataset, Arc::new(SystemClock), options)?));
         Ok(())
     }

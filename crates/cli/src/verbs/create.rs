@@ -41,7 +41,7 @@ pub fn run(args: &Create) -> Result<()> {
     let devices: Vec<PathBuf> =
         args.devices.iter().map(|path| crate::target::absolute(path)).collect::<Result<_>>()?;
     let overwritten: Vec<_> = devices.iter().filter_map(|device| pools::held_by(device)).collect();
-    let guid = pools::create(&args.pool, &devices, &properties, args.force)?;
+    let guid = pools::create(&args.pool, &devices, &properties, args.force, !args.no_trim)?;
     made.0.clear();
     for held in overwritten {
         if let Held::Pool { guid, .. } = held {

@@ -25,6 +25,7 @@ mod scrub;
 mod send;
 mod show;
 mod sync;
+mod trim;
 mod unmount;
 mod walk;
 
@@ -72,6 +73,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Analyze(args) => analyze::run(&args),
         Verb::Fold(args) => fold::run(&args),
         Verb::Scrub(args) => scrub::run(&args),
+        Verb::Trim(args) => trim::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Completion { shell } => manual::completion(shell),
         Verb::Man { dir } => manual::write(&dir),

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::args::{Output, Pools};
 use crate::control::{
-    Client, ConfinementFigures, PoolFigures, QuotaFigures, Reply, Request, TakeoverFigures,
+    Client, ConfinementFigures, MemoryFigures, PoolFigures, QuotaFigures, Reply, Request, TakeoverFigures,
 };
 use crate::failure::{Failure, Result};
 use crate::mounts;
@@ -260,8 +260,14 @@ fn print_status(pool: &PoolFigures, show: Numbers) {
                 units::count(cache.hits.saturating_add(cache.misses) as f64),
             ),
         );
+        if let Some(memory) = &pool.memory {
+            line("memory", &told_memory(show, memory));
+        }
         if let Some(scrub) = &pool.scrub {
             line("scrub", &super::scrub::told(scrub, show.0.exact));
+        }
+        if let Some(trim) = &pool.trim {
+            line("trim", &super::trim::told(trim, show.0.exact));
         }
         line("waiting", &format!("{} accepted and not yet durable", show.size(pool.dirty_bytes)));
     }
@@ -360,6 +366,29 @@ fn ask(client: &mut Client) -> Result<PoolFigures> {
         Reply::Status { figures } => Ok(*figures),
         _ => Err(client.misunderstood()),
     }
+}
+
+/// What is resident, and what for: kinds that take something.
+fn told_memory(show: Numbers, memory: &MemoryFigures) -> String {
+    let kinds = [
+        ("records", memory.records_bytes),
+        ("pages", memory.pages_bytes),
+        ("nodes", memory.nodes_bytes + memory.changed_nodes_bytes),
+        ("directories", memory.directories_bytes),
+        ("segment table", memory.segments_bytes),
+        ("catalogue", memory.catalogue_bytes),
+        ("models", memory.models_bytes),
+        ("accepted", memory.accepted_bytes),
+        ("journal", memory.journal_bytes),
+        ("inodes", memory.inodes_bytes),
+        ("requests", memory.requests_bytes),
+        ("device reads", memory.device_buffers_bytes),
+        ("other", memory.other_bytes),
+    ];
+    let told = kinds.iter().filter(|(_, bytes)| *bytes > 0);
+    let told: Vec<String> = told.map(|(kind, bytes)| format!("{kind} {}", show.size(*bytes))).collect();
+    let (resident, budget) = (show.size(memory.resident_bytes), show.size(memory.budget_bytes));
+    format!("{resident} resident, budget {budget}: {}", told.join(", "))
 }
 
 /// A known pool that cannot be opened now is still listed.

@@ -20,6 +20,9 @@ use crate::limits::{
 use crate::tree::{Edit, Value};
 use crate::{Error, Key, Result};
 
+/// So often what others have claimed is committed before a change is refused.
+const COMMITS_MAX: u32 = 8;
+
 /// A change made ready outside of the gate.
 pub(super) enum Ready {
     Value(Key, Option<Vec<u8>>),
@@ -51,7 +54,7 @@ impl LiveDataset {
             .iter()
             .map(|change| if let Change::Write { data, .. } = change { data.len() as u64 } else { 0 })
             .sum();
-        let (mut claim, beyond) = claims::of(&ready, self.shared.bounds.dirty_hard_bytes);
+        let (mut claim, beyond) = claims::of(&ready, self.shared.bounds.slack_bytes);
         if self.has_logical_quota() {
             claim.logical_bytes = self.claimed_logical_bytes(&ready)?;
         }
@@ -61,6 +64,7 @@ impl LiveDataset {
         if let Some((journal, room)) = &entered {
             journal.append(room, self.id, changes);
         }
+        let claimed = claim.bytes;
         let accepted = self.accept(ready, claim);
         if let (Err(_), Some((journal, room))) = (&accepted, &entered) {
             journal.cancel(room);
@@ -77,6 +81,14 @@ impl LiveDataset {
             || self.shared.journal().is_some_and(|journal| !journal.is_roomy())
         {
             self.shared.committer()?.nudge();
+        }
+        let spare = self.shared.spare_chunks();
+        if spare < self.shared.bounds.low_chunks {
+            self.shared.committer()?.nudge_cleaner();
+        }
+        let delay = self.shared.delay(claimed, spare);
+        if !delay.is_zero() {
+            std::thread::sleep(delay);
         }
         Ok(())
     }
@@ -186,7 +198,8 @@ impl LiveDataset {
         {
             self.shared.committer()?.commit(false)?;
         }
-        let (mut committed, mut counted) = (false, false);
+        let edits = ready.iter().map(claims::edit_bytes).sum();
+        let (mut commits, mut counted, mut settled, mut in_log) = (0, false, false, false);
         let shortage = loop {
             let gate = self.shared.gate.read();
             self.shared.check_writable()?;
@@ -197,7 +210,7 @@ impl LiveDataset {
                 self.shared.committer()?.commit(false)?;
                 continue;
             }
-            let reserved = self.reserve(claim, beyond);
+            let reserved = self.reserve(claim, beyond, edits);
             if reserved.is_ok() {
                 let Some(journal) = self.shared.journal() else { return Ok((gate, None, claim)) };
                 match journal.reserve(changes) {
@@ -215,7 +228,18 @@ impl LiveDataset {
             self.shared.release_redo(redo_bytes);
             drop(gate);
             let Err(shortage) = reserved else { continue };
+            let committer = self.shared.committer()?;
             match &shortage {
+                // A commit replaces what is claimed, and what it may change of the tree, by what that really takes.
+                Shortage::Room if !std::mem::replace(&mut in_log, true) => {
+                    committer.commit(false)?;
+                    continue;
+                }
+                Shortage::Room => {
+                    in_log = false;
+                    committer.make_room(claim.bytes, redo_bytes.saturating_add(edits))?;
+                    continue;
+                }
                 // Pages that are there already take nothing more; they are counted where that decides.
                 Shortage::Quota(refused) if refused.bound == Bound::LogicalQuota && !counted => {
                     claim.logical_bytes = self.new_logical_bytes(ready)?;
@@ -224,17 +248,25 @@ impl LiveDataset {
                 }
                 // Nobody else is to wait for commits that gain nothing.
                 Shortage::Quota(refused) if !refused.is_claimed => break shortage,
-                _ if committed => break shortage,
-                _ => {}
+                Shortage::Quota(_) if commits > 0 => break shortage,
+                Shortage::Pool if commits > 0 => {
+                    if commits == COMMITS_MAX || self.shared.is_full(claim.bytes, beyond.pool_bytes) {
+                        break shortage;
+                    }
+                    if !std::mem::replace(&mut settled, true) {
+                        committer.settle()?;
+                    }
+                }
+                Shortage::Quota(_) | Shortage::Pool => {}
             }
             // What is claimed is an upper bound: a commit replaces it by what pages really take.
-            self.shared.committer()?.commit(false)?;
-            committed = true;
+            committer.commit(false)?;
+            commits += 1;
         };
         let asked = claim.bytes;
         Err(Error::NoSpace(match shortage {
             Shortage::Quota(refused) => format!("{asked} bytes were asked for, and {refused}"),
-            Shortage::Pool => {
+            Shortage::Pool | Shortage::Room => {
                 let space = self.shared.space();
                 format!(
                     "{asked} bytes were asked for and {} of {} are left; delete something or add a device",

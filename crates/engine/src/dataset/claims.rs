@@ -3,14 +3,21 @@
 use super::accept::Ready;
 use super::budget::Claim;
 use super::live::LiveDataset;
+use super::room::EDIT_ROOM_BYTES;
 use super::shared::Beyond;
 use crate::Result;
-use crate::limits::{RECORDSIZE_MAX, VALUE_BYTES_MAX};
+use crate::limits::{RECORD_BYTES_MAX, RECORDSIZE_MAX, VALUE_BYTES_MAX};
+use crate::segment::held_bytes;
 
 /// Space claimed for a page beside its bytes: directory entries, its place in the tree.
 const PAGE_CLAIM_BYTES: u64 = 64;
+/// A page that does not compress is stored with so many bytes before it at most.
+const RECORD_HEADER_BYTES: u64 = (RECORD_BYTES_MAX - RECORDSIZE_MAX as usize) as u64;
 /// Space claimed for a value beside its bytes.
 const VALUE_CLAIM_BYTES: u64 = 128;
+
+/// So many shared pages, with their counts, have room in a leaf at least.
+const SHARED_PAGES_OF_LEAF: u64 = 128;
 
 /// What names and attributes take at most that change with what is freed: of one call of the file system.
 const FREEING_BYTES_MAX: u64 = 16 << 10;
@@ -25,7 +32,7 @@ pub(super) fn of(ready: &[Ready], slack: u64) -> (Claim, Beyond) {
             Ready::Value(_, value) => {
                 VALUE_CLAIM_BYTES + value.as_ref().map_or(0, |value| value.len() as u64)
             }
-            Ready::Page(_, _, buf) => PAGE_CLAIM_BYTES + buf.len() as u64,
+            Ready::Page(_, _, buf) => PAGE_CLAIM_BYTES + held_bytes(buf.len() as u64 + RECORD_HEADER_BYTES),
             Ready::Punch { .. } => VALUE_CLAIM_BYTES,
             Ready::Share { count, .. } => VALUE_CLAIM_BYTES + count * PAGE_CLAIM_BYTES,
         };
@@ -34,10 +41,12 @@ pub(super) fn of(ready: &[Ready], slack: u64) -> (Claim, Beyond) {
         storing |= !frees;
     }
     // A truncation rewrites the last page that stays: at most one recordsize.
-    let small = claim.bytes <= u64::from(RECORDSIZE_MAX) + 16 * VALUE_CLAIM_BYTES + VALUE_BYTES_MAX as u64;
+    let page = PAGE_CLAIM_BYTES + held_bytes(RECORD_BYTES_MAX as u64);
+    let small = claim.bytes <= page + 16 * VALUE_CLAIM_BYTES + VALUE_BYTES_MAX as u64;
     let pages = ready.iter().any(|change| matches!(change, Ready::Page(..) | Ready::Share { .. }));
     // Whether it frees more than it stores is not known: what the pool keeps back bounds how far that goes.
     let (pool_bytes, quota_bytes) = match (freeing && small, storing) {
+        // Only a lack of free chunks ends that, where snapshots hold what is deleted.
         (true, false) => (u64::MAX, u64::MAX),
         // Of quotas nothing is kept back, which could be used up: names and attributes that go with what is freed always find room.
         (true, true) if !pages && claim.bytes <= FREEING_BYTES_MAX => (slack, u64::MAX),
@@ -45,6 +54,16 @@ pub(super) fn of(ready: &[Ready], slack: u64) -> (Claim, Beyond) {
         (false, _) => (0, 0),
     };
     (claim, Beyond { pool_bytes, quota_bytes })
+}
+
+/// Room for the tree nodes that a change makes anew at once.
+pub(super) fn edit_bytes(change: &Ready) -> u64 {
+    match change {
+        // When they are committed.
+        Ready::Page(..) => 0,
+        Ready::Value(..) | Ready::Punch { .. } => EDIT_ROOM_BYTES,
+        Ready::Share { count, .. } => (2 + count / SHARED_PAGES_OF_LEAF) * EDIT_ROOM_BYTES,
+    }
 }
 
 impl LiveDataset {

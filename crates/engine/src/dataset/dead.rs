@@ -51,6 +51,12 @@ pub struct Bucket {
 }
 
 impl Bucket {
+    /// What it takes in memory, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        let lists = self.lists.capacity() * size_of::<Sublist>();
+        (size_of::<Self>() + self.open.capacity() * size_of::<Ptr>() + lists) as u64
+    }
+
     fn push(&mut self, ptr: Ptr) {
         self.records += 1;
         self.bytes += space_of(&ptr);
@@ -138,7 +144,11 @@ impl Bucket {
         }
         let mut lists = Vec::new();
         for _ in 0..reader.varint()? {
-            lists.push(Sublist { id: reader.varint()?, blocks: reader.varint()? });
+            let list = Sublist { id: reader.varint()?, blocks: reader.varint()? };
+            if list.id == 0 || list.blocks > records {
+                return Err(reader.bad("a dead list has blocks that there cannot be"));
+            }
+            lists.push(list);
         }
         Ok(Self { records, bytes, lists, open: decode_ptrs(reader)? })
     }
@@ -152,6 +162,11 @@ pub struct DeadList {
 }
 
 impl DeadList {
+    /// What it takes in memory, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.buckets.values().map(Bucket::memory_bytes).sum()
+    }
+
     /// Adds a record; whether its bucket has a block full.
     pub fn push(&mut self, birth: u64, ptr: Ptr) -> bool {
         let bucket = self.buckets.entry(birth).or_default();
@@ -198,16 +213,14 @@ pub fn encode_ptrs(ptrs: &[Ptr], out: &mut Vec<u8>) {
 
 fn decode_ptrs(reader: &mut Reader<'_>) -> Result<Vec<Ptr>> {
     let count = reader.varint()?;
-    // A pointer takes two bytes at least.
-    if count > reader.remaining() as u64 / 2 {
-        return Err(reader.bad("it has more records than fit"));
-    }
-    let mut ptrs = Vec::with_capacity(count as usize);
+    let mut ptrs = Vec::new();
     let mut previous = 0_u64;
     for _ in 0..count {
         let len_bytes = reader.varint_u32()?;
         previous = previous.wrapping_add(reader.signed()? as u64);
-        let addr = Addr::from_raw(previous).filter(|_| len_bytes as usize <= RECORD_BYTES_MAX);
+        // Zeros are no pointers: else a hole of a sparse file would be as many as one likes.
+        let addr =
+            Addr::from_raw(previous).filter(|_| (1..=RECORD_BYTES_MAX).contains(&(len_bytes as usize)));
         let addr = addr.ok_or_else(|| reader.bad("a record has an impossible pointer"))?;
         ptrs.push(Ptr { addr, len_bytes });
     }

@@ -7,7 +7,7 @@
 //!   changes in the order of the log.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -41,9 +41,10 @@ pub struct LiveDataset {
     pub(super) shared: Arc<Shared>,
     pub(super) stages: RwLock<Stages>,
     pub(super) usage: Mutex<UsageTable>,
-    /// Number of records that more than one page refers to; also serialises changes of their counts.
+    /// Serialises changes of the counts of records that more than one page refers to.
     pub(super) sharing: Mutex<()>,
-    pub(super) shared_records: AtomicU64,
+    /// Whether there may be such.
+    pub(super) has_shared: AtomicBool,
     /// Its accounts. Taken after the tree's locks, and before those of the pool's own tree.
     pub ledger: Mutex<Ledger>,
     /// Where blocks of its dead list go; `None`: the pool's own tree, which no snapshot holds.
@@ -56,7 +57,7 @@ pub struct LiveDataset {
 }
 
 impl LiveDataset {
-    /// The dataset `id` with this tree and these accounts. [`LiveDataset::count_shared_records`] has to follow before it is changed.
+    /// The dataset `id` with this tree and these accounts. [`LiveDataset::find_shared_records`] has to follow before it is changed.
     pub fn new(
         id: u64,
         tree: Tree,
@@ -71,28 +72,13 @@ impl LiveDataset {
             stages: RwLock::default(),
             usage: Mutex::default(),
             sharing: Mutex::default(),
-            shared_records: AtomicU64::default(),
+            has_shared: AtomicBool::default(),
             ledger: Mutex::new(ledger),
             blocks,
             sealed: AtomicBool::default(),
             has_budget: AtomicBool::default(),
             budget: RwLock::default(),
         }
-    }
-
-    /// Finds out whether any record is shared.
-    pub fn count_shared_records(&self) -> Result<()> {
-        let from = Key::new(0, Key::SHARED, 0);
-        let to = Key::new(0, Key::SHARED + 1, 0);
-        // One is enough to know that counts must be consulted.
-        let found = match self.tree.range(&from, &to, 1) {
-            Ok(found) => found.len() as u64,
-            // Then those who consult them are told.
-            Err(error) if error.is_damage() => 1,
-            Err(error) => return Err(error),
-        };
-        self.shared_records.fetch_max(found, Ordering::Relaxed);
-        Ok(())
     }
 
     /// Applies edits that replace no pages.
@@ -114,7 +100,7 @@ impl LiveDataset {
         }
         let len_bytes = content.len() as u64;
         let claim = Claim { bytes: len_bytes, logical_bytes: 0 };
-        if self.reserve(claim, Beyond::default()).is_err() {
+        if self.reserve(claim, Beyond::default(), 0).is_err() {
             return Ok(false);
         }
         self.shared.dirty_bytes.fetch_add(len_bytes, Ordering::Relaxed);
@@ -153,12 +139,11 @@ impl LiveDataset {
         self.release(pending.claimed);
     }
 
-    /// Reserves space for a change (contract W5), in the pool and within quotas.
-    pub fn reserve(&self, claim: Claim, beyond: Beyond) -> Result<(), Shortage> {
+    /// Reserves space for a change (contract W5), in the pool and within quotas, where there is room for `edits` bytes that it takes at once.
+    pub fn reserve(&self, claim: Claim, beyond: Beyond, edits: u64) -> Result<(), Shortage> {
         match self.budget() {
-            Some(budget) => self.shared.reserve_within(&budget, claim, beyond),
-            None if self.shared.reserve(claim.bytes, beyond.pool_bytes) => Ok(()),
-            None => Err(Shortage::Pool),
+            Some(budget) => self.shared.reserve_within(&budget, claim, beyond, edits),
+            None => self.shared.reserve(claim.bytes, beyond.pool_bytes, edits),
         }
     }
 
@@ -244,8 +229,7 @@ impl LiveDataset {
     /// Forgets what was known of the tree, whose content was replaced.
     pub fn reset(&self) -> Result<()> {
         *self.usage.lock() = UsageTable::default();
-        self.shared_records.store(0, Ordering::Relaxed);
-        self.count_shared_records()
+        self.find_shared_records()
     }
 
     /// Logical and stored bytes of all pages.

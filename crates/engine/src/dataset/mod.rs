@@ -15,6 +15,8 @@ mod part;
 pub mod pending;
 mod read;
 pub mod redo;
+mod references;
+mod room;
 mod salvage;
 pub(crate) mod shared;
 mod usage;
@@ -27,6 +29,8 @@ pub use ledger::{Holder, Ledger, Part};
 pub use live::LiveDataset;
 pub use models::{ModelEntry, ModelTable};
 pub use one::{Attempt, PageFetch};
+pub use references::references;
+pub use room::Room;
 pub use shared::{Bounds, Commit, Counters, PrimaryCache, Shared, count};
 
 use crate::Result;

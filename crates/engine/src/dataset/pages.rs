@@ -192,32 +192,12 @@ impl LiveDataset {
         change.records -= replaced.len() as i64;
         change.stored_bytes -= replaced.iter().map(|ptr| i64::from(ptr.len_bytes)).sum::<i64>();
         self.let_go(Part::Node, &freed)?;
-        self.release_records(replaced)?;
+        let unreferenced = self.drop_references(replaced)?;
+        self.let_go(Part::Page, &unreferenced)?;
         if change.pages != 0 || change.records != 0 || change.stored_bytes != 0 || record_size.is_some() {
             self.note_usage(object, change)?;
         }
         Ok(pages)
-    }
-
-    /// Drops one reference to each record; the tree lets go of a record without references.
-    fn release_records(&self, mut ptrs: Vec<Ptr>) -> Result<()> {
-        if ptrs.is_empty() {
-            return Ok(());
-        }
-        if self.shared_records.load(Ordering::Relaxed) > 0 {
-            let _serial = self.sharing.lock();
-            let mut last = Vec::with_capacity(ptrs.len());
-            for ptr in ptrs {
-                let key = shared_key(ptr);
-                match self.references(&key)? {
-                    1 => last.push(ptr),
-                    2 => self.edit(&mut std::iter::once(Edit::Delete(key)))?,
-                    more => self.edit(&mut std::iter::once(Edit::Put(key, references_value(more - 1))))?,
-                }
-            }
-            ptrs = last;
-        }
-        self.let_go(Part::Page, &ptrs)
     }
 
     /// Brings pointers up to date whose records were coded again: pages of `object`, ascending, with the record that each had
@@ -227,6 +207,7 @@ impl LiveDataset {
     pub fn restate(&self, object: u64, pages: &[(u64, Ptr)]) -> Result<()> {
         let mut edits = Vec::with_capacity(pages.len());
         let mut saved = 0;
+        let shared = self.shared_among(&pages.iter().map(|(_, ptr)| *ptr).collect::<Vec<Ptr>>())?;
         for run in pages.chunk_by(|(page, _), (next, _)| page + 1 == *next) {
             let Some((first, _)) = run.first() else { continue };
             let mut found = vec![None; run.len()];
@@ -234,7 +215,7 @@ impl LiveDataset {
             for ((page, now), was) in run.iter().zip(found) {
                 if let Some(was) = was.filter(|was| was.addr == now.addr && was.len_bytes != now.len_bytes)
                     && !self.ledger.lock().holds(Part::Page, now.addr)
-                    && self.references_of(now)? == 1
+                    && !shared.contains_key(&now.addr)
                 {
                     saved += i64::from(was.len_bytes) - i64::from(now.len_bytes);
                     edits.push(Edit::Put(Key::page(object, *page), Value::Page(*now)));
@@ -251,42 +232,6 @@ impl LiveDataset {
         self.let_go(Part::Node, &freed)?;
         self.ledger.lock().shortened(saved);
         self.note_usage(object, UsageDelta { stored_bytes: -saved, ..UsageDelta::default() })
-    }
-
-    /// How many pages of the tree refer to a record.
-    fn references_of(&self, ptr: &Ptr) -> Result<u64> {
-        if self.shared_records.load(Ordering::Relaxed) == 0 {
-            return Ok(1);
-        }
-        self.references(&shared_key(*ptr))
-    }
-
-    /// Whether a snapshot or another page has one of these records, too: then it stays when a page lets go of it.
-    pub fn any_is_shared(&self, ptrs: &[Ptr]) -> Result<bool> {
-        for ptr in ptrs {
-            if self.ledger.lock().holds(Part::Page, ptr.addr) || self.references_of(ptr)? > 1 {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    fn add_references(&self, ptrs: &[Ptr]) -> Result<()> {
-        let _serial = self.sharing.lock();
-        self.shared_records.fetch_max(1, Ordering::Relaxed);
-        for ptr in ptrs {
-            let key = shared_key(*ptr);
-            let references = self.references(&key)? + 1;
-            self.edit(&mut std::iter::once(Edit::Put(key, references_value(references))))?;
-        }
-        Ok(())
-    }
-
-    fn references(&self, key: &Key) -> Result<u64> {
-        let Some(Value::Bytes(bytes)) = self.tree.get(key)? else { return Ok(1) };
-        let raw = <[u8; 8]>::try_from(&*bytes)
-            .map_err(|_| Error::corrupt("reference count", "it has a wrong length"))?;
-        Ok(u64::from_le_bytes(raw).max(2))
     }
 
     pub(super) fn share(&self, from: (u64, u64), to: (u64, u64), count_pages: u64) -> Result<()> {
@@ -341,13 +286,4 @@ impl LiveDataset {
 /// The key behind the pages of `object` that are below `to`; `u64::MAX`: behind all.
 pub(super) fn page_end(object: u64, to: u64) -> Key {
     if to == u64::MAX { Key::new(object, Key::PAGE + 1, 0) } else { Key::page(object, to) }
-}
-
-/// Where the number of references to a shared record is kept.
-fn shared_key(ptr: Ptr) -> Key {
-    Key::new(0, Key::SHARED, ptr.addr.raw())
-}
-
-fn references_value(references: u64) -> Value {
-    Value::Bytes(references.to_le_bytes().into())
 }

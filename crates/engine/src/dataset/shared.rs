@@ -9,10 +9,14 @@ use super::budget::{Budget, Claim, Refused};
 use super::debts::ReadDebts;
 use super::journal::Journal;
 use super::models::ModelTable;
+use super::room::Room;
 use super::{Space, Synced};
+use crate::account::subtract_shared;
 use crate::limits::{ATOMIC_WRITE_MAX, REDO_BYTES_MAX};
 use crate::record::{Compression, RecordCache};
 use crate::segment::{Devices, Segments};
+use crate::space::Chunks;
+use crate::tree::NodeCache;
 use crate::{Addr, Error, Ptr, Result};
 
 /// How often a record is looked up anew that is damaged where it was found.
@@ -26,6 +30,18 @@ pub trait Commit: Send + Sync {
     fn commit_then(&self, then: Synced);
     /// There is something worth committing soon: wakes the background committer, never blocks.
     fn nudge(&self);
+    /// Cleans until so many bytes may be claimed, and `edits` bytes be taken at once ([`Shared::has_room`]).
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] where nothing is left to gain; of the devices.
+    fn make_room(&self, bytes: u64, edits: u64) -> Result<()>;
+    /// Stores what is in memory, so that it counts with the bytes that it takes, and not with those that it may take.
+    ///
+    /// # Errors
+    /// Of the devices.
+    fn settle(&self) -> Result<()>;
+    /// Room runs short: wakes the cleaner, never blocks.
+    fn nudge_cleaner(&self);
 }
 
 /// What the record cache holds.
@@ -49,6 +65,12 @@ pub struct Bounds {
     pub dirty_soft_bytes: u64,
     /// Accepted page bytes at which writers commit themselves in any case.
     pub dirty_hard_bytes: u64,
+    /// Stored bytes beyond the capacity that may be taken by changes that free something.
+    pub slack_bytes: u64,
+    /// Free chunks that are the cleaner's alone.
+    pub clean_chunks: u64,
+    /// The cleaner is at work while fewer chunks than these are free beyond all that is promised.
+    pub low_chunks: u64,
 }
 
 /// Room that is enough for whatever one request of the kernel brings.
@@ -68,6 +90,8 @@ pub struct Beyond {
 pub enum Shortage {
     /// The pool is full, or what is left is reserved.
     Pool,
+    /// The pool may hold it, and has not enough free chunks before the cleaner has worked.
+    Room,
     /// A quota is reached.
     Quota(Box<Refused>),
 }
@@ -91,8 +115,12 @@ pub struct Counters {
     pub model_bytes: AtomicU64,
     /// Headers, directories, operations and padding of the log.
     pub framing_bytes: AtomicU64,
-    /// Bytes written by folding.
+    /// Bytes written by cleaning and by coding again.
     pub fold_bytes: AtomicU64,
+    /// Passes of the cleaner.
+    pub clean_passes: AtomicU64,
+    /// Of these, those that gained less than they were begun for (G6): there must be none.
+    pub fruitless_passes: AtomicU64,
     /// Batches written.
     pub commits: AtomicU64,
     /// Commits that had to be durable.
@@ -127,12 +155,18 @@ pub struct Shared {
     pub devices: Devices,
     /// The segment table.
     pub segments: Arc<Segments>,
+    /// Chunks of the devices.
+    pub chunks: Arc<Chunks>,
+    /// Tree nodes in memory.
+    pub nodes: Arc<NodeCache>,
     /// Records as stored.
     pub cache: RecordCache,
     /// Models of pages.
     pub models: ModelTable,
     /// Sizes.
     pub bounds: Bounds,
+    /// What admission knows of room.
+    pub room: Room,
     /// Space reserved by accepted changes, in bytes.
     pub claimed_bytes: AtomicU64,
     /// What reservations keep for their datasets alone, in bytes (Q2).
@@ -171,18 +205,21 @@ impl Shared {
     /// The state of a pool that is being opened.
     pub fn new(
         devices: Devices,
-        segments: Arc<Segments>,
-        cache: RecordCache,
-        models: ModelTable,
+        (segments, chunks): (Arc<Segments>, Arc<Chunks>),
+        nodes: Arc<NodeCache>,
+        (cache, models): (RecordCache, ModelTable),
         bounds: Bounds,
     ) -> Self {
         Self {
             gate: RwLock::default(),
             devices,
             segments,
+            chunks,
+            nodes,
             cache,
             models,
             bounds,
+            room: Room::default(),
             claimed_bytes: AtomicU64::default(),
             reserved_bytes: Arc::default(),
             dirty_bytes: AtomicU64::default(),
@@ -308,34 +345,51 @@ impl Shared {
         let dirty = self.dirty_bytes.load(Ordering::Relaxed);
         let redo = self.redo_bytes.load(Ordering::Relaxed);
         let claimed = self.claimed_bytes.load(Ordering::Relaxed);
-        let taken = self.segments.used_bytes().saturating_add(claimed).saturating_add(ROOMY_BYTES);
+        let taken = self.taken_bytes(claimed).saturating_add(ROOMY_BYTES);
         let taken = taken.saturating_add(self.reserved_bytes.load(Ordering::Acquire));
         dirty < self.dirty_limit.load(Ordering::Relaxed) / 2
             && redo < REDO_BYTES_MAX / 2
             && taken < self.bounds.capacity_bytes
+            && !self.wants_cleaning()
             && !self.gate.is_locked_exclusive()
             && self.journal().is_none_or(Journal::is_roomy)
     }
 
-    /// Reserves space for a change (contract W5). False: there is not enough.
-    /// A change that frees space may go `beyond` the capacity by so many bytes: the pool's reserve pays.
-    pub fn reserve(&self, bytes: u64, beyond: u64) -> bool {
+    /// What the pool holds, or will at the most once `claimed` bytes and the changed tree nodes are stored.
+    fn taken_bytes(&self, claimed: u64) -> u64 {
+        // A changed node in memory is longer than its two stored copies together.
+        self.segments.used_bytes().saturating_add(claimed).saturating_add(self.nodes.unstored_bytes())
+    }
+
+    /// Reserves space for a change (contract W5).
+    /// A change that frees space may go `beyond` the capacity by so many bytes: the pool's reserve pays. Room has to be there for `edits` bytes
+    /// more, which the change takes at once.
+    pub fn reserve(&self, bytes: u64, beyond: u64, edits: u64) -> Result<(), Shortage> {
         let reserved = self.reserved_bytes.load(Ordering::Acquire);
-        let used = self.segments.used_bytes();
-        let limit = self.bounds.capacity_bytes.saturating_add(beyond).saturating_sub(used);
-        let claimed = self.claimed_bytes.fetch_add(bytes, Ordering::AcqRel);
+        let limit = self.bounds.capacity_bytes.saturating_add(beyond);
+        let claimed = self.claimed_bytes.fetch_add(bytes, Ordering::AcqRel).saturating_add(bytes);
         // What becomes stored out of a reservation leaves the one sum after it has entered the other, or the other way round:
         // the larger of what was seen before and after misses nothing.
         let reserved = reserved.max(self.reserved_bytes.load(Ordering::Acquire));
-        let fits = claimed.saturating_add(bytes).saturating_add(reserved) <= limit;
-        if !fits {
-            self.release(bytes);
-        }
-        fits
+        let shortage = if self.taken_bytes(claimed).saturating_add(reserved) > limit {
+            Shortage::Pool
+        } else if !self.has_room(0, edits) {
+            Shortage::Room
+        } else {
+            return Ok(());
+        };
+        self.release(bytes);
+        Err(shortage)
     }
 
     /// As [`Shared::reserve`], for a dataset with a budget.
-    pub fn reserve_within(&self, budget: &Budget, claim: Claim, beyond: Beyond) -> Result<(), Shortage> {
+    pub fn reserve_within(
+        &self,
+        budget: &Budget,
+        claim: Claim,
+        beyond: Beyond,
+        edits: u64,
+    ) -> Result<(), Shortage> {
         self.claimed_bytes.fetch_add(claim.bytes, Ordering::AcqRel);
         let uncovered = match budget.claim(claim, beyond.quota_bytes) {
             Ok(uncovered) => uncovered,
@@ -347,18 +401,29 @@ impl Shared {
         // What a reservation covers needs no more than the room itself.
         let reserved = if uncovered > 0 { self.reserved_bytes.load(Ordering::Acquire) } else { 0 };
         let claimed = self.claimed_bytes.load(Ordering::Acquire);
-        let taken = self.segments.used_bytes().saturating_add(claimed).saturating_add(reserved);
-        if taken > self.bounds.capacity_bytes.saturating_add(beyond.pool_bytes) {
-            budget.release(claim);
-            self.release(claim.bytes);
-            return Err(Shortage::Pool);
-        }
-        Ok(())
+        let taken = self.taken_bytes(claimed).saturating_add(reserved);
+        let shortage = if taken > self.bounds.capacity_bytes.saturating_add(beyond.pool_bytes) {
+            Shortage::Pool
+        } else if !self.has_room(0, edits) {
+            Shortage::Room
+        } else {
+            return Ok(());
+        };
+        budget.release(claim);
+        self.release(claim.bytes);
+        Err(shortage)
+    }
+
+    /// Whether a change is too much even if all else that is accepted takes nothing.
+    pub fn is_full(&self, bytes: u64, beyond: u64) -> bool {
+        let taken = self.segments.used_bytes().saturating_add(bytes);
+        let taken = taken.saturating_add(self.reserved_bytes.load(Ordering::Acquire));
+        taken > self.bounds.capacity_bytes.saturating_add(beyond)
     }
 
     /// Returns reserved space.
     pub fn release(&self, bytes: u64) {
-        self.claimed_bytes.fetch_sub(bytes, Ordering::AcqRel);
+        subtract_shared(&self.claimed_bytes, bytes);
     }
 
     /// Reserves room for a change in the next batch of operations. False: a commit must come first. The caller holds the
@@ -397,17 +462,13 @@ impl Shared {
 
     /// Space of the pool; `logical_bytes` is the datasets' to add.
     pub fn space(&self) -> Space {
-        let used = self.segments.used_bytes();
         let claimed = self.claimed_bytes.load(Ordering::Relaxed);
+        let taken = self.taken_bytes(claimed).saturating_add(self.reserved_bytes.load(Ordering::Acquire));
         Space {
             capacity_bytes: self.bounds.capacity_bytes,
-            used_bytes: used,
-            available_bytes: self
-                .bounds
-                .capacity_bytes
-                .saturating_sub(used)
-                .saturating_sub(claimed)
-                .saturating_sub(self.reserved_bytes.load(Ordering::Acquire)),
+            used_bytes: self.segments.used_bytes(),
+            // Changes that free something go beyond the capacity.
+            available_bytes: self.bounds.capacity_bytes.saturating_sub(taken),
             logical_bytes: 0,
         }
     }

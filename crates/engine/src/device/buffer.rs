@@ -11,6 +11,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
@@ -28,7 +29,30 @@ const CLASS_BUFFERS: usize = 16;
 const LARGE_BYTES: usize = 16 << 20;
 
 thread_local! {
-    static FREE: RefCell<[Vec<Raw>; SMALL_CLASSES]> = RefCell::new(std::array::from_fn(|_| Vec::new()));
+    static FREE: RefCell<Small> = RefCell::new(Small::default());
+}
+
+/// The most that small buffers of each thread have taken while they waited, of all threads there are.
+static SMALL_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// Small buffers of a thread that wait.
+#[derive(Default)]
+struct Small {
+    free: [Vec<Raw>; SMALL_CLASSES],
+    bytes: usize,
+    /// The most that `bytes` was: told to all only when it grows, since all threads come by here with each read.
+    most: usize,
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        SMALL_BYTES.fetch_sub(self.most as u64, Relaxed);
+    }
+}
+
+/// Memory that buffers take while they wait for the next read, of all threads, in bytes; of the small ones the most that it was.
+pub fn kept_bytes() -> u64 {
+    LARGE.lock().bytes as u64 + SMALL_BYTES.load(Relaxed)
 }
 
 static LARGE: Mutex<Large> =
@@ -169,7 +193,13 @@ fn reuse(len_bytes: usize) -> Option<Raw> {
         large.bytes -= raw.capacity_bytes;
         return Some(raw);
     }
-    FREE.try_with(|free| free.borrow_mut()[class].pop()).ok().flatten()
+    let small = |free: &RefCell<Small>| {
+        let mut small = free.borrow_mut();
+        let raw = small.free[class].pop()?;
+        small.bytes -= raw.capacity_bytes;
+        Some(raw)
+    };
+    FREE.try_with(small).ok().flatten()
 }
 
 fn recycle(raw: Raw) {
@@ -189,9 +219,14 @@ fn recycle(raw: Raw) {
     let keep = (CLASS_BYTES / raw.capacity_bytes).clamp(1, CLASS_BUFFERS);
     // After the thread's list is gone the buffer is freed instead, by dropping the closure.
     let _ = FREE.try_with(move |free| {
-        let list = &mut free.borrow_mut()[class];
-        if list.len() < keep {
-            list.push(raw);
+        let mut small = free.borrow_mut();
+        if small.free[class].len() < keep {
+            small.bytes += raw.capacity_bytes;
+            if small.bytes > small.most {
+                SMALL_BYTES.fetch_add((small.bytes - small.most) as u64, Relaxed);
+                small.most = small.bytes;
+            }
+            small.free[class].push(raw);
         }
     });
 }

@@ -27,6 +27,8 @@ pub struct FileDevice {
     handed: bool,
     /// Set by a failed flush or durable write: nothing is acknowledged as durable any more.
     failed: AtomicBool,
+    /// Discards reach something, as far as is known.
+    discards: AtomicBool,
     stats: DeviceStats,
 }
 
@@ -73,7 +75,12 @@ impl FileDevice {
     fn new(opened: Opened, path: &Path, mode: OpenMode, handed: bool) -> Self {
         let Opened { file, size_bytes, kind } = opened;
         let (failed, stats) = (AtomicBool::new(false), DeviceStats::default());
-        Self { path: path.to_path_buf(), file, size_bytes, mode, kind, handed, failed, stats }
+        let discards = AtomicBool::new(match kind {
+            Kind::FullFile => false,
+            Kind::ThinFile => true,
+            Kind::Block => takes_discards(&file),
+        });
+        Self { path: path.to_path_buf(), file, size_bytes, mode, kind, handed, failed, discards, stats }
     }
 
     /// What the device was opened for.
@@ -221,16 +228,36 @@ impl Device for FileDevice {
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
         self.check_writable()?;
         check_range(&self.path, self.size_bytes, offset, len_bytes)?;
-        if len_bytes == 0 {
+        if len_bytes == 0 || !self.discards() {
             return Ok(());
         }
         let done = self.discard_range(offset, len_bytes);
         match done.as_ref().map_err(Errno::from_io_error) {
             Ok(()) => self.stats.discard(len_bytes),
-            Err(Some(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY)) => {}
+            Err(Some(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY)) => {
+                if self.discards.swap(false, Ordering::Relaxed) {
+                    tracing::info!(device = %self.path.display(), "it takes no discards");
+                }
+            }
             Err(_) => return done.map_err(|e| self.io_error("discard", offset, len_bytes, e)),
         }
         Ok(())
+    }
+
+    fn data_from(&self, offset: u64) -> Option<u64> {
+        let any = (offset < self.size_bytes).then_some(offset);
+        if matches!(self.kind, Kind::Block) {
+            return any;
+        }
+        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset)) {
+            Ok(data) => Some(data.max(offset)),
+            Err(Errno::NXIO) => None,
+            Err(_) => any,
+        }
+    }
+
+    fn discards(&self) -> bool {
+        self.discards.load(Ordering::Relaxed)
     }
 
     fn stats(&self) -> &DeviceStats {
@@ -259,6 +286,19 @@ pub(super) fn transfer(len_bytes: usize, mut step: impl FnMut(usize) -> io::Resu
         done = next;
     }
     Ok(())
+}
+
+/// Whether the kernel says that a block device takes discards; what cannot be found out is tried.
+fn takes_discards(file: &File) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(meta) = file.metadata() else { return true };
+    let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
+    // Partitions have no queue of their own: that of their device is one folder up.
+    let sysfs = format!("/sys/dev/block/{major}:{minor}");
+    let told = ["queue", "../queue"]
+        .iter()
+        .find_map(|queue| std::fs::read_to_string(format!("{sysfs}/{queue}/discard_max_bytes")).ok());
+    told.is_none_or(|most| most.trim() != "0")
 }
 
 /// `BLKDISCARD` of linux/fs.h: `_IO(0x12, 119)`.

@@ -17,7 +17,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 
-pub use buffer::AlignedBuf;
+pub use buffer::{AlignedBuf, kept_bytes};
 pub use file::FileDevice;
 pub use lock::unlock;
 pub use open::{OpenMode, create_file_device};
@@ -61,6 +61,14 @@ pub trait Device: Send + Sync {
     /// Tells the device that a range holds nothing any more. Best effort: afterwards the range reads as
     /// anything, and a device that knows no discard ignores it.
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()>;
+    /// The first byte from `offset` on that may be anything but zero, where the device can tell without reading; `None`: there is none.
+    fn data_from(&self, offset: u64) -> Option<u64> {
+        (offset < self.size_bytes()).then_some(offset)
+    }
+    /// Whether discards reach anything, as far as is known.
+    fn discards(&self) -> bool {
+        true
+    }
     /// What the device has done since it was opened.
     fn stats(&self) -> &DeviceStats;
 }

@@ -164,6 +164,14 @@ impl Device for RecordedDevice {
         self.inner.discard(offset, len_bytes)
     }
 
+    fn data_from(&self, offset: u64) -> Option<u64> {
+        self.inner.data_from(offset)
+    }
+
+    fn discards(&self) -> bool {
+        self.inner.discards()
+    }
+
     fn stats(&self) -> &DeviceStats {
         self.inner.stats()
     }

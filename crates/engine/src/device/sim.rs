@@ -103,6 +103,18 @@ impl Blocks {
         &mut Arc::make_mut(group)[at]
     }
 
+    /// The first that is there from `block` on.
+    fn first_from(&self, block: u64) -> Option<u64> {
+        let (first, _) = Self::place(block);
+        self.0.range(first..).find_map(|(group, blocks)| {
+            let numbers = group * GROUP_BLOCKS as u64..;
+            numbers
+                .zip(blocks.iter())
+                .find(|(at, content)| *at >= block && content.is_some())
+                .map(|(at, _)| at)
+        })
+    }
+
     /// All that are there, ascending.
     fn iter(&self) -> impl Iterator<Item = (u64, &Block)> {
         self.0.iter().flat_map(|(group, blocks)| {
@@ -282,6 +294,11 @@ impl Device for SimDevice {
         drop(state);
         self.stats.read(buf.len());
         Ok(())
+    }
+
+    fn data_from(&self, offset: u64) -> Option<u64> {
+        let block = self.state.lock().visible.first_from(offset / BLOCK_BYTES as u64)?;
+        Some((block * BLOCK_BYTES as u64).max(offset))
     }
 
     fn write(&self, offset: u64, buf: &AlignedBuf, durable: bool) -> Result<()> {

@@ -2,11 +2,14 @@
 //! exact for what is stored, and asked for without reading anything but a catalogue in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 
 use super::Pool;
 use super::catalogue::{Catalogue, Version};
 use super::send::is_hidden;
+use crate::account::remainder;
 use crate::dataset::Dataset;
+use crate::segment::RECORD_OVERHEAD_BYTES;
 use crate::{Error, Result};
 
 /// A dataset or snapshot and what it holds, in stored bytes of all its records, metadata counted.
@@ -143,6 +146,43 @@ impl Catalogue {
 }
 
 impl Pool {
+    /// Of the bytes in use, those that are no records with their entries in directories: what parts of segments take beside, and ends of chunks
+    /// that long records leave unused.
+    pub fn overhead_bytes(&self) -> u64 {
+        let mut records = 0;
+        self.shared.segments.for_each(|segment| {
+            records += segment.live_bytes + u64::from(segment.live.count()) * RECORD_OVERHEAD_BYTES;
+        });
+        remainder(self.shared.segments.used_bytes(), records)
+    }
+
+    /// An error if the chunks are not free that what is accepted, and all that follows from it, may need (A1), or if an account went wrong.
+    ///
+    /// # Errors
+    /// That.
+    pub fn verify_reserves(&self) -> Result<()> {
+        let faults = crate::account::faults();
+        if faults > 0 {
+            return Err(Error::Invalid(format!("accounts would have fallen below zero {faults} times")));
+        }
+        let fruitless = self.shared.counters.fruitless_passes.load(Ordering::Relaxed);
+        if fruitless > 0 {
+            return Err(Error::Invalid(format!(
+                "{fruitless} passes of the cleaner gained less than they were begun for"
+            )));
+        }
+        if self.shared.is_cleanable() || self.shared.check_writable().is_err() {
+            return Ok(());
+        }
+        let (free, pending) = (self.chunks.free(), self.chunks.pending());
+        let (outputs, kept) = (self.shared.clean_outputs(), self.sizing.bounds.clean_chunks);
+        let space = self.shared.space();
+        let (used, capacity) = (space.used_bytes, space.capacity_bytes);
+        Err(Error::Invalid(format!(
+            "of {free} free chunks ({pending} are pending) {outputs} are the cleaner's, and it keeps {kept}; {used} bytes of {capacity} are in use"
+        )))
+    }
+
     /// All datasets and snapshots, by path; but for what is being received, which [`Pool::partials`] tells.
     ///
     /// # Errors

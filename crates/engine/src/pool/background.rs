@@ -28,10 +28,10 @@ const RECODING_SHARE: u32 = 8;
 /// A scrub takes one part in so many of the time of one thread, while the pool is idle and while it is not.
 const SCRUB_SHARE: u32 = 2;
 const SCRUB_SHARE_BUSY: u32 = 8;
+/// Discarding by the way takes one part in so many of the time: some drives do nothing else meanwhile.
+const AUTOTRIM_SHARE: u32 = 8;
 /// Steps of freeing what was destroyed that a round of maintenance takes.
 const REAP_STEPS: usize = 64;
-/// Folding in the background keeps this share of the chunks free, in parts of a hundred.
-const FREE_PERCENT: u64 = 15;
 
 /// Threads that keep a pool going; stopped by [`Pool::export`] or [`Background::stop`].
 pub struct Background {
@@ -48,6 +48,7 @@ impl Pool {
             ("maintenance", Self::maintenance_loop),
             ("learning", Self::learning_loop),
             ("scrub", Self::scrub_loop),
+            ("trim", Self::trim_loop),
             ("sync-0", Self::committer_loop),
             ("sync-1", Self::committer_loop),
         ] {
@@ -63,6 +64,7 @@ impl Pool {
     pub(super) fn stop_background(&self) {
         self.signal.lock().stop = true;
         self.wake.notify_all();
+        self.clean_wake.notify_all();
         self.stop_committers();
     }
 
@@ -113,7 +115,7 @@ impl Pool {
         if self.shared.check_writable().is_err() || !self.log.lock().writer.wants_attest() {
             return Ok(());
         }
-        self.make_room()?;
+        self.prepare_commit()?;
         let attested = self.flushes.flush().and_then(|()| {
             let mut log = self.log.lock();
             let Some(appended) = log.writer.attest()? else { return Ok(()) };
@@ -141,10 +143,40 @@ impl Pool {
     }
 
     fn maintenance_loop(&self) {
-        while self.rested(MAINTENANCE_INTERVAL) {
-            if let Err(error) = self.maintain() {
-                tracing::error!(%error, "maintenance in the background failed");
-                std::thread::sleep(COMMIT_INTERVAL);
+        let mut pace = Pace::default();
+        loop {
+            {
+                let mut wanted = self.cleaning.lock();
+                if !*wanted {
+                    self.clean_wake.wait_for(&mut wanted, MAINTENANCE_INTERVAL);
+                }
+                *wanted = false;
+            }
+            if self.signal.lock().stop {
+                return;
+            }
+            match self.maintain_timed(&mut pace) {
+                Ok(()) => {}
+                Err(error) => {
+                    tracing::error!(%error, "maintenance in the background failed");
+                    if !self.rested(COMMIT_INTERVAL) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Rounds of maintenance as long as there is something to gain and room is short, each timed: writers are delayed by what it costs
+    /// ([`crate::dataset::Shared::delay`]).
+    fn maintain_timed(&self, pace: &mut Pace) -> Result<()> {
+        loop {
+            let (begun, spare) = (Instant::now(), self.shared.spare_chunks());
+            let done = self.maintain()?;
+            pace.cleaned(self, begun.elapsed(), spare);
+            pace.committed(self);
+            if !done || !self.shared.wants_cleaning() || self.signal.lock().stop {
+                return Ok(());
             }
         }
     }
@@ -170,6 +202,31 @@ impl Pool {
             && let Err(error) = self.store_scrub()
         {
             tracing::warn!(%error, "where the scrub stands could not be stored");
+        }
+    }
+
+    /// Goes on with a trim, if one is under way, and tells devices of what became free, if that is wanted; and rests after each step.
+    fn trim_loop(&self) {
+        let mut rest = MAINTENANCE_INTERVAL;
+        while self.rested(rest) {
+            rest = MAINTENANCE_INTERVAL;
+            let begun = Instant::now();
+            let rate = self.trim_status().rate;
+            let done = match self.trim_step(now_s()) {
+                Ok(None) => {
+                    self.autotrim_step().map(|done| done.map(|_| (begun.elapsed() * (AUTOTRIM_SHARE - 1), 0)))
+                }
+                done => done.map(|done| done.map(|bytes| (Duration::ZERO, bytes))),
+            };
+            match done {
+                Ok(None) => {}
+                Ok(Some((share, bytes))) => {
+                    let due = if rate == 0 { 0.0 } else { bytes as f64 / rate as f64 };
+                    let due = Duration::from_secs_f64(due).saturating_sub(begun.elapsed());
+                    rest = share.max(due).max(Duration::from_millis(1));
+                }
+                Err(error) => tracing::warn!(%error, "a discard failed; the pool is as good as before"),
+            }
         }
     }
 
@@ -199,19 +256,19 @@ impl Pool {
         }
     }
 
-    /// One round of maintenance: memory shared out among the caches, a checkpoint if one is due, a fold if chunks run low. True if anything was done.
+    /// One round of maintenance: memory shared out among the caches, a checkpoint if one is due, a pass of the cleaner if chunks run low. True
+    /// if a round after it may gain more.
     pub fn maintain(&self) -> Result<bool> {
         self.settle_caches();
         if self.shared.check_writable().is_err() {
             return Ok(false);
         }
-        let low = self.chunks.free() * 100 < self.chunks.total() * FREE_PERCENT
-            || self.chunks.free() < 2 * self.sizing.commit_chunks(self.sizing.bounds.dirty_hard_bytes);
         let window = self.log.lock().window_bytes;
         let mut steps = 0;
         while steps < REAP_STEPS && self.reap()? {
             steps += 1;
         }
+        let low = self.shared.wants_cleaning();
         let due = window >= self.sizing.window_bytes
             || self.nodes.dirty_bytes() >= self.sizing.dirty_tree_bytes
             // What is left to free waits to be stored.
@@ -220,25 +277,60 @@ impl Pool {
             return Ok(steps > 0);
         }
         let mut state = self.maintenance.lock();
-        if due || self.chunks.pending() > 0 {
+        if due || self.chunks.pending() >= self.sizing.bounds.low_chunks {
             self.checkpoint_locked(&mut state, false)?;
-        }
-        if low && self.folding_pays() {
-            let report = self.fold_pass(&state)?;
-            if report.segments > 0 {
-                self.checkpoint_locked(&mut state, false)?;
+            if !self.shared.wants_cleaning() {
+                return Ok(true);
             }
         }
-        Ok(true)
+        let passed = self.clean_pass(&mut state, self.pass_chunks())?;
+        if passed.is_some() {
+            self.checkpoint_locked(&mut state, false)?;
+        }
+        self.restore_room(&mut state)?;
+        Ok(due || steps > 0 || passed.is_some())
+    }
+}
+
+/// How fast the cleaner gains, and how fast commits write.
+#[derive(Default)]
+struct Pace {
+    clean_ns_per_mib: f64,
+    commit_ns_per_mib: f64,
+    /// Bytes written by commits, and when.
+    seen: Option<(u64, Instant)>,
+}
+
+/// By how much a new measurement moves what is known.
+const PACE_SHARE: f64 = 0.25;
+
+fn approach(known: &mut f64, now: f64) -> u64 {
+    *known = if *known == 0.0 { now } else { *known + (now - *known) * PACE_SHARE };
+    *known as u64
+}
+
+impl Pace {
+    /// A round of maintenance took so long, and there were so many spare chunks before.
+    fn cleaned(&mut self, pool: &Pool, took: Duration, spare_before: u64) {
+        let gained = pool.shared.spare_chunks().saturating_sub(spare_before) * crate::limits::CHUNK_BYTES;
+        if gained > 0 {
+            let ns = took.as_nanos() as f64 / (gained as f64 / f64::from(1 << 20));
+            let ns = approach(&mut self.clean_ns_per_mib, ns);
+            pool.shared.room.clean_ns_per_mib.store(ns, std::sync::atomic::Ordering::Relaxed);
+        }
     }
 
-    /// Whether enough dead space lies outside of free chunks for folding to gain from.
-    fn folding_pays(&self) -> bool {
-        use crate::limits::CHUNK_BYTES;
-        let total = self.chunks.total() * CHUNK_BYTES;
-        let outside = total.saturating_sub(self.chunks.free() * CHUNK_BYTES);
-        let dead = outside.saturating_sub(self.shared.segments.used_bytes());
-        dead > total / 50
+    /// Looks at what commits have written since it was last looked at.
+    fn committed(&mut self, pool: &Pool) {
+        let (bytes, now) = (pool.totals().data_bytes, Instant::now());
+        let (before, then) = self.seen.replace((bytes, now)).unwrap_or((bytes, now));
+        let (written, took) = (bytes.saturating_sub(before), now.duration_since(then));
+        // A pool at rest tells nothing of how fast it could write.
+        if written > pool.shared.dirty_limit.load(std::sync::atomic::Ordering::Relaxed) / 2 {
+            let ns = took.as_nanos() as f64 / (written as f64 / f64::from(1 << 20));
+            let ns = approach(&mut self.commit_ns_per_mib, ns);
+            pool.shared.room.commit_ns_per_mib.store(ns, std::sync::atomic::Ordering::Relaxed);
+        }
     }
 }
 

@@ -97,7 +97,21 @@ fn unknown(id: u64) -> Error {
     Error::corrupt(format!("dataset or snapshot {id}"), "the catalogue does not have it")
 }
 
+/// What a dataset or snapshot takes in memory, in bytes, beside its dead lists: names, properties, ledger, the ends of its tree.
+const VERSION_BYTES: u64 = 1 << 10;
+
 impl Catalogue {
+    /// What it takes in memory, in bytes.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        let dead = |version: &Version| version.data.ledger.lock().dead.memory_bytes();
+        let versions = self.versions.values().map(|version| VERSION_BYTES + dead(version));
+        let dying = self.dying.iter().map(|dying| match dying {
+            Dying::Records { bucket, .. } => bucket.memory_bytes(),
+            Dying::Tree { .. } => VERSION_BYTES,
+        });
+        versions.chain(dying).sum()
+    }
+
     /// The catalogue of a stored image.
     pub(super) fn load(image: &Image, parts: Parts) -> Result<Self> {
         let mut catalogue = Self {
@@ -144,7 +158,7 @@ impl Catalogue {
         for (id, version) in &catalogue.versions {
             if version.kind == Kind::Dataset {
                 version.data.ledger.lock().holders = catalogue.lineage(*id);
-                version.data.count_shared_records()?;
+                version.data.find_shared_records()?;
             }
         }
         Ok(catalogue)
@@ -353,7 +367,7 @@ impl Catalogue {
         };
         let ledger = Ledger { holders, page_bytes, node_bytes, ..Ledger::default() };
         let data = self.dataset_of(id, source.tree.fork(), ledger);
-        data.count_shared_records()?;
+        data.find_shared_records()?;
         self.add(id, Kind::Dataset, name, snapshot, created, data)
     }
 

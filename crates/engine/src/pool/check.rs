@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::catalogue::{Catalogue, Dying};
 use super::store::Nodes;
 use super::{OpenOptions, Pool};
-use crate::dataset::{Blocks, LiveDataset, ModelEntry, Part, space_of};
+use crate::dataset::{Blocks, LiveDataset, ModelEntry, Part, references, space_of};
 use crate::limits::{BASES_MAX, RECORDSIZE_MAX};
 use crate::record::{Models, bases_of, decode, decode_metadata, is_delta, logical_len, model_of};
 use crate::segment::{Directory, LiveMap};
@@ -253,7 +253,8 @@ impl Pool {
     /// Walks the tree of a version; what was not reached before is read.
     fn check_tree(&self, data: &LiveDataset, walk: &mut Walk, progress: &mut dyn FnMut(Progress)) -> Content {
         let mut content = Content::default();
-        let mut again: Vec<Ptr> = Vec::new();
+        // References beyond the first, and what the tree counts.
+        let (mut again, mut counted) = (BTreeMap::<Addr, u64>::new(), BTreeMap::new());
         let mut bases: BTreeMap<(u64, u64), Vec<Addr>> = BTreeMap::new();
         let walked = data.tree.walk(&mut |visit| {
             match visit {
@@ -275,7 +276,7 @@ impl Pool {
                         bases.entry((key.object, page)).or_default().push(ptr.addr);
                     }
                     if !content.pages.add(ptr.addr) {
-                        again.push(ptr);
+                        *again.entry(ptr.addr).or_default() += 1;
                         return Ok(());
                     }
                     content.all.push((Part::Page, ptr));
@@ -287,6 +288,9 @@ impl Pool {
                         progress(walk.at);
                     }
                 }
+                Visit::Entry(key, value) if key.kind == Key::SHARED => {
+                    counted.extend(Addr::from_raw(key.offset).zip(references(&value).ok()));
+                }
                 Visit::Entry(..) => {}
             }
             Ok(())
@@ -294,12 +298,8 @@ impl Pool {
         if let Err(error) = walked {
             walk.report.error(error.to_string());
         }
-        for ptr in again {
-            let key = Key::new(0, Key::SHARED, ptr.addr.raw());
-            if matches!(data.tree.get(&key), Ok(None)) {
-                let addr = ptr.addr;
-                walk.report.error(format!("record {addr} is referred to twice and not counted as shared"));
-            }
+        if !walk.report.incomplete {
+            compare_references(&again, &counted, &mut walk.report);
         }
         if walk.report.incomplete {
             bases.clear();
@@ -577,6 +577,19 @@ impl Pool {
                 ));
             }
         });
+    }
+}
+
+/// The counts of shared records are those of the tree's pages and bases.
+fn compare_references(again: &BTreeMap<Addr, u64>, counted: &BTreeMap<Addr, u64>, report: &mut CheckReport) {
+    for (addr, more) in again {
+        let (references, says) = (1 + more, counted.get(addr).copied().unwrap_or(1));
+        if references != says {
+            report.error(format!("record {addr} is referred to {references} times, and {says} are counted"));
+        }
+    }
+    for addr in counted.keys().filter(|addr| !again.contains_key(addr)) {
+        report.error(format!("record {addr} is counted as shared and referred to at most once"));
     }
 }
 

@@ -40,7 +40,11 @@ impl Pool {
     /// Makes a checkpoint; with `exported`, the last before the pool is closed.
     pub fn checkpoint(&self, exported: bool) -> Result<()> {
         let mut state = self.maintenance.lock();
-        self.checkpoint_locked(&mut state, exported)
+        if !exported {
+            self.checkpoint_locked(&mut state, false)?;
+            return self.restore_room(&mut state);
+        }
+        self.checkpoint_locked(&mut state, true)
     }
 
     /// As [`Pool::checkpoint`], and lets `meanwhile` work between the cut and the writing, and once more before the checkpoint
@@ -49,7 +53,8 @@ impl Pool {
         let mut state = self.maintenance.lock();
         self.shared.check_writable()?;
         let made = self.try_checkpoint(&mut state, false, meanwhile);
-        made.inspect_err(|error| self.shared.fail(error))
+        made.inspect_err(|error| self.shared.fail(error))?;
+        self.restore_room(&mut state)
     }
 
     pub(super) fn checkpoint_locked(&self, state: &mut Maintenance, exported: bool) -> Result<()> {
@@ -90,6 +95,7 @@ impl Pool {
         meanwhile();
         self.retire(versions)?;
         self.chunks.recycle(recycle);
+        self.note_sizes(&state.copies.roots);
         count(&self.shared.counters.checkpoints, 1);
         Ok(())
     }

@@ -132,9 +132,7 @@ impl<'a> Copies<'a> {
         for chunk in &chunks {
             pool.flushes.wrote(chunk.device);
         }
-        for chunk in &self.packer.chunks {
-            pool.chunks.release(*chunk);
-        }
+        self.packer.release();
         count(&pool.shared.counters.copy_bytes, self.packer.written_bytes);
         Ok(CopiesState { begun, roots: self.roots })
     }

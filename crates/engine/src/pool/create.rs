@@ -6,10 +6,11 @@ use std::sync::Arc;
 use super::checkpoint::write_superblock;
 use super::label::{FORMAT_VERSION, Guid, Label, NAME_BYTES_MAX, Superblock};
 use super::root::Root;
+use super::trim::discard_chunks;
 use crate::device::{AlignedBuf, Device, FileDevice, OpenMode};
-use crate::limits::{DEVICE_BYTES_MIN, RESERVED_BYTES};
+use crate::limits::{DEVICE_BYTES_MAX, DEVICE_BYTES_MIN};
 use crate::segment::{Devices, Located, Segment, Segments, seal};
-use crate::space::Chunks;
+use crate::space::{Chunk, Chunks};
 use crate::txg::{LogWriter, Position, Rec, RecordKind};
 use crate::{Error, Result};
 
@@ -33,15 +34,25 @@ pub struct CreateOptions {
 
 /// Makes a pool on these devices (files or block devices, which must exist).
 pub fn create(name: &str, paths: &[PathBuf], options: &CreateOptions) -> Result<()> {
-    let mut devices: Devices = Vec::with_capacity(paths.len());
-    for path in paths {
-        devices.push(Arc::new(FileDevice::open(path, OpenMode::ReadWrite)?));
-    }
-    create_on(name, &devices, options)
+    create_with(name, &open_devices(paths)?, options, false)
+}
+
+/// As [`create`], and tells the devices before that they hold nothing.
+pub fn create_trimmed(name: &str, paths: &[PathBuf], options: &CreateOptions) -> Result<()> {
+    create_with(name, &open_devices(paths)?, options, true)
+}
+
+fn open_devices(paths: &[PathBuf]) -> Result<Devices> {
+    let open = |path: &PathBuf| Ok(Arc::new(FileDevice::open(path, OpenMode::ReadWrite)?) as Arc<dyn Device>);
+    paths.iter().map(open).collect()
 }
 
 /// Makes a pool on devices that are open.
 pub fn create_on(name: &str, devices: &Devices, options: &CreateOptions) -> Result<()> {
+    create_with(name, devices, options, false)
+}
+
+fn create_with(name: &str, devices: &Devices, options: &CreateOptions, trim: bool) -> Result<()> {
     check_name(name)?;
     if devices.is_empty() || devices.len() > DEVICES_MAX {
         return Err(Error::Invalid(format!("a pool has 1 to {DEVICES_MAX} devices, not {}", devices.len())));
@@ -51,10 +62,9 @@ pub fn create_on(name: &str, devices: &Devices, options: &CreateOptions) -> Resu
         .zip(0..)
         .map(|(device, number)| new_label(name, device.as_ref(), number, devices, options))
         .collect::<Result<_>>()?;
-    for (device, label) in devices.iter().zip(&labels) {
-        let zeros = AlignedBuf::zeroed(RESERVED_BYTES as usize);
-        device.write(0, &zeros, false)?;
-        device.write(label.size_bytes - RESERVED_BYTES, &zeros, false)?;
+    devices.iter().try_for_each(|device| Label::erase(device.as_ref()))?;
+    for (device, label) in devices.iter().zip(&labels).filter(|_| trim) {
+        discard_chunks(device.as_ref(), 0..Chunk::count(label.size_bytes).into())?;
     }
     let superblock = write_first_root(devices, &labels, options)?;
     for (device, label) in devices.iter().zip(&labels) {
@@ -78,6 +88,12 @@ fn new_label(
     if device.size_bytes() < DEVICE_BYTES_MIN {
         return Err(Error::Invalid(format!(
             "{path} is too small for a pool: {} bytes, and at least {DEVICE_BYTES_MIN} are needed",
+            device.size_bytes()
+        )));
+    }
+    if device.size_bytes() > DEVICE_BYTES_MAX {
+        return Err(Error::Invalid(format!(
+            "{path} is too large for a pool: {} bytes, and at most {DEVICE_BYTES_MAX} (16 PiB) of a device can be used; make smaller ones of it",
             device.size_bytes()
         )));
     }
@@ -171,7 +187,8 @@ fn check_name(name: &str) -> Result<()> {
 pub fn destroy(paths: &[PathBuf]) -> Result<()> {
     for path in paths {
         let device = FileDevice::open(path, OpenMode::ReadWrite)?;
-        Label::read(&device)?.erase(&device)?;
+        Label::read(&device)?;
+        Label::erase(&device)?;
     }
     Ok(())
 }

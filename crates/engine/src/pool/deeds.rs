@@ -459,11 +459,14 @@ impl Pool {
         plan: impl Fn(&Catalogue, u64) -> Result<Vec<Deed<'a>>>,
     ) -> Result<()> {
         self.shared.check_writable()?;
-        self.make_room()?;
+        self.prepare_commit()?;
         let mut state = self.maintenance.lock();
         for _ in 1..ATTEMPTS {
             match self.perform_now(&plan) {
-                Err(Error::Busy(why)) if why == NOT_STORED => self.checkpoint_locked(&mut state, false)?,
+                Err(Error::Busy(why)) if why == NOT_STORED => {
+                    self.checkpoint_locked(&mut state, false)?;
+                    self.restore_room(&mut state)?;
+                }
                 done => return done,
             }
         }
@@ -473,7 +476,7 @@ impl Pool {
     /// Does the deeds that `plan` makes of the catalogue and the raw address of the next record, all or none.
     pub(super) fn perform<'a>(&self, plan: impl Fn(&Catalogue, u64) -> Result<Vec<Deed<'a>>>) -> Result<()> {
         self.shared.check_writable()?;
-        self.make_room()?;
+        self.prepare_commit()?;
         self.perform_now(&plan)
     }
 

@@ -252,7 +252,7 @@ impl Pool {
                 let [Some(top)] = top else { continue };
                 ready.push((*page, top, PageBuf::from(content)));
             }
-            self.make_room()?;
+            self.prepare_commit()?;
             let mut log = self.log.lock();
             self.check_failed()?;
             let gate = self.shared.gate.write();

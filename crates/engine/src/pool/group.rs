@@ -86,6 +86,24 @@ impl Commit for Pool {
             self.wake.notify_one();
         }
     }
+
+    fn make_room(&self, bytes: u64, edits: u64) -> Result<()> {
+        Self::make_room(self, bytes, edits)
+    }
+
+    fn settle(&self) -> Result<()> {
+        if self.nodes.unstored_bytes() == 0 || self.shared.read_only.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.checkpoint(false)
+    }
+
+    fn nudge_cleaner(&self) {
+        let mut wanted = self.cleaning.lock();
+        if !std::mem::replace(&mut *wanted, true) {
+            self.clean_wake.notify_one();
+        }
+    }
 }
 
 impl Pool {
@@ -184,7 +202,7 @@ impl Pool {
     /// Brings what is accepted into the log, unless a checkpoint has done so meanwhile. Returns how many changes are there.
     /// A durable commit takes those along who wait by the time of the cut; `alone` says that nobody else did before.
     fn lead(&self, target: u64, durable: Option<(&mut Vec<Synced>, bool)>) -> Result<u64> {
-        self.make_room()?;
+        self.prepare_commit()?;
         let mut log = self.log.lock();
         self.check_failed()?;
         if self.committed.load(Ordering::Acquire) >= target {

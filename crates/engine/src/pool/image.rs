@@ -13,14 +13,14 @@
 //!
 //! The fields of a version and of what is dying are in docs/FORMAT.md.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::catalogue::Kind;
 use crate::dataset::redo::TEXT_BYTES_MAX;
 use crate::dataset::{Bucket, DeadList, SPACE_BYTES_MAX};
 use crate::limits::RECORD_BYTES_MAX;
 use crate::wire::{Reader, put_bytes, put_varint};
-use crate::{Addr, Key, Ptr, Result};
+use crate::{Addr, Error, Key, Ptr, Result};
 
 const MAGIC: [u8; 8] = *b"PFcata\x01\0";
 
@@ -97,29 +97,94 @@ impl Image {
         out.chunks(RECORD_BYTES_MAX).map(<[u8]>::to_vec).collect()
     }
 
-    /// Reads the stored form, put together.
+    /// Reads the stored form, all of which is in one piece.
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
-        let mut reader = Reader::new(bytes, "catalogue of the pool");
-        if reader.take(8)? != MAGIC {
-            return Err(reader.bad("it has another magic"));
-        }
-        let (next_id, next_list, count) = (reader.varint()?, reader.varint()?, reader.varint()?);
+        let mut whole = Some(bytes.to_vec());
+        Self::read(&mut || Ok(whole.take()))
+    }
+
+    /// Reads the stored form from its pieces, which `next` gives one by one. Pieces are asked for as what came before is found to be right, and no
+    /// more than twice as much as that: what is made of holes of a sparse file ends there.
+    pub(super) fn read(next: &mut dyn FnMut() -> Result<Option<Vec<u8>>>) -> Result<Self> {
+        let mut pieces = Pieces { next, bytes: Vec::new(), at: 0, ended: false };
+        let (next_id, next_list, count) = pieces.item(&mut |reader| {
+            if reader.take(8)? != MAGIC {
+                return Err(reader.bad("it has another magic"));
+            }
+            Ok((reader.varint()?, reader.varint()?, reader.varint()?))
+        })?;
+        let mut sublists = BTreeSet::new();
+        let mut once = |bucket: &Bucket| bucket.lists.iter().all(|list| sublists.insert(list.id));
+        let twice = || Error::corrupt(WHAT, "two dead lists have the same blocks");
         let mut versions = BTreeMap::new();
         let mut last = 0;
         for _ in 0..count {
-            let id = reader.varint()?;
+            let (id, version) =
+                pieces.item(&mut |reader| Ok((reader.varint()?, VersionImage::decode(reader)?)))?;
             if id <= last {
-                return Err(reader.bad("versions are out of order"));
+                return Err(Error::corrupt(WHAT, "versions are out of order"));
+            }
+            if !version.dead.buckets.values().all(&mut once) {
+                return Err(twice());
             }
             last = id;
-            versions.insert(id, VersionImage::decode(&mut reader)?);
+            versions.insert(id, version);
         }
         let mut dying = Vec::new();
-        for _ in 0..reader.varint()? {
-            dying.push(Kept::decode(&mut reader)?);
+        for _ in 0..pieces.item(&mut |reader| reader.varint())? {
+            let kept = pieces.item(&mut Kept::decode)?;
+            if matches!(&kept, Kept::Records { bucket, .. } if !once(bucket)) {
+                return Err(twice());
+            }
+            dying.push(kept);
         }
-        reader.end()?;
+        pieces.end()?;
         Ok(Self { next_id, next_list, versions, dying })
+    }
+}
+
+const WHAT: &str = "catalogue of the pool";
+
+/// A stored form that comes in pieces.
+struct Pieces<'a> {
+    next: &'a mut dyn FnMut() -> Result<Option<Vec<u8>>>,
+    /// What has come, from the first byte on that is not decoded.
+    bytes: Vec<u8>,
+    at: usize,
+    ended: bool,
+}
+
+impl Pieces<'_> {
+    /// Decodes the next item, and asks for as much as there is already where it goes on beyond that: so the whole is decoded twice at most.
+    fn item<T>(&mut self, decode: &mut dyn FnMut(&mut Reader<'_>) -> Result<T>) -> Result<T> {
+        loop {
+            let mut reader = Reader::new(self.bytes.get(self.at..).unwrap_or_default(), WHAT);
+            match decode(&mut reader) {
+                Err(_) if reader.ran_out() && !self.ended => {}
+                done => {
+                    self.at = self.bytes.len() - reader.remaining();
+                    return done;
+                }
+            }
+            self.bytes.drain(..self.at);
+            self.at = 0;
+            let wanted = 2 * self.bytes.len();
+            while !self.ended && self.bytes.len() <= wanted {
+                match (self.next)()? {
+                    Some(piece) => self.bytes.extend_from_slice(&piece),
+                    None => self.ended = true,
+                }
+            }
+        }
+    }
+
+    fn end(mut self) -> Result<()> {
+        if self.at == self.bytes.len() && (self.ended || (self.next)()?.is_none()) {
+            return Ok(());
+        }
+        self.ended = true;
+        Err(Error::corrupt(WHAT, "it goes on after its end"))
     }
 }
 
@@ -173,18 +238,10 @@ impl VersionImage {
         if page_bytes.max(node_bytes).max(fresh_bytes) > SPACE_BYTES_MAX {
             return Err(reader.bad("a version has more than any pool holds"));
         }
-        let mut properties = BTreeMap::new();
-        for _ in 0..reader.varint()? {
-            properties.insert(read_text(reader)?, read_text(reader)?);
-        }
-        let mut holds = BTreeMap::new();
-        for _ in 0..reader.varint()? {
-            holds.insert(read_text(reader)?, reader.varint()?);
-        }
-        let mut dead = DeadList::default();
-        for _ in 0..reader.varint()? {
-            dead.buckets.insert(reader.varint()?, Bucket::decode(reader)?);
-        }
+        let properties = read_map(reader, &mut |reader| Ok((read_text(reader)?, read_text(reader)?)))?;
+        let holds = read_map(reader, &mut |reader| Ok((read_text(reader)?, reader.varint()?)))?;
+        let buckets = read_map(reader, &mut |reader| Ok((reader.varint()?, Bucket::decode(reader)?)))?;
+        let dead = DeadList { buckets };
         Ok(Self {
             kind,
             name,
@@ -252,6 +309,22 @@ pub(super) fn read_ptr(reader: &mut Reader<'_>) -> Result<Option<Ptr>> {
         return Err(reader.bad("a tree's root is out of range"));
     }
     Ok(Addr::from_raw(raw).map(|addr| Ptr { addr, len_bytes }))
+}
+
+/// Reads entries of a map, which ascend.
+fn read_map<K: Ord, V>(
+    reader: &mut Reader<'_>,
+    entry: &mut dyn FnMut(&mut Reader<'_>) -> Result<(K, V)>,
+) -> Result<BTreeMap<K, V>> {
+    let mut map = BTreeMap::new();
+    for _ in 0..reader.varint()? {
+        let (key, value) = entry(reader)?;
+        if map.last_key_value().is_some_and(|(last, _)| *last >= key) {
+            return Err(reader.bad("names or numbers are out of order"));
+        }
+        map.insert(key, value);
+    }
+    Ok(map)
 }
 
 fn read_text(reader: &mut Reader<'_>) -> Result<String> {

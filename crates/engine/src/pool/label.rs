@@ -1,14 +1,14 @@
 //! Labels and superblocks: what a device says of its pool.
 //!
-//! The first and the last MiB of a device are reserved. Each holds, from its start:
+//! Some MiB of a device are reserved ([`crate::space::reserved_places`]). Each holds, from its start:
 //!
 //! | offset | what | size |
 //! |---|---|---|
 //! | 0 | label | 4096 |
 //! | 65536 | ring of 32 superblocks | 4096 each |
 //!
-//! Superblock `g` lies in slot `g mod 32` of both rings of every device. The valid one with the highest generation
-//! counts; any copy may be lost.
+//! Labels lie in all of these places, rings in the first and the last. Superblock `g` lies in slot `g mod 32` of both rings of every device. The valid
+//! one with the highest generation counts; any copy may be lost.
 //!
 //! Label (little-endian, zero to 4092):
 //!
@@ -45,8 +45,9 @@
 //! | 4092 | crc32c of the bytes before | 4 |
 
 use crate::device::{AlignedBuf, Device};
-use crate::limits::{BLOCK_BYTES, CHUNK_BYTES, DEVICE_BYTES_MIN, RESERVED_BYTES};
+use crate::limits::{BLOCK_BYTES, CHUNK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN};
 use crate::segment::Located;
+use crate::space::reserved_places;
 use crate::wire::Reader;
 use crate::{Addr, Error, Result};
 
@@ -174,7 +175,7 @@ impl Label {
         if u64::from(chunk) != CHUNK_BYTES
             || devices == 0
             || device_number >= devices
-            || size_bytes < DEVICE_BYTES_MIN
+            || !(DEVICE_BYTES_MIN..=DEVICE_BYTES_MAX).contains(&size_bytes)
         {
             return Err(Error::corrupt(format!("label of {path}"), "a field is out of range"));
         }
@@ -201,15 +202,23 @@ impl Label {
         })
     }
 
-    /// Reads the label of a device, from either end.
+    /// Reads the label of a device: the first copy that can be read. A device may have grown, so all places are looked into that may have one; the
+    /// lowest are those of the pool that was made last.
     pub fn read(device: &dyn Device) -> Result<Self> {
-        let first = read_block(device, 0).and_then(|block| Self::decode(&block, device));
-        let Err(error) = first else { return first };
-        if device.size_bytes() < 2 * RESERVED_BYTES || matches!(error, Error::Unsupported(_)) {
-            return Err(error);
+        let mut first = None;
+        for place in reserved_places(device.size_bytes()) {
+            match read_block(device, place).and_then(|block| Self::decode(&block, device)) {
+                Err(error) if first.is_none() && !matches!(error, Error::Unsupported(_)) => {
+                    first = Some(error);
+                }
+                Err(error) if first.is_none() => return Err(error),
+                Err(_) => {}
+                found => return found,
+            }
         }
-        let second = read_block(device, device.size_bytes() - RESERVED_BYTES);
-        second.and_then(|block| Self::decode(&block, device)).map_err(|_| error)
+        Err(first.unwrap_or_else(|| {
+            Error::NotAPool(format!("{} holds no Pagefold pool", device.path().display()))
+        }))
     }
 
     /// An error if the pool uses features without which it may only be read.
@@ -224,14 +233,14 @@ impl Label {
         )))
     }
 
-    /// Writes the label to both ends of a device.
+    /// Writes the label to all of its places.
     pub fn write(&self, device: &dyn Device) -> Result<()> {
         self.offsets().into_iter().try_for_each(|offset| self.write_at(device, offset))
     }
 
     /// Where the label lies.
-    pub(super) fn offsets(&self) -> [u64; 2] {
-        [0, self.tail()]
+    pub fn offsets(&self) -> Vec<u64> {
+        reserved_places(self.size_bytes)
     }
 
     /// Writes one copy of the label.
@@ -249,21 +258,23 @@ impl Label {
         Err(Error::corrupt(what, "it is not the one that the pool was opened by"))
     }
 
-    /// Makes a device no longer hold a pool.
-    pub fn erase(&self, device: &dyn Device) -> Result<()> {
-        let zeros = AlignedBuf::zeroed(RESERVED_BYTES as usize);
-        device.write(0, &zeros, false)?;
-        device.write(self.tail(), &zeros, false)?;
+    /// Makes a device no longer hold a pool, this one or another that had it before.
+    pub fn erase(device: &dyn Device) -> Result<()> {
+        // Nothing else of these places is ever read or written: they stay holes of a sparse file, which is known by having some.
+        let zeros = AlignedBuf::zeroed(RING_START as usize + RING_SLOTS as usize * BLOCK_BYTES);
+        let places = reserved_places(device.size_bytes());
+        places.into_iter().try_for_each(|place| device.write(place, &zeros, false))?;
         device.flush()
     }
 
-    fn tail(&self) -> u64 {
-        self.size_bytes - RESERVED_BYTES
+    /// Where the rings of superblocks begin.
+    fn rings(&self) -> [u64; 2] {
+        let last = self.offsets().last().copied().unwrap_or_default();
+        [RING_START, last + RING_START]
     }
 
     fn slots(&self, generation: u64) -> [u64; 2] {
-        let within = RING_START + generation % RING_SLOTS * BLOCK_BYTES as u64;
-        [within, self.tail() + within]
+        self.rings().map(|ring| ring + generation % RING_SLOTS * BLOCK_BYTES as u64)
     }
 }
 
@@ -336,7 +347,7 @@ impl Superblock {
     /// All valid superblocks of a device, newest first.
     pub fn read_all(device: &dyn Device, label: &Label) -> Vec<Self> {
         let mut found: Vec<Self> = Vec::new();
-        for start in [RING_START, label.tail() + RING_START] {
+        for start in label.rings() {
             let mut ring = AlignedBuf::zeroed((RING_SLOTS as usize) * BLOCK_BYTES);
             // An unreadable ring is a lost copy; the other one counts.
             if let Err(error) = device.read(start, &mut ring) {

@@ -10,21 +10,23 @@ mod background;
 mod catalogue;
 mod check;
 mod checkpoint;
+mod clean;
 mod commit;
 mod compare;
 mod copies;
 mod create;
 mod deeds;
 mod deltas;
-mod fold;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod group;
 mod image;
 pub mod label;
+mod memory;
 mod models;
 mod open;
 mod pack;
+mod places;
 mod quotas;
 mod reap;
 mod rebase;
@@ -32,6 +34,7 @@ mod recode;
 mod repair;
 mod rescue;
 mod rewrites;
+mod room;
 mod root;
 mod salvage;
 mod scan;
@@ -43,24 +46,26 @@ mod store;
 mod survey;
 #[cfg(test)]
 mod testing;
+mod trim;
 mod unreadable;
 mod versions;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
 pub use accounts::Listed;
 pub use background::Background;
 pub use check::{CheckReport, Progress, check};
+pub use clean::CleanReport;
 pub use compare::Comparison;
-pub use create::{CreateOptions, create, create_on, destroy};
-pub use fold::FoldReport;
+pub use create::{CreateOptions, create, create_on, create_trimmed, destroy};
 pub use group::Flight;
 pub use label::{Guid, Label};
+pub use memory::MemoryUse;
 pub use models::{LearnOptions, Learned};
 pub use open::{CACHE_BYTES_DEFAULT, OpenOptions, ReplayReport};
 pub use quotas::QuotaUse;
@@ -73,9 +78,11 @@ pub use scrub::{ScrubState, ScrubStatus};
 pub use send::{Origin, Partial, ReceiveOptions, Source, Token, Transfer};
 pub use status::{DeviceStatus, Status, Totals};
 pub use survey::{PageKind, Survey};
+pub use trim::{TrimState, TrimStatus};
 pub use unreadable::Unreadable;
 
-use crate::dataset::{Dataset, Journal, LiveDataset, PrimaryCache, Shared};
+use crate::dataset::{Dataset, LiveDataset, PrimaryCache, Shared};
+use crate::memory::Beside;
 use crate::record::Compression;
 use crate::space::Chunks;
 use crate::tree::NodeCache;
@@ -83,16 +90,13 @@ pub use crate::txg::LogDamage;
 use crate::txg::{Flushes, LogWriter, Position};
 use crate::{Ptr, Result};
 use catalogue::Catalogue;
+use clean::Cleaner;
 use copies::CopiesState;
 use deltas::Attempts;
 use group::Turn;
 use models::Watch;
 use rewrites::RewriteCounters;
 use sizing::Sizing;
-
-/// What the allocator takes beside nodes and directories whose sizes change all the time, as a part of theirs: with ten million
-/// pages written at random the server was 100 MiB above the sum of what is counted (0011).
-const ALLOCATOR_SHARE: u64 = 6;
 
 /// The writing end of the log and what it did since the last checkpoint.
 struct Log {
@@ -109,6 +113,7 @@ struct Maintenance {
     /// Where replay would start: segments from there on are the log and are not folded.
     window_start: Position,
     copies: CopiesState,
+    cleaner: Cleaner,
 }
 
 #[derive(Default)]
@@ -153,11 +158,20 @@ pub struct Pool {
     committed: AtomicU64,
     durable: AtomicU64,
     scrub: Mutex<scrub::Scrub>,
+    trim: Mutex<TrimStatus>,
+    autotrim: AtomicBool,
     signal: Mutex<Signal>,
     wake: Condvar,
+    /// Set and signalled when room runs short.
+    cleaning: Mutex<bool>,
+    clean_wake: Condvar,
     replayed: ReplayReport,
     rescue: Option<RescueReport>,
     journalled: AtomicU64,
+    /// Memory of others that counts against the budget.
+    beside: Arc<Beside>,
+    /// What caches give up since too much was resident, in bytes.
+    given_up: AtomicU64,
 }
 
 impl Pool {
@@ -200,18 +214,6 @@ impl Pool {
     /// stay what they were at opening.
     pub fn set_cache_bytes(&self, bytes: u64) {
         self.shared.cache.resize(bytes);
-    }
-
-    /// Leaves to the record cache what the rest does not take of the memory budget: tree nodes, clean and changed, segment
-    /// directories, and accepted pages, with what the allocator takes for them.
-    fn settle_caches(&self) {
-        let elsewhere = self.nodes.stats().used_bytes
-            + self.shared.segments.directories_bytes()
-            + self.shared.models.memory_bytes()
-            + self.nodes.unstored_bytes()
-            + self.shared.dirty_bytes.load(Ordering::Relaxed);
-        let journal = self.shared.journal().map_or(0, Journal::memory_bytes);
-        self.shared.cache.set_elsewhere(elsewhere + elsewhere / ALLOCATOR_SHARE + journal);
     }
 
     /// A property of the pool's dataset.

@@ -340,7 +340,7 @@ impl Pool {
     ) -> Result<Option<ModelId>> {
         let record = Rec { kind: RecordKind::Model, model: None, bytes: encode_metadata(bytes) };
         let claim = (record.bytes.len() + ENTRY_BYTES_MAX) as u64;
-        if !self.shared.reserve(claim, 0) {
+        if self.shared.reserve(claim, 0, 0).is_err() {
             return Ok(None);
         }
         let adopted = self.adopt_record(model, record, keep, entry);
@@ -355,7 +355,7 @@ impl Pool {
         keep: bool,
         entry: impl FnOnce(crate::Ptr, crate::record::Codec) -> ModelEntry,
     ) -> Result<Option<ModelId>> {
-        self.make_room()?;
+        self.prepare_commit()?;
         let mut log = self.log.lock();
         self.check_failed()?;
         let Some(id) = self.shared.models.next_id() else { return Ok(None) };

@@ -9,10 +9,12 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::catalogue::{Catalogue, Parts};
 use super::checkpoint::write_superblock;
+use super::clean::Cleaner;
 use super::copies::CopiesState;
 use super::create::{FIRST_DATASET, OWN};
 use super::image::Image;
 use super::label::{Label, Superblock};
+use super::places::check_places;
 use super::rescue::{Missing, RescueReport};
 use super::root::{Placed, Root, TablePage, append_list, decode_list};
 use super::salvage::Search;
@@ -24,7 +26,7 @@ use crate::dataset::{
     Blocks, Commit, Dataset, Journal, Ledger, LiveDataset, ModelEntry, ModelTable, PrimaryCache, Shared,
 };
 use crate::device::{AlignedBuf, Device, FileDevice, OpenMode, RecordedDevice, Recording};
-use crate::limits::BLOCK_BYTES;
+use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::record::{Compression, RecordCache, decode_metadata, model_of};
 use crate::segment::{Devices, DirEntryState, Directory, Located, Segment, Segments, read_span, seal};
 use crate::space::{Chunk, Chunks};
@@ -293,14 +295,17 @@ impl Opening {
         let placed = Placed { addr, first, second };
         let root = Root::decode(&read_placed(&devices, &segments, &placed, "root of the last checkpoint")?)?;
         let roots: Vec<Placed> = [placed].iter().chain(&root.lists).chain(&root.catalogue).copied().collect();
+        check_places(&chunks, roots.iter(), "root of the last checkpoint")?;
         let created = labels.first().map_or(0, |label| label.created);
-        let mut catalogue = Vec::new();
-        for list in &root.catalogue {
-            catalogue.extend(read_placed(&devices, &segments, list, "catalogue of the pool")?);
-        }
+        let mut pieces = root.catalogue.iter();
+        let mut next = || {
+            let piece =
+                pieces.next().map(|piece| read_placed(&devices, &segments, piece, "catalogue of the pool"));
+            piece.transpose()
+        };
         let image = match root.catalogue.is_empty() {
             true => Image::of_a_new_pool(FIRST_DATASET, created),
-            false => Image::decode(&catalogue)?,
+            false => Image::read(&mut next)?,
         };
         let mut table = Vec::new();
         let mut missing = Missing::new(options.rescue);
@@ -309,6 +314,7 @@ impl Opening {
             let read = bytes.and_then(|bytes| append_list(&mut table, decode_list(&bytes)?));
             missing.list(read, table.len())?;
         }
+        check_places(&chunks, table.iter().map(|page| &page.placed), "list of pages of the segment table")?;
         for page in &table {
             let record = read_placed(&devices, &segments, &page.placed, "page of the segment table");
             let read = record.and_then(|record| segments.load_page(page.page, &decode_metadata(&record)?));
@@ -324,21 +330,25 @@ impl Opening {
         for (id, parts) in &root.copies {
             segments.set_copies(*id, parts.clone());
         }
-        let mut used_before = BTreeSet::new();
+        let mut filled: BTreeMap<Chunk, u64> = BTreeMap::new();
         let mut outside = false;
         segments.for_each(|segment| {
             for part in &segment.parts {
                 outside |= !chunks.exists(part.extent.chunk);
-                used_before.insert(part.extent.chunk);
+                *filled.entry(part.extent.chunk).or_default() += u64::from(part.extent.len_bytes);
             }
         });
         if outside {
             return Err(Error::corrupt("segment table", "a segment lies beyond the pool's devices"));
         }
+        // What was found on the devices without a table may have been there before something else was.
+        if rescue.is_none() && filled.values().any(|bytes| *bytes > CHUNK_BYTES) {
+            return Err(Error::corrupt("segment table", "a chunk has more than it holds"));
+        }
+        let mut used_before: BTreeSet<Chunk> = filled.into_keys().collect();
         used_before.extend(roots.iter().map(|placed| Chunk::at(placed.second.device, placed.second.offset)));
         let position = root.position;
-        let directory =
-            Directory::decode(&root.open_directory, position.segment, crate::limits::CHUNK_BYTES as u32)?;
+        let directory = Directory::decode(&root.open_directory, position.segment, CHUNK_BYTES as u32)?;
         if directory.entries().last().is_some_and(|last| last.slot >= position.slots) {
             return Err(Error::corrupt(
                 "root of the last checkpoint",
@@ -419,14 +429,15 @@ impl Opening {
         let sizing = Sizing::new(self.chunks.total(), options.cache_bytes, options.log_bytes);
         let cache = RecordCache::new(options.cache_bytes);
         let models = ModelTable::new(options.cache_bytes / 16 * CACHE_SHARES.2);
+        let nodes = Arc::new(NodeCache::new(options.cache_bytes / 16 * CACHE_SHARES.0)?);
         let shared = Arc::new(Shared::new(
             self.devices.clone(),
-            Arc::clone(&self.segments),
-            cache,
-            models,
+            (Arc::clone(&self.segments), Arc::clone(&self.chunks)),
+            Arc::clone(&nodes),
+            (cache, models),
             sizing.bounds,
         ));
-        let nodes = Arc::new(NodeCache::new(options.cache_bytes / 16 * CACHE_SHARES.0)?);
+        shared.dirty_limit.store(sizing.dirty_limit(0), Ordering::Relaxed);
         let store: Arc<dyn NodeStore> = Arc::new(Nodes(Arc::clone(&shared)));
         let tree = Tree::new(self.root.own, Arc::clone(&store), Arc::clone(&nodes));
         let own = Arc::new(LiveDataset::new(OWN, tree, Arc::clone(&shared), Ledger::default(), None));
@@ -482,6 +493,7 @@ impl Opening {
                 page_ptrs,
                 window_start: self.root.position,
                 copies: CopiesState { begun: None, roots: self.roots },
+                cleaner: Cleaner::default(),
             }),
             flushes,
             turn: Mutex::default(),
@@ -494,8 +506,12 @@ impl Opening {
             committed: 0.into(),
             durable: 0.into(),
             scrub: Mutex::default(),
+            trim: Mutex::default(),
+            autotrim: false.into(),
             signal: Mutex::new(Signal::default()),
             wake: Condvar::new(),
+            cleaning: Mutex::default(),
+            clean_wake: Condvar::new(),
             replayed: Report {
                 clean,
                 batches: end.batches,
@@ -506,16 +522,20 @@ impl Opening {
             },
             rescue: self.rescue,
             journalled: 0.into(),
+            beside: Arc::default(),
+            given_up: 0.into(),
         });
         let committer: std::sync::Weak<Pool> = Arc::downgrade(&pool);
         let committer: std::sync::Weak<dyn Commit> = committer;
         shared.set_committer(committer);
+        pool.settle_caches();
         pool.apply_properties()?;
         if let Some(journal) = journal {
             pool.redo_journal(journal, (end.position.txg, operations_below))?;
         }
         // After what was accepted: nobody refuses that now.
         pool.catalogue.read().rebudget(&shared);
+        pool.note_sizes(&pool.maintenance.lock().copies.roots);
         pool.load_scrub()?;
         if end.lost.is_some() && !options.read_only {
             // From its position on there is no damage any more.
@@ -670,6 +690,7 @@ impl Pool {
         if let Some(value) = self.property("compression")? {
             self.set_compression(value.parse::<Compression>()?);
         }
+        self.set_autotrim(self.property("autotrim")?.as_deref() == Some("on"));
         if let Some(value) = self.property("primarycache")? {
             self.set_primary_cache(match value.as_str() {
                 "metadata" => PrimaryCache::Metadata,

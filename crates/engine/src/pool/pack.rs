@@ -19,6 +19,8 @@ pub(super) struct Begun {
     pub(super) chunk: Chunk,
     /// Bytes in use: whole blocks.
     used: usize,
+    /// Bytes in use at its end, by second copies of directories, begin here.
+    tail: usize,
 }
 
 /// A chunk that is being filled.
@@ -29,14 +31,27 @@ struct Output {
     base: usize,
     /// End of what is in use, from the start of the chunk.
     used: usize,
-    /// Second copies of directories begin here, and reach to the end of the chunk.
+    /// Second copies of directories begin here, and reach to `end`.
     tail: usize,
+    /// What lies behind was written before.
+    end: usize,
+}
+
+impl Begun {
+    /// Whether it is worth going on with: a record and its directory may fit.
+    fn has_room(&self) -> bool {
+        self.used + 2 * BLOCK_BYTES <= self.tail
+    }
+
+    /// Bytes that are not in use.
+    pub(super) fn left_bytes(&self) -> u64 {
+        self.tail.saturating_sub(self.used) as u64
+    }
 }
 
 impl Output {
-    fn begin(Begun { chunk, used }: Begun) -> Self {
-        let tail = CHUNK_BYTES as usize;
-        Self { chunk, buf: AlignedBuf::zeroed(tail - used), base: used, used, tail }
+    fn begin(Begun { chunk, used, tail }: Begun) -> Self {
+        Self { chunk, buf: AlignedBuf::zeroed(tail - used), base: used, used, tail, end: tail }
     }
 
     /// The bytes from `start` of the chunk on.
@@ -60,25 +75,46 @@ pub(super) struct Packer<'a> {
     twice: bool,
     /// Chunks that were begun; each has a user of its own until the caller has given their parts to segments.
     pub(super) chunks: Vec<Chunk>,
+    /// How many of them had been begun before.
+    before: usize,
+    /// Of these, the one that the next packer goes on with.
+    begun: Option<Chunk>,
     pub(super) written_bytes: u64,
 }
 
 impl<'a> Packer<'a> {
-    /// For what survives of segments: their directories are stored twice.
-    pub(super) fn new(pool: &'a Pool) -> Self {
-        Self { pool, output: None, twice: true, chunks: Vec::new(), written_bytes: 0 }
+    /// For what survives of segments, whose directories are stored twice; goes on in the chunk that was begun.
+    pub(super) fn new(pool: &'a Pool, begun: Option<Begun>) -> Self {
+        Self::begin(pool, begun, true)
     }
 
     /// For second copies, whose directories need none; goes on in the chunk that was begun.
     pub(super) fn of_copies(pool: &'a Pool, begun: Option<Begun>) -> Self {
-        let chunks = begun.iter().map(|begun| begun.chunk).collect();
-        Self { pool, output: begun.map(Output::begin), twice: false, chunks, written_bytes: 0 }
+        Self::begin(pool, begun, false)
+    }
+
+    fn begin(pool: &'a Pool, begun: Option<Begun>, twice: bool) -> Self {
+        let chunks: Vec<Chunk> = begun.iter().map(|begun| begun.chunk).collect();
+        Self {
+            before: chunks.len(),
+            pool,
+            output: begun.map(Output::begin),
+            twice,
+            chunks,
+            begun: None,
+            written_bytes: 0,
+        }
+    }
+
+    /// Chunks that it has begun.
+    pub(super) fn begun_now(&self) -> usize {
+        self.chunks.len() - self.before
     }
 
     fn open(&mut self) -> Result<Output> {
         let chunk = self.pool.chunks.allocate()?;
         self.chunks.push(chunk);
-        Ok(Output::begin(Begun { chunk, used: 0 }))
+        Ok(Output::begin(Begun { chunk, used: 0, tail: CHUNK_BYTES as usize }))
     }
 
     /// Writes what is not written yet of the chunk that is being filled, and ends it.
@@ -93,12 +129,12 @@ impl<'a> Packer<'a> {
         let device = self.pool.shared.devices.get(usize::from(output.chunk.device));
         let device = device
             .ok_or_else(|| Error::corrupt("chunk", "it lies on a device that the pool does not have"))?;
-        if output.tail < CHUNK_BYTES as usize {
-            let tail = output.tail / BLOCK_BYTES * BLOCK_BYTES;
+        let tail = output.tail / BLOCK_BYTES * BLOCK_BYTES;
+        if output.tail < output.end {
             let offset = output.chunk.offset() + tail as u64;
-            let bytes = output.at(tail, CHUNK_BYTES as usize - tail)?;
+            let bytes = output.at(tail, output.end - tail)?;
             device.write(offset, &AlignedBuf::from_bytes(bytes), false)?;
-            self.written_bytes += CHUNK_BYTES - tail as u64;
+            self.written_bytes += (output.end - tail) as u64;
         }
         let len = end - output.base;
         if len > 0 {
@@ -106,7 +142,7 @@ impl<'a> Packer<'a> {
             device.write(output.chunk.offset() + output.base as u64, &output.buf, false)?;
             self.written_bytes += len as u64;
         }
-        Ok(Some(Begun { chunk: output.chunk, used: end }))
+        Ok(Some(Begun { chunk: output.chunk, used: end, tail }))
     }
 
     /// Packs records of a segment, ascending by slot. The first of their parts begins at slot `from`.
@@ -118,8 +154,9 @@ impl<'a> Packer<'a> {
                 Some(output) => output,
                 None => self.open()?,
             };
-            // The part begins at a block, so that it can be read without its neighbour. Second copies of directories do not share a block with it.
-            let start = output.used.next_multiple_of(BLOCK_BYTES);
+            // Parts lie without gaps: one of a single record takes no more than that and its directory. Second copies of directories do not
+            // share a block with them.
+            let start = output.used;
             let mut end = start;
             let mut taken = 0;
             for (_, _, bytes) in rest {
@@ -174,20 +211,33 @@ impl<'a> Packer<'a> {
     /// Writes all that was packed, which others may read from now on.
     pub(super) fn write(&mut self) -> Result<()> {
         let begun = self.pause()?;
-        self.output = begun.filter(|begun| begun.used < CHUNK_BYTES as usize).map(Output::begin);
+        self.output = begun.filter(Begun::has_room).map(Output::begin);
         Ok(())
     }
 
     /// Writes all that was packed, and returns what to go on with.
     pub(super) fn suspend(&mut self) -> Result<Option<Begun>> {
-        let begun = self.pause()?.filter(|begun| begun.used < CHUNK_BYTES as usize);
-        self.chunks.retain(|chunk| begun.is_none_or(|begun| begun.chunk != *chunk));
+        let begun = self.pause()?.filter(Begun::has_room);
+        self.begun = begun.map(|begun| begun.chunk);
         Ok(begun)
     }
 
-    /// All that was packed is on the devices.
-    pub(super) fn finish(&mut self) -> Result<()> {
-        self.close()?;
+    /// Lets go of the chunks that were filled: the segments that have parts there keep them.
+    pub(super) fn release(&self) {
+        for chunk in self.chunks.iter().filter(|chunk| self.begun != Some(**chunk)) {
+            self.pool.chunks.release(*chunk);
+        }
+    }
+
+    /// Lets go of all chunks but the one that was begun `before`: what was packed is nobody's.
+    pub(super) fn give_up(&self, before: Option<Begun>) {
+        for chunk in self.chunks.iter().filter(|chunk| before.is_none_or(|begun| begun.chunk != **chunk)) {
+            self.pool.chunks.release(*chunk);
+        }
+    }
+
+    /// What was written is on the devices.
+    pub(super) fn flush(&self) -> Result<()> {
         let devices: BTreeSet<u16> = self.chunks.iter().map(|chunk| chunk.device).collect();
         for number in devices {
             if let Some(device) = self.pool.shared.devices.get(usize::from(number)) {

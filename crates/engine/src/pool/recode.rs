@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 
 use rayon::prelude::*;
 
+use super::clean::move_to;
 use super::commit::encode_page;
-use super::fold::{OUTPUT_CHUNKS, move_to};
 use super::models::Current;
 use super::pack::{Packer, Survivor};
 use super::{Maintenance, Pool};
@@ -27,6 +27,8 @@ use crate::{Addr, Error, Ptr, Result, segment};
 pub const CALL_PAGES: usize = 16 << 10;
 /// Pages that are coded again between two checkpoints.
 const PASS_PAGES: usize = 8 << 10;
+/// Chunks that coding again fills between two checkpoints, at most.
+const OUTPUT_CHUNKS: u64 = 4;
 /// Records of an object that are coded by way of trial.
 const TRIALS: usize = 16;
 /// A record has to become shorter by one part in so many.
@@ -195,14 +197,15 @@ impl Pool {
         self.before_window(&plan)?;
         let mut state = self.maintenance.lock();
         while let Some(first) = plan.targets.keys().next().copied() {
-            self.recode_pass(&dataset, &state, &mut plan, &mut report)?;
+            self.recode_pass(&dataset, &mut state, &mut plan, &mut report)?;
             self.checkpoint_locked(&mut state, false)?;
             if plan.targets.contains_key(&first) {
                 return Err(Error::NoSpace(
                     "there is no free chunk to fold to; delete something or add a device".into(),
                 ));
             }
-            // Commits that wait for room, and folds, have their turn.
+            self.restore_room(&mut state)?;
+            // Commits that wait for room have their turn.
             parking_lot::MutexGuard::bump(&mut state);
         }
         Ok(report)
@@ -281,16 +284,12 @@ impl Pool {
             let mut log = self.log.lock();
             self.check_failed()?;
             if log.writer.position().segment == *last {
-                let rolled = log.writer.roll();
-                match rolled {
-                    Ok(bytes) => count(&self.shared.counters.framing_bytes, bytes),
+                if self.shared.spare_chunks() == 0 {
                     // Then the last few MiB stay as they are.
-                    Err(Error::NoSpace(_)) => return Ok(()),
-                    Err(error) => {
-                        self.shared.fail(&error);
-                        return Err(error);
-                    }
+                    return Ok(());
                 }
+                let rolled = log.writer.roll().inspect_err(|error| self.shared.fail(error))?;
+                count(&self.shared.counters.framing_bytes, rolled);
             }
         }
         self.checkpoint_locked(&mut state, false)
@@ -300,24 +299,24 @@ impl Pool {
     fn recode_pass(
         &self,
         dataset: &LiveDataset,
-        state: &Maintenance,
+        state: &mut Maintenance,
         plan: &mut Plan,
         report: &mut RecodeReport,
     ) -> Result<()> {
         self.shared.check_writable()?;
-        let spare = self.chunks.free().saturating_sub(2).min(OUTPUT_CHUNKS);
-        let mut packer = Packer::new(self);
+        let spare = self.shared.clean_outputs().min(OUTPUT_CHUNKS);
+        let before = state.cleaner.begun;
+        let mut packer = Packer::new(self, before);
         let packed = self.pack_recoded(state, plan, spare, &mut packer);
         let published = packed.and_then(|moved| {
-            packer.finish()?;
+            state.cleaner.begun = packer.suspend()?;
+            packer.flush()?;
             moved
                 .into_iter()
                 .try_for_each(|(id, to, recoded)| self.publish_recoded(dataset, id, to, &recoded, report))
         });
         let published = published.inspect_err(|error| self.shared.fail(error));
-        for chunk in &packer.chunks {
-            self.chunks.release(*chunk);
-        }
+        packer.release();
         report.written_bytes += packer.written_bytes;
         count(&self.shared.counters.fold_bytes, packer.written_bytes);
         published
@@ -374,7 +373,7 @@ impl Pool {
         if id >= state.window_start.segment {
             return Ok(None);
         }
-        let mut survivors = match self.survivors(&segment) {
+        let mut survivors = match self.survivors(&segment, &segment.parts) {
             Ok(survivors) => survivors,
             Err(error @ Error::Corrupt { .. }) => {
                 tracing::error!(%error, segment = id, "a damaged segment is not coded again");

@@ -104,7 +104,14 @@ impl Missing {
             let wanted =
                 |id: u64| id < end && !known.contains(&id) && self.has(table, id / TABLE_PAGE_SEGMENTS);
             for (device, bytes) in (0..).zip(device_bytes) {
-                (0..Chunk::count(*bytes)).for_each(|index| search.look(Chunk { device, index }, &wanted));
+                let (mut index, count) = (0, Chunk::count(*bytes));
+                // Holes are passed over: a sparse file may say to be of any size.
+                while let Some(chunk) =
+                    search.next_data(Chunk { device, index }).filter(|chunk| chunk.index < count)
+                {
+                    search.look(chunk, &wanted);
+                    index = chunk.index + 1;
+                }
             }
         }
         for id in search.ids() {

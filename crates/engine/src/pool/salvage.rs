@@ -73,6 +73,12 @@ impl<'a> Search<'a> {
         self.found.keys().copied().collect()
     }
 
+    /// The next chunk of the device, from this one on, that may hold anything.
+    pub(super) fn next_data(&self, chunk: Chunk) -> Option<Chunk> {
+        let data = self.devices.get(usize::from(chunk.device))?.data_from(chunk.offset())?;
+        Some(Chunk { index: Chunk::at(chunk.device, data).index.max(chunk.index), ..chunk })
+    }
+
     /// Looks into a chunk for segments that are wanted.
     pub(super) fn look(&mut self, chunk: Chunk, wanted: &dyn Fn(u64) -> bool) {
         let bytes = self.read(chunk);
@@ -135,11 +141,9 @@ impl<'a> Search<'a> {
                 }
                 continue;
             }
-            // Folded records lie without gaps before their directory.
+            // Records that were moved lie without gaps before their directory; of its second copy, at the chunk's end, no record is sound.
             let len = last.start + last.len_bytes;
-            let Some(begin) = at.checked_sub(len as usize).filter(|begin| begin % BLOCK_BYTES == 0) else {
-                continue;
-            };
+            let Some(begin) = at.checked_sub(len as usize) else { continue };
             let extent = Extent { chunk, start: begin as u32, len_bytes: len + found.len_bytes };
             let dir = found.whole.map(|dir| DirRef { start: len, ..dir });
             self.add(found.segment, extent, dir, found.entries, None, bytes);

@@ -17,6 +17,8 @@ pub struct DeviceStatus {
     pub size_bytes: u64,
     /// What it did since the pool was opened.
     pub counts: crate::device::DeviceCounts,
+    /// Whether it takes discards, as far as is known.
+    pub discards: bool,
 }
 
 /// Monotonic counters since the pool was opened, in bytes unless said.
@@ -131,6 +133,10 @@ pub struct Status {
     pub node_cache: crate::tree::CacheStats,
     /// The last scrub.
     pub scrub: super::ScrubStatus,
+    /// The last trim.
+    pub trim: super::TrimStatus,
+    /// Free bytes of which devices that take discards were not told.
+    pub untrimmed_bytes: u64,
     /// How often a second copy of metadata was read because the first one could not be, or was damaged.
     pub second_copies_read: u64,
     /// What replay did at opening.
@@ -191,6 +197,7 @@ impl Pool {
             path: device.path().to_path_buf(),
             size_bytes: device.size_bytes(),
             counts: device.stats().counts(),
+            discards: device.discards(),
         });
         let label = self.labels.first();
         let models = self.shared.models.all();
@@ -222,6 +229,8 @@ impl Pool {
             record_cache: self.shared.cache.stats(),
             node_cache: self.nodes.stats(),
             scrub: self.scrub_status(),
+            trim: self.trim_status(),
+            untrimmed_bytes: self.untrimmed_bytes(),
             second_copies_read: self.shared.segments.stood_in(),
             replayed: self.replayed,
             rescue: self.rescue.clone(),

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
+use crate::memory::allocated_bytes;
 use crate::types::{Addr, AddrHashing};
 use doorkeeper::Doorkeeper;
 pub use pages::Page;
@@ -70,13 +71,6 @@ pub struct CacheStats {
     pub page_bytes: u64,
     /// Bytes that may be held.
     pub capacity_bytes: u64,
-}
-
-/// What an allocation takes: allocators round up to size classes, of which there are four from one power of two to the
-/// next (mimalloc, jemalloc).
-fn allocated_bytes(len_bytes: u64) -> u64 {
-    let len_bytes = len_bytes.max(16);
-    len_bytes.next_multiple_of((1 << len_bytes.ilog2()) / 4)
 }
 
 #[derive(Clone)]
@@ -187,6 +181,12 @@ impl RecordCache {
     pub fn resize(&self, budget_bytes: u64) {
         self.budget_bytes.store(budget_bytes, Relaxed);
         self.settle();
+    }
+
+    /// Bytes that may be held with what others use.
+    #[must_use]
+    pub fn budget_bytes(&self) -> u64 {
+        self.budget_bytes.load(Relaxed)
     }
 
     /// Says how many bytes of the budget others use as of now. At least an eighth of it stays with the records.

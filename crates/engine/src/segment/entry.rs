@@ -13,13 +13,18 @@
 //! | per part: checksum of the directory's index | 4 |
 //! | number of slots | varint |
 //! | live bytes | varint |
+//! | tail bytes | varint |
+//! | per part but the first: bytes held by its live records | varint |
 //! | bitmap of live slots, low bit first, length and bytes | varint + n |
 //! | number of models that its records use | varint |
 //! | per model: number - previous number | varint |
 //! | 1 if records were coded again at their addresses, else 0 | 1 |
 
+use super::directory::{Directory, LEAF_SLOTS};
 use crate::Result;
+use crate::account::subtract;
 use crate::limits::{CHUNK_BYTES, MODELS_MAX, RECORD_BYTES_MAX, SEGMENT_SLOTS_MAX};
+use crate::memory::allocated_bytes;
 use crate::space::{Chunk, Extent};
 use crate::types::SLOT_BITS;
 use crate::wire::{Reader, put_bytes, put_varint};
@@ -27,8 +32,32 @@ use crate::wire::{Reader, put_bytes, put_varint};
 /// Consecutive segment ids that share one stored page of the table.
 pub const TABLE_PAGE_SEGMENTS: u64 = 64;
 
-/// Bytes that a live record costs beside its own: its entries in batch and segment directory.
+/// Bytes that a live record costs beside its own: its entries in both copies of a directory.
 pub const RECORD_OVERHEAD_BYTES: u64 = 16;
+
+/// Bytes that a part costs beside its records: header and first leaf of its directory, twice.
+pub const PART_OVERHEAD_BYTES: u64 = 2 * Directory::stored_bytes_max(0) as u64 + 2 * LEAF_OVERHEAD_BYTES;
+
+/// Bytes that a leaf of a directory costs in its index, rounded up.
+const LEAF_OVERHEAD_BYTES: u64 = 14;
+
+/// Records up to this length leave next to nothing unused at the end of a chunk: less than one part in 64.
+const SHORT_BYTES_MAX: u64 = CHUNK_BYTES / 64;
+
+/// Bytes at the ends of chunks that go unused because records of `len_bytes` do not fit there: the share of one record where a chunk holds no
+/// others. Records of 1 MiB leave a quarter of each chunk.
+pub(super) const fn tail_bytes(len_bytes: u64) -> u64 {
+    if len_bytes <= SHORT_BYTES_MAX {
+        return 0;
+    }
+    let stored = len_bytes + RECORD_OVERHEAD_BYTES + PART_OVERHEAD_BYTES;
+    (CHUNK_BYTES / (CHUNK_BYTES / stored)) - len_bytes
+}
+
+/// Bytes of a chunk that a live record of `len_bytes` holds.
+pub const fn held_bytes(len_bytes: u64) -> u64 {
+    len_bytes + RECORD_OVERHEAD_BYTES + tail_bytes(len_bytes)
+}
 
 /// Longest stored form of a part: varints of 24, 16 and seven times 32 bits, and a checksum.
 const PART_BYTES_MAX: usize = 4 + 3 + 7 * 5 + 4;
@@ -88,6 +117,9 @@ impl LiveMap {
     }
     fn decode(reader: &mut Reader<'_>, slots: u32) -> Result<Self> {
         let bytes = reader.bytes((slots as usize).div_ceil(8))?;
+        if bytes.last() == Some(&0) {
+            return Err(reader.bad("a map of live slots ends with zeros"));
+        }
         let words: Vec<u64> = bytes
             .chunks(8)
             .map(|chunk| chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)))
@@ -131,6 +163,11 @@ pub struct Part {
 pub const PARTS_MAX: usize = 32;
 
 impl Part {
+    /// Whether both lie at one place: a part keeps that where it gets other slots.
+    pub fn lies_as(&self, other: &Self) -> bool {
+        self.extent == other.extent && self.directory == other.directory
+    }
+
     /// Appends the stored form.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let dir = self.directory.unwrap_or_default();
@@ -180,7 +217,7 @@ impl Part {
         let inside = dir_end <= extent.len_bytes.into()
             && dir.index_bytes <= dir.len_bytes
             && second_end <= CHUNK_BYTES;
-        if !extent.is_sane() || !inside || first_slot >= 1 << SLOT_BITS {
+        if !extent.is_sane() || extent.len_bytes == 0 || !inside || first_slot >= 1 << SLOT_BITS {
             return Err(reader.bad("a segment lies outside of its chunk"));
         }
         Ok(Self { first_slot, extent, directory: (dir.len_bytes > 0).then_some(dir) })
@@ -198,6 +235,10 @@ pub struct Segment {
     pub slots: u32,
     /// Stored bytes of live records.
     pub live_bytes: u64,
+    /// Bytes at the ends of chunks that live records leave unused ([`tail_bytes`]).
+    pub tail_bytes: u64,
+    /// Bytes of chunks that the live records of each part hold ([`held_bytes`]).
+    pub held: Vec<u64>,
     /// Which slots are live.
     pub live: LiveMap,
     /// Models that its records use, ascending; and perhaps some that only records used that are dead by now.
@@ -209,34 +250,115 @@ pub struct Segment {
 /// Where a segment goes.
 #[derive(Debug)]
 pub struct Move {
-    /// Its new parts.
+    /// All of its parts from now on: new ones, and those that stay as they are.
     pub parts: Vec<Part>,
-    /// Models that its records use, ascending.
+    /// Models that the records in new parts use, ascending.
     pub models: Vec<u32>,
-    /// Slot and stored length of each record that was moved, ascending by slot: all that are live, and perhaps more.
+    /// Slot and stored length of each record in new parts, ascending by slot: all that are live, and perhaps more.
     pub lens: Vec<(u32, u32)>,
-    /// Whether records have other lengths than before.
+    /// Whether records have other lengths than before; then all parts are new.
     pub recoded: bool,
 }
 
 impl Segment {
+    /// What it takes in memory as an entry of the table, in bytes: itself and its key in nodes of a map that are three quarters full, and what it
+    /// points to.
+    pub fn memory_bytes(&self) -> u64 {
+        let entry = (size_of::<Self>() + size_of::<u64>()) as u64 * 4 / 3;
+        let pointed = [
+            self.parts.capacity() * size_of::<Part>(),
+            self.live.words.capacity() * size_of::<u64>(),
+            self.models.capacity() * size_of::<u32>(),
+        ];
+        let pointed = pointed.iter().filter(|bytes| **bytes > 0).map(|bytes| allocated_bytes(*bytes as u64));
+        entry + pointed.sum::<u64>()
+    }
+
     /// A segment that was just opened in `chunk`.
     pub fn fresh(id: u64, chunk: Chunk) -> Self {
         let extent = Extent { chunk, start: 0, len_bytes: CHUNK_BYTES as u32 };
         let parts = vec![Part { first_slot: 0, extent, directory: None }];
-        Self { parts, ..Self::without_parts(id) }
+        Self { parts, held: vec![0], ..Self::without_parts(id) }
     }
     /// One that has none of its records yet.
     pub(super) fn without_parts(id: u64) -> Self {
         Self { id, ..Self::default() }
     }
-    /// Space that its live records account for, in bytes.
+    /// Space of chunks that it takes where its live records are packed without gaps, in bytes.
     pub fn used_bytes(&self) -> u64 {
-        self.live_bytes + u64::from(self.live.count()) * RECORD_OVERHEAD_BYTES
+        if self.live.count() == 0 {
+            return 0;
+        }
+        let leaves = u64::from(self.live.count().min(self.slots.div_ceil(LEAF_SLOTS)));
+        let parts = self.parts.len() as u64;
+        self.records_bytes() + parts * PART_OVERHEAD_BYTES + leaves * 2 * LEAF_OVERHEAD_BYTES
+    }
+    /// What its live records hold of chunks, in bytes.
+    fn records_bytes(&self) -> u64 {
+        self.live_bytes + u64::from(self.live.count()) * RECORD_OVERHEAD_BYTES + self.tail_bytes
+    }
+    /// Most bytes that its stored form takes.
+    pub fn stored_bytes_max(&self) -> u64 {
+        let parts = self.parts.len() * (PART_BYTES_MAX + 5);
+        (64 + parts + self.live.words.len() * 8 + self.models.len() * 5) as u64
+    }
+    /// Position of the part that `slot` lies in.
+    fn part_at(&self, slot: u32) -> Option<usize> {
+        self.parts.iter().rposition(|part| part.first_slot <= slot)
     }
     /// The part that `slot` lies in.
     pub fn part(&self, slot: u32) -> Option<&Part> {
-        self.parts.iter().rev().find(|part| part.first_slot <= slot)
+        self.part_at(slot).and_then(|at| self.parts.get(at))
+    }
+    /// Makes a record live that was not, and returns the chunk and the bytes of it that it holds now. `None`: it was live.
+    pub(super) fn revive(&mut self, slot: u32, len_bytes: u32) -> Option<(Chunk, u64)> {
+        if !self.live.set(slot) {
+            return None;
+        }
+        self.live_bytes += u64::from(len_bytes);
+        self.tail_bytes += tail_bytes(len_bytes.into());
+        let bytes = held_bytes(len_bytes.into());
+        let at = self.part_at(slot)?;
+        if let Some(held) = self.held.get_mut(at) {
+            *held += bytes;
+        }
+        Some((self.parts.get(at)?.extent.chunk, bytes))
+    }
+    /// Makes a live record dead, and returns the chunk and the bytes of it that it held. `None`: it was dead.
+    pub(super) fn kill(&mut self, slot: u32, len_bytes: u32) -> Option<(Chunk, u64)> {
+        if !self.live.clear(slot) {
+            return None;
+        }
+        subtract(&mut self.live_bytes, len_bytes.into());
+        subtract(&mut self.tail_bytes, tail_bytes(len_bytes.into()));
+        let bytes = held_bytes(len_bytes.into());
+        let at = self.part_at(slot)?;
+        if let Some(held) = self.held.get_mut(at) {
+            subtract(held, bytes);
+        }
+        Some((self.parts.get(at)?.extent.chunk, bytes))
+    }
+    /// Its live records have these lengths now.
+    pub(super) fn restate(&mut self, lens: &[(u32, u32)]) {
+        let live = lens.iter().filter(|(slot, _)| self.live.get(*slot)).map(|(_, len)| u64::from(*len));
+        self.live_bytes = live.clone().sum();
+        self.tail_bytes = live.map(tail_bytes).sum();
+    }
+    /// Gives it other parts. Those that it had before keep what they hold; of the others, `lens` has the live records.
+    pub(super) fn lie_in(&mut self, parts: Vec<Part>, lens: &[(u32, u32)]) -> Vec<Part> {
+        // Records die while others are moved.
+        let live = |(slot, _): &&(u32, u32)| self.live.get(*slot);
+        let mut held = Vec::with_capacity(parts.len());
+        for (at, part) in parts.iter().enumerate() {
+            let kept = self.parts.iter().position(|old| old.lies_as(part)).and_then(|old| self.held.get(old));
+            let end = parts.get(at + 1).map_or(u32::MAX, |next| next.first_slot);
+            let own = |(slot, _): &&(u32, u32)| (part.first_slot..end).contains(slot);
+            let packed =
+                || lens.iter().filter(live).filter(own).map(|(_, len)| held_bytes((*len).into())).sum();
+            held.push(kept.copied().unwrap_or_else(packed));
+        }
+        self.held = held;
+        std::mem::replace(&mut self.parts, parts)
     }
     /// Appends the stored form; `previous` is the id of the entry before it on the page, or 0.
     pub(super) fn encode(&self, previous: u64, out: &mut Vec<u8>) {
@@ -247,6 +369,10 @@ impl Segment {
         }
         put_varint(out, self.slots.into());
         put_varint(out, self.live_bytes);
+        put_varint(out, self.tail_bytes);
+        for held in self.held.iter().skip(1) {
+            put_varint(out, *held);
+        }
         self.live.encode(out);
         put_varint(out, self.models.len() as u64);
         let mut previous = 0;
@@ -263,17 +389,35 @@ impl Segment {
         let parts = Part::decode_all(reader)?;
         let slots = reader.varint_u32()?;
         let live_bytes = reader.varint()?;
-        if slots > 1 << SLOT_BITS || live_bytes > CHUNK_BYTES {
+        let tail_bytes = reader.varint()?;
+        if slots > SEGMENT_SLOTS_MAX {
             return Err(reader.bad("a segment has more than a chunk holds"));
         }
+        let mut held = vec![0; parts.len()];
+        for part in held.iter_mut().skip(1) {
+            *part = reader.varint()?;
+        }
         let live = LiveMap::decode(reader, slots)?;
+        // No record is empty.
+        let impossible = live_bytes.max(tail_bytes) > CHUNK_BYTES || u64::from(live.count()) > live_bytes;
+        if impossible {
+            return Err(reader.bad("a segment has more than a chunk holds"));
+        }
         let models = decode_models(reader)?;
         let recoded = match reader.u8()? {
             0 => false,
             1 => true,
             _ => return Err(reader.bad("a segment has an unknown mark")),
         };
-        Ok(Self { id, parts, slots, live_bytes, live, models, recoded })
+        let mut segment = Self { id, parts, slots, live_bytes, tail_bytes, held, live, models, recoded };
+        // The first part holds what the others do not.
+        let others = segment.held.iter().try_fold(0_u64, |sum, held| sum.checked_add(*held));
+        let first = others.and_then(|others| segment.records_bytes().checked_sub(others));
+        let first = first.ok_or_else(|| reader.bad("the parts of a segment hold more than the segment"))?;
+        if let Some(held) = segment.held.first_mut() {
+            *held = first;
+        }
+        Ok(segment)
     }
 }
 

@@ -14,15 +14,18 @@ mod directory;
 mod entry;
 mod fetch;
 mod found;
+mod occupancy;
 mod read;
 mod table;
 
 pub use directory::{DirEntry, Directory, StoredDirectory};
 pub use entry::{
-    DirRef, LiveMap, Move, PARTS_MAX, Part, RECORD_OVERHEAD_BYTES, Segment, TABLE_PAGE_SEGMENTS,
+    DirRef, LiveMap, Move, PART_OVERHEAD_BYTES, PARTS_MAX, Part, RECORD_OVERHEAD_BYTES, Segment,
+    TABLE_PAGE_SEGMENTS, held_bytes,
 };
 pub use fetch::RecordFetch;
 pub use found::{FoundDirectory, find_directory, next_directory};
+pub use occupancy::Occupied;
 pub use read::{Devices, DirCopy, Located, read_span};
 pub use table::{DirEntryState, Segments, TableSnapshot};
 

@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
 use super::directory::{Directory, Index, LEAF_SLOTS};
-use super::entry::{DirRef, Move, Part, RECORD_OVERHEAD_BYTES, Segment, TABLE_PAGE_SEGMENTS};
-use crate::space::Extent;
+use super::entry::{DirRef, Move, Part, Segment, TABLE_PAGE_SEGMENTS};
+use super::occupancy::{Occupancy, Occupied};
+use crate::account::subtract;
+use crate::space::{Chunk, Extent};
 use crate::types::COPIES;
 use crate::wire::Reader;
 use crate::{Addr, Error, Ptr, Result};
@@ -75,7 +77,11 @@ struct Inner {
     /// Directories of segments that have none on the device yet.
     open: BTreeMap<u64, Directory>,
     dirty: BTreeSet<u64>,
+    /// Of all segments: [`Segment::used_bytes`].
     used_bytes: u64,
+    /// Of all segments: [`Segment::stored_bytes_max`].
+    stored_bytes: u64,
+    occupancy: Occupancy,
     /// How many segments list each model.
     models: BTreeMap<u32, u64>,
     /// How many segments have records that were coded again.
@@ -89,49 +95,93 @@ impl Inner {
         }
     }
 
+    /// Adds a segment to the sums.
+    fn enter(&mut self, segment: &Segment) {
+        self.used_bytes += segment.used_bytes();
+        self.stored_bytes += segment.stored_bytes_max();
+        for (part, held) in segment.parts.iter().zip(&segment.held) {
+            self.occupancy.enter(part.extent.chunk, segment.id, *held);
+        }
+    }
+
+    /// Takes a segment off the sums.
+    fn leave(&mut self, segment: &Segment) {
+        subtract(&mut self.used_bytes, segment.used_bytes());
+        subtract(&mut self.stored_bytes, segment.stored_bytes_max());
+        for (part, held) in segment.parts.iter().zip(&segment.held) {
+            self.occupancy.leave(part.extent.chunk, segment.id, *held);
+        }
+    }
+
+    /// Changes a segment and the sums with it, but for what its parts hold of chunks.
+    fn change<T>(&mut self, id: u64, change: impl FnOnce(&mut Segment) -> T) -> Option<T> {
+        let segment = self.segments.get_mut(&id)?;
+        let before = (segment.used_bytes(), segment.stored_bytes_max());
+        let changed = change(segment);
+        self.used_bytes += segment.used_bytes();
+        self.stored_bytes += segment.stored_bytes_max();
+        subtract(&mut self.used_bytes, before.0);
+        subtract(&mut self.stored_bytes, before.1);
+        self.dirty.insert(id / TABLE_PAGE_SEGMENTS);
+        Some(changed)
+    }
+
     /// Makes a record of `len_bytes` live.
     fn revive(&mut self, addr: Addr, len_bytes: u32) {
-        let Some(segment) = self.segments.get_mut(&addr.segment()) else { return };
-        if segment.live.set(addr.slot()) {
-            segment.live_bytes += u64::from(len_bytes);
-            self.used_bytes += u64::from(len_bytes) + RECORD_OVERHEAD_BYTES;
+        if let Some(Some((chunk, bytes))) =
+            self.change(addr.segment(), |segment| segment.revive(addr.slot(), len_bytes))
+        {
+            self.occupancy.grow(chunk, bytes);
         }
-        self.dirty.insert(addr.segment() / TABLE_PAGE_SEGMENTS);
     }
 
     /// Makes a record of `len_bytes` dead; false where it was.
     fn kill(&mut self, addr: Addr, len_bytes: u32) -> bool {
-        let Some(segment) = self.segments.get_mut(&addr.segment()) else { return false };
-        let was = segment.live.clear(addr.slot());
-        if was {
-            let len = u64::from(len_bytes);
-            segment.live_bytes = segment.live_bytes.saturating_sub(len);
-            self.used_bytes = self.used_bytes.saturating_sub(len + RECORD_OVERHEAD_BYTES);
-            self.dirty.insert(addr.segment() / TABLE_PAGE_SEGMENTS);
+        let segment = self.segments.get(&addr.segment());
+        if !segment.is_some_and(|segment| segment.live.get(addr.slot())) {
+            return false;
         }
-        was
+        if let Some(Some((chunk, bytes))) =
+            self.change(addr.segment(), |segment| segment.kill(addr.slot(), len_bytes))
+        {
+            self.occupancy.shrink(chunk, bytes);
+        }
+        true
     }
 
     /// The segment of second copies of records of segment `id`; it gets its parts from the caller.
-    fn copies_of(&mut self, id: u64) -> &mut Segment {
+    fn copies_of(&mut self, id: u64) {
         let id = id | COPIES;
+        self.segments.entry(id).or_insert_with(|| {
+            let segment = Segment::without_parts(id);
+            self.stored_bytes += segment.stored_bytes_max();
+            segment
+        });
         self.dirty.insert(id / TABLE_PAGE_SEGMENTS);
-        self.segments.entry(id).or_insert_with(|| Segment::without_parts(id))
+    }
+
+    /// Adds parts in which none of its live records lies yet.
+    fn add_parts(&mut self, id: u64, parts: &[Part]) {
+        self.change(id, |segment| {
+            segment.parts.extend_from_slice(parts);
+            segment.held.resize(segment.parts.len(), 0);
+        });
+        for part in parts {
+            self.occupancy.enter(part.extent.chunk, id, 0);
+        }
     }
 
     /// A record's second copy is live.
     fn copy(&mut self, ptr: Ptr) {
         let addr = ptr.addr.copy();
-        if let Some(segment) = self.segments.get_mut(&addr.segment()) {
-            segment.slots = segment.slots.max(addr.slot() + 1);
-        }
+        self.change(addr.segment(), |segment| segment.slots = segment.slots.max(addr.slot() + 1));
         self.revive(addr, ptr.len_bytes);
     }
 
     fn discount_models(&mut self, models: &[u32]) {
         for model in models {
             let count = self.models.entry(*model).or_default();
-            *count = count.saturating_sub(1);
+            subtract(count, 1);
             if *count == 0 {
                 self.models.remove(model);
             }
@@ -142,6 +192,8 @@ impl Inner {
 /// The segment table of an open pool.
 pub struct Segments {
     inner: RwLock<Inner>,
+    /// How many entries there were when their memory was last counted, and what it was.
+    weighed: Mutex<(usize, u64)>,
     /// How often a second copy was read in place of a first one.
     stood_in: AtomicU64,
     pub(super) directories: Cache<PieceKey, Piece, PieceWeight>,
@@ -153,7 +205,12 @@ impl Segments {
         // A leaf holds up to 1024 entries of 16 bytes.
         let items = (cache_bytes / 12_000).max(16) as usize;
         let directories = Cache::with_weighter(items, cache_bytes, PieceWeight);
-        Self { inner: RwLock::default(), stood_in: AtomicU64::default(), directories }
+        Self {
+            inner: RwLock::default(),
+            weighed: Mutex::default(),
+            stood_in: AtomicU64::default(),
+            directories,
+        }
     }
 
     /// How often a second copy was read because the first one could not be, or was damaged.
@@ -174,7 +231,7 @@ impl Segments {
     /// Adds a segment: one just opened, or one read from a stored page.
     pub fn insert(&self, segment: Segment) {
         let mut inner = self.inner.write();
-        inner.used_bytes += segment.used_bytes();
+        inner.enter(&segment);
         inner.count_models(&segment.models);
         inner.recoded += u64::from(segment.recoded);
         if segment.parts.iter().any(|part| part.directory.is_none()) {
@@ -191,7 +248,7 @@ impl Segments {
         {
             let mut inner = self.inner.write();
             if let Some(old) = inner.segments.remove(&id) {
-                inner.used_bytes = inner.used_bytes.saturating_sub(old.used_bytes());
+                inner.leave(&old);
                 inner.discount_models(&old.models);
                 inner.recoded -= u64::from(old.recoded);
             }
@@ -204,23 +261,32 @@ impl Segments {
     pub fn append(&self, id: u64, entries: &[DirEntryState]) -> Result<()> {
         let mut inner = self.inner.write();
         let inner = &mut *inner;
-        let segment = inner.segments.get_mut(&id).ok_or_else(|| no_segment(id))?;
         let directory = inner.open.get_mut(&id).ok_or_else(|| no_segment(id))?;
-        for state in entries {
-            directory.push(state.entry);
-            segment.slots = state.entry.slot + 1;
-            if let Some(model) = state.model
-                && let Err(at) = segment.models.binary_search(&model)
-            {
-                segment.models.insert(at, model);
-                *inner.models.entry(model).or_default() += 1;
+        entries.iter().for_each(|state| directory.push(state.entry));
+        let appended = inner.change(id, |segment| {
+            let (mut held, mut models) = (None, Vec::new());
+            for state in entries {
+                segment.slots = state.entry.slot + 1;
+                if let Some(model) = state.model
+                    && let Err(at) = segment.models.binary_search(&model)
+                {
+                    segment.models.insert(at, model);
+                    models.push(model);
+                }
+                if state.live
+                    && let Some((chunk, bytes)) = segment.revive(state.entry.slot, state.entry.len_bytes)
+                {
+                    let sum = held.map_or(0, |(_, sum)| sum);
+                    held = Some((chunk, sum + bytes));
+                }
             }
-            if state.live && segment.live.set(state.entry.slot) {
-                segment.live_bytes += u64::from(state.entry.len_bytes);
-                inner.used_bytes += u64::from(state.entry.len_bytes) + RECORD_OVERHEAD_BYTES;
-            }
+            (held, models)
+        });
+        let (held, models) = appended.ok_or_else(|| no_segment(id))?;
+        inner.count_models(&models);
+        if let Some((chunk, bytes)) = held {
+            inner.occupancy.grow(chunk, bytes);
         }
-        inner.dirty.insert(id / TABLE_PAGE_SEGMENTS);
         Ok(())
     }
 
@@ -267,21 +333,26 @@ impl Segments {
     pub fn relocate(&self, id: u64, to: Move) -> Result<Vec<Part>> {
         let mut inner = self.inner.write();
         let inner = &mut *inner;
-        if !inner.segments.contains_key(&id) {
-            return Err(no_segment(id));
-        }
-        inner.count_models(&to.models);
-        let segment = inner.segments.get_mut(&id).ok_or_else(|| no_segment(id))?;
-        let (live, before_bytes) = (&segment.live, segment.live_bytes);
-        let lens = to.lens.iter().filter(|(slot, _)| live.get(*slot));
-        let live_bytes = lens.map(|(_, len)| u64::from(*len)).sum();
-        segment.live_bytes = live_bytes;
-        inner.used_bytes = inner.used_bytes.saturating_sub(before_bytes) + live_bytes;
+        let mut segment = inner.segments.remove(&id).ok_or_else(|| no_segment(id))?;
+        inner.leave(&segment);
         inner.recoded += u64::from(to.recoded && !segment.recoded);
         segment.recoded |= to.recoded;
-        let old = std::mem::replace(&mut segment.parts, to.parts);
-        let before = std::mem::replace(&mut segment.models, to.models);
+        if to.recoded {
+            segment.restate(&to.lens);
+        }
+        let stays = to.parts.iter().any(|part| segment.parts.iter().any(|old| old.lies_as(part)));
+        let old = segment.lie_in(to.parts, &to.lens);
+        let mut models = to.models;
+        if stays {
+            models.extend_from_slice(&segment.models);
+            models.sort_unstable();
+            models.dedup();
+        }
+        inner.count_models(&models);
+        let before = std::mem::replace(&mut segment.models, models);
         inner.discount_models(&before);
+        inner.enter(&segment);
+        inner.segments.insert(id, segment);
         inner.dirty.insert(id / TABLE_PAGE_SEGMENTS);
         Ok(old)
     }
@@ -313,22 +384,24 @@ impl Segments {
     pub fn add_copies(&self, id: u64, parts: &[Part], records: impl Iterator<Item = (u32, u32)>) {
         let mut inner = self.inner.write();
         let live = inner.segments.get(&id).map(|segment| segment.live.clone()).unwrap_or_default();
-        let segment = inner.copies_of(id);
-        segment.parts.extend_from_slice(parts);
-        let mut more_bytes = 0;
+        inner.copies_of(id);
+        inner.add_parts(id | COPIES, parts);
         for (slot, len_bytes) in records.filter(|(slot, _)| live.get(*slot)) {
-            segment.slots = segment.slots.max(slot + 1);
-            if segment.live.set(slot) {
-                segment.live_bytes += u64::from(len_bytes);
-                more_bytes += u64::from(len_bytes) + RECORD_OVERHEAD_BYTES;
-            }
+            inner.copy(Ptr { addr: Addr::new(id, slot), len_bytes });
         }
-        inner.used_bytes += more_bytes;
     }
 
     /// All second copies of records of segment `id` lie in these parts (opening: as the last checkpoint has left them).
+    /// What the table knew of them is where it was, or what it knew is forgotten.
     pub fn set_copies(&self, id: u64, parts: Vec<Part>) {
-        self.inner.write().copies_of(id).parts = parts;
+        let mut inner = self.inner.write();
+        inner.copies_of(id);
+        if let Some(mut segment) = inner.segments.remove(&(id | COPIES)) {
+            inner.leave(&segment);
+            segment.lie_in(parts, &[]);
+            inner.enter(&segment);
+            inner.segments.insert(id | COPIES, segment);
+        }
     }
 
     /// A record that is live has a second copy, if there are any of its segment (replay).
@@ -372,9 +445,40 @@ impl Segments {
         self.directories.weight()
     }
 
+    /// Memory that the table's entries take, in bytes. They are counted one by one only when there are an eighth more or fewer than the last time.
+    pub fn table_bytes(&self) -> u64 {
+        let mut weighed = self.weighed.lock();
+        let inner = self.inner.read();
+        let entries = inner.segments.len();
+        if entries.abs_diff(weighed.0) > weighed.0 / 8 {
+            *weighed = (entries, inner.segments.values().map(Segment::memory_bytes).sum());
+        }
+        weighed.1
+    }
+
     /// Space that live records account for, in bytes.
     pub fn used_bytes(&self) -> u64 {
         self.inner.read().used_bytes
+    }
+
+    /// Bytes that all pages of the table take where they are stored, at most.
+    pub fn stored_bytes(&self) -> u64 {
+        self.inner.read().stored_bytes
+    }
+
+    /// What is in a chunk, if anything is.
+    pub fn occupied(&self, chunk: Chunk) -> Option<Occupied> {
+        self.inner.read().occupancy.get(chunk).cloned()
+    }
+
+    /// Visits chunks that segments lie in, those first whose `score` is highest, until `visit` says false: a function of the bytes that live
+    /// records hold of a chunk, and of the youngest segment that has records there, which has to rise with age.
+    pub fn chunks_by_score(
+        &self,
+        score: &dyn Fn(u64, u64) -> f64,
+        visit: &mut dyn FnMut(Chunk, &Occupied) -> bool,
+    ) {
+        self.inner.read().occupancy.by_score(score, visit);
     }
 
     /// A copy of one entry.
@@ -448,6 +552,9 @@ impl Segments {
     pub fn load_page(&self, page: u64, bytes: &[u8]) -> Result<()> {
         let mut reader = Reader::new(bytes, "page of the segment table");
         let mut previous = 0;
+        if bytes.is_empty() {
+            return Err(reader.bad("it has no segments"));
+        }
         while reader.remaining() > 0 {
             let segment = Segment::decode(previous, &mut reader)?;
             if segment.id / TABLE_PAGE_SEGMENTS != page || segment.id <= previous && previous != 0 {
@@ -476,9 +583,9 @@ impl Segments {
         for id in ids {
             if inner.segments.get(id).is_some_and(|segment| segment.live.count() == 0) {
                 let Some(segment) = inner.segments.remove(id) else { continue };
+                inner.leave(&segment);
                 inner.discount_models(&segment.models);
                 inner.recoded -= u64::from(segment.recoded);
-                inner.used_bytes = inner.used_bytes.saturating_sub(segment.live_bytes);
                 parts.extend(segment.parts);
                 inner.open.remove(id);
             }

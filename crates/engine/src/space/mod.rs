@@ -3,12 +3,23 @@
 //! A chunk is free, in use by the extents of one or more segments, or *pending*: nothing uses it any more,
 //! but the last checkpoint still refers to it, so it may not be overwritten before the next one is durable
 //! (invariant S1). Chunk states are never stored: they follow from the segment table.
+//!
+//! S2: a chunk is discarded only while it is free, and is not given out before the discard has returned ([`trim`]).
 
-use std::collections::{BTreeSet, HashMap};
+mod geometry;
+mod ranges;
+mod trim;
 
-use parking_lot::Mutex;
+use std::collections::HashMap;
 
-use crate::limits::{CHUNK_BYTES, RESERVED_BYTES};
+use parking_lot::{Condvar, Mutex};
+
+pub use geometry::{reserved_places, stretches};
+pub use ranges::Ranges;
+use trim::Trims;
+pub use trim::Untrimmed;
+
+use crate::limits::CHUNK_BYTES;
 use crate::{Error, Result};
 
 /// A chunk of a device.
@@ -23,17 +34,15 @@ pub struct Chunk {
 impl Chunk {
     /// Byte offset of the chunk on its device.
     pub const fn offset(self) -> u64 {
-        RESERVED_BYTES + self.index as u64 * CHUNK_BYTES
+        geometry::chunk_offset(self.index)
     }
     /// The chunk that byte `offset` of a device lies in.
     pub const fn at(device: u16, offset: u64) -> Self {
-        let index = offset.saturating_sub(RESERVED_BYTES) / CHUNK_BYTES;
-        Self { device, index: if index > u32::MAX as u64 { u32::MAX } else { index as u32 } }
+        Self { device, index: geometry::chunk_at(offset) }
     }
     /// How many chunks a device of `size_bytes` has.
     pub const fn count(size_bytes: u64) -> u32 {
-        let count = size_bytes.saturating_sub(2 * RESERVED_BYTES) / CHUNK_BYTES;
-        if count > u32::MAX as u64 { u32::MAX } else { count as u32 }
+        geometry::chunk_count(size_bytes)
     }
 }
 
@@ -63,28 +72,34 @@ impl Extent {
 struct State {
     counts: Vec<u32>,
     /// Free chunks by device.
-    free: Vec<BTreeSet<u32>>,
+    free: Vec<Ranges>,
     users: HashMap<Chunk, u32>,
     pending: Vec<Chunk>,
+    trims: Trims,
 }
 
 impl State {
     fn take_free(&mut self, chunk: Chunk) -> bool {
-        self.free.get_mut(usize::from(chunk.device)).is_some_and(|free| free.remove(&chunk.index))
+        self.trims.taken(chunk);
+        self.free.get_mut(usize::from(chunk.device)).is_some_and(|free| free.remove(chunk.index))
     }
 }
 
 /// Allocation state of all chunks of a pool.
 pub struct Chunks {
     state: Mutex<State>,
+    /// Signalled when chunks that were being discarded are free again.
+    discarded: Condvar,
 }
 
 impl Chunks {
     /// All chunks of devices of these sizes, free.
     pub fn new(device_sizes: &[u64]) -> Self {
         let counts: Vec<u32> = device_sizes.iter().map(|size| Chunk::count(*size)).collect();
-        let free = counts.iter().map(|count| (0..*count).collect()).collect();
-        Self { state: Mutex::new(State { counts, free, ..State::default() }) }
+        let free = counts.iter().map(|count| Ranges::below(*count)).collect();
+        let trims = Trims::new(counts.len());
+        let state = Mutex::new(State { counts, free, trims, ..State::default() });
+        Self { state, discarded: Condvar::new() }
     }
 
     /// Whether the pool has this chunk.
@@ -97,9 +112,10 @@ impl Chunks {
         self.state.lock().counts.iter().map(|count| u64::from(*count)).sum()
     }
 
-    /// Number of chunks that can be allocated now.
+    /// Number of chunks that can be allocated now, those that are being discarded included.
     pub fn free(&self) -> u64 {
-        self.state.lock().free.iter().map(|free| free.len() as u64).sum()
+        let state = self.state.lock();
+        state.free.iter().map(Ranges::len).sum::<u64>() + state.trims.discarding()
     }
 
     /// Number of chunks that the next checkpoint will free.
@@ -110,11 +126,18 @@ impl Chunks {
     /// Takes a free chunk, with one user, on the device with the most free chunks.
     pub fn allocate(&self) -> Result<Chunk> {
         let mut state = self.state.lock();
-        let fullest = state.free.iter_mut().enumerate().max_by_key(|(_, free)| free.len());
-        let taken = fullest.and_then(|(device, free)| Some((device, free.pop_first()?)));
-        let (device, index) =
-            taken.ok_or_else(|| Error::NoSpace("no free chunk on any device of the pool".into()))?;
+        let (device, index) = loop {
+            let fullest = state.free.iter_mut().enumerate().max_by_key(|(_, free)| free.len());
+            if let Some(taken) = fullest.and_then(|(device, free)| Some((device, free.pop_first()?))) {
+                break taken;
+            }
+            if state.trims.discarding() == 0 {
+                return Err(Error::NoSpace("no free chunk on any device of the pool".into()));
+            }
+            self.discarded.wait(&mut state);
+        };
         let chunk = Chunk { device: device as u16, index };
+        state.trims.taken(chunk);
         state.users.insert(chunk, 1);
         Ok(chunk)
     }
@@ -158,6 +181,7 @@ impl Chunks {
         for chunk in chunks {
             if let Some(free) = state.free.get_mut(usize::from(chunk.device)) {
                 free.insert(chunk.index);
+                state.trims.freed(chunk);
             }
         }
     }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::limits::DEVICE_BYTES_MIN;
+use crate::limits::{DEVICE_BYTES_MIN, RESERVED_BYTES};
 
 #[test]
 fn a_released_chunk_is_not_reused_before_the_next_checkpoint() {

@@ -177,6 +177,19 @@ impl View<'_> {
         Ok(out)
     }
 
+    /// Appends to `out` the values of the first of `keys` and of those behind it that are in the same leaf.
+    fn some(&self, keys: &[Key], out: &mut Vec<Option<Value>>) -> Result<(), Want> {
+        let Some(first) = keys.first() else { return Ok(()) };
+        let found = self.at_leaf(first, |leaf, place| {
+            let here = keys.iter().take_while(|key| place.bounds.contains(key));
+            out.extend(here.map(|key| leaf.search(key).ok().map(|i| leaf.value(i).to_value())));
+        })?;
+        if found.is_none() {
+            out.extend(keys.iter().map(|_| None));
+        }
+        Ok(())
+    }
+
     fn pages(&self, object: u64, first: u64, out: &mut [Option<Ptr>]) -> Result<(), Want> {
         out.fill(None);
         let end = first.saturating_add(out.len() as u64);
@@ -297,6 +310,15 @@ impl Tree {
                 view.at_leaf(key, |leaf, _| leaf.search(key).ok().map(|i| leaf.value(i).to_value()))?;
             Ok(found.flatten())
         })
+    }
+
+    /// The values of `keys`, which ascend; each leaf is looked at once, as of an instant of its own.
+    pub fn get_all(&self, keys: &[Key]) -> Result<Vec<Option<Value>>> {
+        let mut out = Vec::with_capacity(keys.len());
+        while let Some(rest) = keys.get(out.len()..).filter(|rest| !rest.is_empty()) {
+            self.retry(|view| view.some(rest, &mut out))?;
+        }
+        Ok(out)
     }
 
     /// Up to `limit` entries with `from <= key < to`, ascending, all as of one instant. The nodes met stay in

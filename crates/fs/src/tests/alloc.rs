@@ -10,7 +10,8 @@ const OPTIONS: FsOptions = FsOptions {
     read_only: false,
     recordsize: Some(4096),
     hint: None,
-    resumed: None,
+    inodes: None,
+    free_pages: None,
 };
 
 fn bed_with(len: usize) -> (Bed, Ino, Vec<u8>) {

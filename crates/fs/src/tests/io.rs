@@ -146,7 +146,7 @@ fn what_truncation_cut_never_comes_back() {
 
 #[test]
 fn truncating_a_large_file_leaves_an_orphan() {
-    let bed = Bed::new();
+    let bed = Bed::with(u64::MAX, FsOptions { free_pages: Some(64), ..FsOptions::default() });
     let f = bed.create(ROOT, "f").ino;
     for i in 0..4 {
         bed.write(f, i << 20, &pattern(i, 1 << 20));

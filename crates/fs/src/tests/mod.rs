@@ -5,6 +5,7 @@ mod attr;
 mod check;
 mod codec;
 mod dir;
+mod freeing;
 mod io;
 mod lost;
 mod model;
@@ -101,6 +102,8 @@ impl Bed {
     fn check_now(&self) {
         let report = crate::check::check_with(&*self.dataset, Some(self.fs.places)).unwrap();
         assert!(report.is_clean(), "{:#?}", report.problems);
+        let freed = self.dataset.most_freed();
+        assert!(freed <= self.fs.free_pages_max(), "one change has freed {freed} pages");
     }
 }
 

@@ -1,10 +1,13 @@
 use pagefold_engine::dataset::{Change, Dataset};
+use pagefold_engine::memory::Gauge;
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use super::{Bed, ROOT, USER, assert_err, pattern};
+use crate::inode::NODE_BYTES;
+use crate::limits::INODE_BYTES;
 use crate::{Fs, FsError, FsOptions, Ino, OpenFlags, XattrMode};
 
 #[test]
@@ -133,25 +136,106 @@ fn counts_of_a_confused_kernel_do_no_harm() {
 #[test]
 fn the_cache_of_inodes_is_bounded() {
     let bed = Bed::new();
-    for i in 0..60_000 {
+    for i in 0..150_000 {
         let entry = bed.create(ROOT, &i.to_string());
         bed.fs.release(entry.ino);
         bed.fs.forget(entry.ino, 1);
     }
-    assert!(bed.fs.nodes.len() < 45_000, "{}", bed.fs.nodes.len());
+    let bound = (INODE_BYTES / NODE_BYTES) as usize;
+    assert!(bed.fs.nodes.len() < bound + bound / 3, "{} of {bound}", bed.fs.nodes.len());
     assert_eq!(bed.fs.getattr(ROOT).unwrap().nlink, 2);
+    bed.check();
+}
+
+/// A million files that the kernel knows cost as much memory as a thousand do.
+#[test]
+fn inodes_that_the_kernel_knows_are_not_kept() {
+    let gauge = Arc::new(Gauge::new(1000 * NODE_BYTES));
+    let bed = Bed::with(u64::MAX, FsOptions { inodes: Some(Arc::clone(&gauge)), ..FsOptions::default() });
+    bed.fs.ask_kernel(Arc::new(|_| true));
+    let mut inos = Vec::new();
+    for i in 0..20_000 {
+        let name = i.to_string();
+        let ino = bed.create(ROOT, &name).ino;
+        bed.fs.release(ino);
+        bed.fs.lookup(ROOT, name.as_bytes()).unwrap();
+        inos.push(ino);
+        assert!(gauge.bytes() < 2000 * NODE_BYTES, "{} inodes", gauge.bytes() / NODE_BYTES);
+    }
+    assert_eq!(gauge.bytes(), bed.fs.nodes.len() as u64 * NODE_BYTES);
+    // Known by number all the same.
+    for ino in inos {
+        assert_eq!(bed.fs.getattr(ino).unwrap().nlink, 1);
+    }
+    let open = bed.create(ROOT, "open").ino;
+    bed.write(open, 0, b"data");
+    bed.fs.unlink(ROOT, b"open").unwrap();
+    for i in 0..20_000 {
+        bed.fs.lookup(ROOT, i.to_string().as_bytes()).unwrap();
+    }
+    assert_eq!(bed.read(open, 0, 4), b"data");
+    bed.fs.release(open);
+    drop(bed);
+    assert_eq!(gauge.bytes(), 0);
+}
+
+/// Who looks at many files takes memory from who has looked before.
+#[test]
+fn mounts_share_the_memory_for_inodes() {
+    let gauge = Arc::new(Gauge::new(1000 * NODE_BYTES));
+    let options = FsOptions { inodes: Some(Arc::clone(&gauge)), ..FsOptions::default() };
+    let beds = [Bed::with(u64::MAX, options.clone()), Bed::with(u64::MAX, options)];
+    for bed in &beds {
+        bed.fs.ask_kernel(Arc::new(|_| true));
+        for i in 0..3000 {
+            bed.fs.release(bed.create(ROOT, &i.to_string()).ino);
+        }
+    }
+    let before = beds[0].fs.nodes.len();
+    assert!(before > 500);
+    for _ in 0..2 {
+        beds[0].fs.trim_inodes();
+        for i in 0..900 {
+            beds[1].fs.lookup(ROOT, i.to_string().as_bytes()).unwrap();
+        }
+    }
+    assert!(beds[0].fs.nodes.len() < 10, "{}", beds[0].fs.nodes.len());
+    assert!(gauge.bytes() < 2000 * NODE_BYTES);
+}
+
+/// Files that are deleted while they are open, or only known, and as many others that drive them out of the cache.
+#[test]
+fn unlinked_files_outlive_the_cache() {
+    let gauge = Arc::new(Gauge::new(100 * NODE_BYTES));
+    let bed = Bed::with(u64::MAX, FsOptions { inodes: Some(gauge), ..FsOptions::default() });
+    let held: Arc<Mutex<Vec<u64>>> = Arc::default();
+    let kernel = Arc::clone(&held);
+    bed.fs.ask_kernel(Arc::new(move |ino: Ino| kernel.lock().contains(&ino.0)));
+    let mapped = bed.create(ROOT, "mapped").ino;
+    bed.write(mapped, 0, &pattern(1, 30_000));
+    bed.fs.release(mapped);
+    held.lock().push(mapped.0);
+    bed.fs.unlink(ROOT, b"mapped").unwrap();
+    for i in 0..5000 {
+        bed.fs.release(bed.create(ROOT, &i.to_string()).ino);
+    }
+    assert!(bed.fs.nodes.peek(mapped.0).is_none(), "this test is about one that is not in memory");
+    while bed.fs.reap(1000).unwrap() {}
+    assert_eq!(bed.read(mapped, 0, 30_000), pattern(1, 30_000));
+    held.lock().clear();
+    bed.fs.forget(mapped, 1);
+    while bed.fs.reap(1000).unwrap() {}
+    assert_eq!(bed.dataset.pages(), 0);
+    assert_err!(bed.fs.getattr(mapped), FsError::Stale);
     bed.check();
 }
 
 /// The file system as a process finds it that goes on with the mount of one that died; the kernel has `held`.
 fn resumed(bed: &Bed, held: &Arc<Mutex<Vec<u64>>>) -> Bed {
     let held = Arc::clone(held);
-    let options = FsOptions {
-        resumed: Some(Arc::new(move |ino: Ino| held.lock().contains(&ino.0))),
-        ..FsOptions::default()
-    };
     let dataset = Arc::new(bed.dataset.crashed());
-    let fs = Fs::mount(dataset.clone(), bed.clock.clone(), options).unwrap();
+    let fs = Fs::mount(dataset.clone(), bed.clock.clone(), FsOptions::default()).unwrap();
+    fs.ask_kernel(Arc::new(move |ino: Ino| held.lock().contains(&ino.0)));
     Bed { fs, dataset, clock: bed.clock.clone() }
 }
 
@@ -204,12 +288,19 @@ fn what_nobody_has_from_before_is_reaped_at_once() {
 fn files_of_the_kernel_that_were_deleted_go_with_its_last_reference() {
     let before = Bed::new();
     let file = before.create(ROOT, "file").ino;
-    let bed = resumed(&before, &Arc::new(Mutex::new(vec![file.0])));
+    let held = Arc::new(Mutex::new(vec![file.0]));
+    let bed = resumed(&before, &held);
     bed.write(file, 0, b"data");
     bed.fs.unlink(ROOT, b"file").unwrap();
     while bed.fs.reap(1000).unwrap() {}
     assert_eq!(bed.dataset.pages(), 1);
-    // It tells before it is asked.
+    // One of several, and all: asked again each time, and not in between.
+    bed.fs.forget(file, 1);
+    while bed.fs.reap(1000).unwrap() {}
+    assert_eq!(bed.dataset.pages(), 1);
+    held.lock().clear();
+    while bed.fs.reap(1000).unwrap() {}
+    assert_eq!(bed.dataset.pages(), 1, "nobody has said that it is worth asking");
     bed.fs.forget(file, 1);
     while bed.fs.reap(1000).unwrap() {}
     assert_eq!(bed.dataset.pages(), 0);

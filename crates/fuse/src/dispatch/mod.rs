@@ -10,7 +10,7 @@ mod snapshots;
 use crate::errno::errno;
 use crate::operation::{Operation, SetAttributes};
 use crate::protocol as p;
-use crate::{Agreement, Blocking, Errno, Fetching, Handler, Request, Wait};
+use crate::{Agreement, Blocking, Errno, Fetching, Handler, Kernel, Request, Wait};
 pub(crate) use convert::opened;
 use convert::{DIRECT_HANDLE, attr_out, entry_out, no_entry, set_attr, statfs_out, statx_out};
 use directory::Listing;
@@ -110,7 +110,9 @@ impl Dispatch {
 }
 
 impl Handler for Dispatch {
-    fn agreed(&self, agreement: &Agreement) {
+    fn agreed(&self, agreement: &Agreement, kernel: &Kernel) {
+        let kernel = kernel.clone();
+        self.fs.ask_kernel(Arc::new(move |ino: Ino| kernel.holds(ino.0)));
         self.kernel_syncs.store(agreement.minor >= MINOR_KERNEL_SYNCS, Relaxed);
     }
 

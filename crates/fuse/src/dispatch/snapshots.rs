@@ -10,7 +10,7 @@ use super::directory::Listing;
 use super::{Dispatch, answer, failed, looks, read_of, refuse_for_good, sized};
 use crate::operation::Operation;
 use crate::protocol as p;
-use crate::{Agreement, Blocking, Errno, Fetching, Handler, Request, Wait};
+use crate::{Agreement, Blocking, Errno, Fetching, Handler, Kernel, Request, Wait};
 use pagefold_fs::{Attr, Clock, DirEntry, Entry, FileKind, Fs, FsError, Ino, OpenFlags, SystemClock, Time};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -136,6 +136,19 @@ impl SnapshotTree {
         true
     }
 
+    /// As [`Fs::trim_inodes`], of all snapshots that were looked into.
+    pub fn trim_inodes(&self) {
+        let open: Vec<Arc<Fs>> = {
+            let places = self.places.lock();
+            let open = places.places.iter().filter_map(|place| match place {
+                Place::Open(fs) => Some(Arc::clone(fs)),
+                Place::Gone => None,
+            });
+            open.collect()
+        };
+        open.iter().for_each(|fs| fs.trim_inodes());
+    }
+
     /// The place of a snapshot, and its file system.
     fn enter(&self, number: u64) -> Result<(u16, Arc<Fs>), FsError> {
         if let Some(found) = self.entered(&self.places.lock(), number) {
@@ -251,8 +264,8 @@ fn route(request: &Request) -> Route {
 }
 
 impl Handler for WithSnapshots {
-    fn agreed(&self, agreement: &Agreement) {
-        self.live.agreed(agreement);
+    fn agreed(&self, agreement: &Agreement, kernel: &Kernel) {
+        self.live.agreed(agreement, kernel);
     }
 
     fn taken_over(&self, requests: &mut [Request]) {

@@ -1,13 +1,15 @@
 //! The classic transport: threads that read requests from `/dev/fuse` and write replies to it.
 //!
 //! Each thread has its own clone of the device, so that the kernel's list of requests in processing is not shared.
-//! A thread may wait for a device inside a request; whenever the last idle thread takes a request another is
-//! started, up to a bound.
+//! A thread may wait for a device inside a request; whenever the last thread that reads takes a request another is woken or
+//! started, up to a bound. Few threads read at a time, since each needs a buffer for what may come; the others rest, and end.
 
 use super::{Running, Wiring};
 use crate::blocking::Blocking;
 use crate::buffer::Buffer;
-use crate::limits::{PAGE_BYTES, PAYLOAD_BYTES};
+use crate::limits::{
+    DEVICE_IDLE, DEVICE_READERS_MAX, DEVICE_READERS_POPULATED_MAX, PAGE_BYTES, PAYLOAD_BYTES,
+};
 use crate::operation::Arguments;
 use crate::protocol::{InHeader, OutHeader, WriteIn};
 use crate::request::{Exchange, Outcome, Request};
@@ -63,9 +65,10 @@ impl Exchange for DevExchange {
         let (error, len) = match reply {
             Outcome::Ok(len) => (0, len.min(PAYLOAD_BYTES)),
             Outcome::Error(errno) => (-errno.raw_os_error(), 0),
-            Outcome::Silent => return channel.spare.lock().push(self),
+            Outcome::Silent => return channel.put_back(self),
         };
         let total = size_of::<OutHeader>() + len;
+        self.buffer.touch(REPLY_START + total);
         let header = OutHeader { len: total as u32, error, unique };
         let message = &mut self.buffer.as_mut_slice()[REPLY_START..REPLY_START + total];
         message[..size_of::<OutHeader>()].copy_from_slice(header.as_bytes());
@@ -80,7 +83,15 @@ impl Exchange for DevExchange {
                 }
             }
         }
-        channel.spare.lock().push(self);
+        channel.put_back(self);
+    }
+}
+
+impl Channel {
+    /// Keeps the buffer of a request that was answered.
+    fn put_back(&self, mut exchange: Box<DevExchange>) {
+        exchange.buffer.settle();
+        self.spare.lock().push(exchange);
     }
 }
 
@@ -89,43 +100,102 @@ struct Workers {
     wiring: Wiring,
     /// Requests that were read before there were threads.
     backlog: Mutex<VecDeque<Request>>,
-    idle: AtomicUsize,
-    alive: Mutex<usize>,
+    /// Threads that read, or are about to.
+    readers: AtomicUsize,
+    /// At most so many.
+    readers_max: usize,
+    threads: Mutex<Threads>,
     ended: Condvar,
+    /// Signalled for one that rests.
+    wanted: Condvar,
+}
+
+#[derive(Default)]
+struct Threads {
+    alive: usize,
+    resting: usize,
+    /// So many of those that rest are to read again.
+    called: usize,
+    /// The connection has ended.
+    over: bool,
+}
+
+impl Workers {
+    /// Counts the caller in among those that read, unless others are enough.
+    fn may_read(&self) -> bool {
+        if self.readers.fetch_add(1, SeqCst) < self.readers_max {
+            return true;
+        }
+        // The last one stays: two that go to rest may each have counted on the other.
+        let without_me = |readers| (readers > 1).then(|| readers - 1);
+        self.readers.fetch_update(SeqCst, SeqCst, without_me).is_err()
+    }
+
+    /// Waits until there are too few that read. False if the thread is to end: it has rested for long, or the connection has ended.
+    fn rest(&self) -> bool {
+        let mut threads = self.threads.lock();
+        // The last one that read may have looked for somebody who rests before this thread did.
+        if self.readers.load(SeqCst) == 0 {
+            return !threads.over;
+        }
+        threads.resting += 1;
+        let mut patient = true;
+        while !threads.over && threads.called == 0 && patient {
+            patient = !self.wanted.wait_for(&mut threads, DEVICE_IDLE).timed_out();
+        }
+        threads.resting -= 1;
+        let called = threads.called > 0;
+        threads.called -= usize::from(called);
+        called && !threads.over
+    }
+
+    /// The connection has ended.
+    fn end(&self) {
+        self.threads.lock().over = true;
+        self.wanted.notify_all();
+    }
 }
 
 struct Joinable(Arc<Workers>);
 
 impl Running for Joinable {
     fn join(self: Box<Self>) {
-        let mut alive = self.0.alive.lock();
-        while *alive > 0 {
-            self.0.ended.wait(&mut alive);
+        let mut threads = self.0.threads.lock();
+        while threads.alive > 0 {
+            self.0.ended.wait(&mut threads);
         }
     }
 }
 
 pub(super) fn start(wiring: Wiring, backlog: Vec<Request>) -> io::Result<Box<dyn Running>> {
+    let readers_max = if wiring.takeover { DEVICE_READERS_POPULATED_MAX } else { DEVICE_READERS_MAX };
     let workers = Arc::new(Workers {
         wiring,
         backlog: Mutex::new(backlog.into()),
-        idle: AtomicUsize::new(0),
-        alive: Mutex::new(0),
+        readers: AtomicUsize::new(0),
+        readers_max,
+        threads: Mutex::default(),
         ended: Condvar::new(),
+        wanted: Condvar::new(),
     });
     spawn(&workers)?;
     Ok(Box::new(Joinable(workers)))
 }
 
-/// Starts one more thread, unless the bound is reached.
+/// Has one more thread read: one that rests, or a new one, unless the bound is reached.
 fn spawn(workers: &Arc<Workers>) -> io::Result<()> {
     let index = {
-        let mut alive = workers.alive.lock();
-        if *alive >= workers.wiring.threads_max {
+        let mut threads = workers.threads.lock();
+        if threads.resting > threads.called {
+            threads.called += 1;
+            workers.wanted.notify_one();
             return Ok(());
         }
-        *alive += 1;
-        *alive - 1
+        if threads.alive >= workers.wiring.threads_max {
+            return Ok(());
+        }
+        threads.alive += 1;
+        threads.alive - 1
     };
     // Counts out a thread that could not be started, too.
     let mine = Alive(Arc::clone(workers));
@@ -150,7 +220,7 @@ struct Alive(Arc<Workers>);
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        *self.0.alive.lock() -= 1;
+        self.0.threads.lock().alive -= 1;
         self.0.ended.notify_all();
     }
 }
@@ -178,24 +248,35 @@ fn clone_device(device: &Arc<OwnedFd>) -> Arc<OwnedFd> {
     }
 }
 
-/// Reads and answers requests until the connection ends.
+/// Reads and answers requests until the connection ends, or the thread has rested for long.
 fn work(workers: &Arc<Workers>, channel: &Arc<Channel>) -> io::Result<()> {
     let (blocking, wiring) = (Blocking::inline(), &workers.wiring);
     loop {
-        workers.idle.fetch_add(1, SeqCst);
+        if !workers.may_read() {
+            if workers.rest() {
+                continue;
+            }
+            return Ok(());
+        }
         let waiting = workers.backlog.lock().pop_front();
         let received =
             waiting.map_or_else(|| receive(channel, &wiring.stats, wiring.takeover), |r| Ok(Some(r)));
-        let last_idle = workers.idle.fetch_sub(1, SeqCst) == 1;
+        let was_last = workers.readers.fetch_sub(1, SeqCst) == 1;
         let request = match received {
             Ok(Some(request)) => request,
             Ok(None) => continue,
             // ENODEV: unmounted. ECONNABORTED: the connection was aborted.
-            Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(()),
-            Err(errno) => return Err(errno.into()),
+            Err(Errno::NODEV | Errno::CONNABORTED) => {
+                workers.end();
+                return Ok(());
+            }
+            Err(errno) => {
+                workers.end();
+                return Err(errno.into());
+            }
         };
-        // A thread stuck in a request must not keep others waiting: there is always one that listens.
-        if last_idle && let Err(error) = spawn(workers) {
+        // A thread stuck in a request must not keep others waiting: there is always one that reads.
+        if was_last && let Err(error) = spawn(workers) {
             tracing::warn!(%error, "cannot start another thread for /dev/fuse");
         }
         // Nothing is returned where `blocking` is inline; if it were, it would be answered all the same.
@@ -220,17 +301,18 @@ fn receive(channel: &Arc<Channel>, stats: &Arc<Stats>, takeover: bool) -> Result
         Ok(len) => len,
         // ENOENT: the request was taken back before we could read it.
         Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {
-            channel.spare.lock().push(exchange);
+            channel.put_back(exchange);
             return Ok(None);
         }
         Err(errno) => return Err(errno),
     };
+    exchange.buffer.touch(REQUEST_START + len);
     let bytes = &exchange.buffer.as_slice()[REQUEST_START..REQUEST_START + len];
     let header = match InHeader::read_from_prefix(bytes) {
         Ok((header, _)) if header.len as usize == len => header,
         _ => {
             tracing::error!(len, "the kernel sent a message that is no request");
-            channel.spare.lock().push(exchange);
+            channel.put_back(exchange);
             return Ok(None);
         }
     };

@@ -106,7 +106,7 @@ pub fn kernel_resends() -> bool {
 
 /// Whether the kernel refers to an inode of the connection. Drops the attributes that it has cached of it. True where it
 /// cannot be told.
-pub fn kernel_holds(device: &OwnedFd, ino: u64) -> bool {
+pub(crate) fn kernel_holds(device: &OwnedFd, ino: u64) -> bool {
     let what = NotifyInvalInodeOut { ino, off: -1, len: 0 };
     match notify(device, NOTIFY_INVAL_INODE, what.as_bytes()) {
         Err(error) => error.raw_os_error() != Some(libc::ENOENT),

@@ -10,12 +10,17 @@
 //! 2. a [`Request`]'s, from the completion until it is answered, on whatever thread; while the kernel reads a device for it, in
 //!    `reads`;
 //! 3. the queue's `done` list, from the answer until the queue's thread commits it.
+//!
+//! Memory that large requests have touched is given back while the kernel has the entry. It copies a request into an entry's memory only within a
+//! system call of the queue's thread (`io_uring_enter`; the ring is made with DEFER_TASKRUN), never while that thread does something else; and
+//! an entry whose header is still the one of the last reply has not been given another request.
 
 use super::{Running, Wiring};
 use crate::blocking::Blocking;
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, is_too_much_kept};
 use crate::limits::{
-    INIT_TIMEOUT, PAGE_BYTES, PAYLOAD_BYTES, RING_DEPTH_MAX, RING_DEPTH_MIN, RING_ENTRIES_MAX,
+    INIT_TIMEOUT, KEPT_SMALL_BYTES, PAGE_BYTES, PAYLOAD_BYTES, RING_DEPTH_MAX, RING_DEPTH_MIN,
+    RING_ENTRIES_MAX, RING_IDLE,
 };
 use crate::operation::Arguments;
 use crate::protocol::{
@@ -39,6 +44,8 @@ const STATE_START: usize = RING_HEADER_BYTES + RING_OP_BYTES;
 const HEADER_BYTES: usize = STATE_START + size_of::<RingEntryInOut>();
 /// `user_data` of the wake-up; entries have their index.
 const WAKE: u64 = u64::MAX;
+/// `user_data` of the timer.
+const TIMER: u64 = u64::MAX - 1;
 /// Set in `user_data` of a device read, beside the index of the entry whose request it is for.
 const READ: u64 = 1 << 63;
 
@@ -62,7 +69,17 @@ struct RingExchange {
     commit_id: u64,
     /// Bytes of the payload that belong to the request.
     payload_len: usize,
+    /// The kernel's number of the request that was answered last. It is in the header until another request is.
+    answered: u64,
     queue: Arc<Queue>,
+}
+
+impl RingExchange {
+    /// Whether the kernel has given the entry no request since the last answer. For the queue's thread alone.
+    fn is_waiting(&self) -> bool {
+        let header = OutHeader::read_from_prefix(self.buffer.as_slice());
+        header.is_ok_and(|(header, _)| header.unique == self.answered)
+    }
 }
 
 impl Exchange for RingExchange {
@@ -91,6 +108,8 @@ impl Exchange for RingExchange {
         let bytes = self.buffer.as_mut_slice();
         bytes[..size_of::<OutHeader>()].copy_from_slice(header.as_bytes());
         bytes[STATE_START..HEADER_BYTES].copy_from_slice(state.as_bytes());
+        self.answered = unique;
+        self.buffer.touch(PAGE_BYTES + len);
         let queue = Arc::clone(&self.queue);
         queue.done.lock().push(self);
         if thread::current().id() != queue.thread
@@ -119,7 +138,7 @@ impl Running for Rings {
 /// started end with the mount, and the kernel speaks over /dev/fuse.
 pub(super) fn start(wiring: &Wiring) -> io::Result<Box<dyn Running>> {
     let (report, reports) = mpsc::channel();
-    let blocking = Blocking::pool();
+    let blocking = Blocking::shared();
     let cpus = possible_cpus()?;
     let depth = (RING_ENTRIES_MAX / cpus).clamp(RING_DEPTH_MIN, RING_DEPTH_MAX);
     let mut threads = Vec::with_capacity(cpus);
@@ -169,6 +188,17 @@ struct Worker {
     /// Requests for which the kernel reads a device, by the index of their entry. It writes into their memory until then.
     reads: Vec<Option<Fetching>>,
     wake_value: Box<u64>,
+    timer: Timer,
+    /// [`RING_IDLE`], where the kernel reads it.
+    idle: Box<types::Timespec>,
+}
+
+/// When the memory of a ring is to be given back that does nothing.
+#[derive(Default)]
+struct Timer {
+    armed: bool,
+    /// Requests arrived since it was armed.
+    busy: bool,
 }
 
 impl Worker {
@@ -203,6 +233,8 @@ impl Worker {
             alive: 0,
             reads: Vec::new(),
             wake_value: Box::new(0),
+            timer: Timer::default(),
+            idle: Box::new(RING_IDLE.into()),
         };
         worker.hand_out_entries(depth)?;
         Ok(worker)
@@ -218,8 +250,14 @@ impl Worker {
                 libc::iovec { iov_base: start.cast(), iov_len: HEADER_BYTES },
                 libc::iovec { iov_base: start.wrapping_add(PAGE_BYTES).cast(), iov_len: PAYLOAD_BYTES },
             ]);
-            let exchange =
-                RingExchange { buffer, index, commit_id: 0, payload_len: 0, queue: Arc::clone(&self.queue) };
+            let exchange = RingExchange {
+                buffer,
+                index,
+                commit_id: 0,
+                payload_len: 0,
+                answered: 0,
+                queue: Arc::clone(&self.queue),
+            };
             self.entries.push(Some(Box::new(exchange)));
         }
         self.alive = vectors.len();
@@ -265,7 +303,7 @@ impl Worker {
 
     fn push(&mut self, entry: &squeue::Entry128) -> io::Result<()> {
         loop {
-            // SAFETY: what an entry points at (an exchange's buffer, a fetch's buffer and file, the wake-up's value) is owned by `self` until its
+            // SAFETY: what an entry points at (an exchange's buffer, a fetch's buffer and file, the wake-up's value, the timer's time) is owned by `self` until its
             // completion was seen; iovecs are read during submission, which their owner waits for.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return Ok(());
@@ -285,7 +323,11 @@ impl Worker {
     fn run(&mut self, wiring: &Wiring, blocking: &Blocking) -> io::Result<()> {
         let mut arrived = Vec::with_capacity(self.entries.len() + 1);
         while self.alive > 0 {
-            self.commit_done()?;
+            if self.commit_done()? && is_too_much_kept() {
+                self.ring.submit()?;
+                self.give_back(KEPT_SMALL_BYTES);
+            }
+            self.arm_timer()?;
             self.queue.asleep.store(true, SeqCst);
             // What was answered before `asleep` was set brings no wake-up.
             let want = usize::from(self.queue.done.lock().is_empty());
@@ -303,6 +345,11 @@ impl Worker {
             for (user_data, result) in arrived.drain(..) {
                 if user_data == WAKE {
                     self.arm_wake()?;
+                } else if user_data == TIMER {
+                    self.timer.armed = false;
+                    if !self.timer.busy {
+                        self.give_back(PAGE_BYTES);
+                    }
                 } else if user_data & READ != 0 {
                     self.read_done(user_data & !READ, result, wiring, blocking);
                 } else {
@@ -313,11 +360,30 @@ impl Worker {
         Ok(())
     }
 
-    /// Hands answered entries back to the kernel.
-    fn commit_done(&mut self) -> io::Result<()> {
+    /// Gives back the memory behind the first `keep` bytes of all entries that wait for a request.
+    fn give_back(&mut self, keep: usize) {
+        let waiting = self.entries.iter_mut().flatten().filter(|entry| entry.buffer.keeps_more_than(keep));
+        waiting.filter(|entry| entry.is_waiting()).for_each(|entry| entry.buffer.give_back(keep));
+    }
+
+    /// Sees to it that the memory of a ring which comes to rest is given back.
+    fn arm_timer(&mut self) -> io::Result<()> {
+        let mut entries = self.entries.iter().flatten();
+        if self.timer.armed || !entries.any(|entry| entry.buffer.keeps_more_than(PAGE_BYTES)) {
+            return Ok(());
+        }
+        self.timer = Timer { armed: true, busy: false };
+        let timeout = opcode::Timeout::new(&raw const *self.idle).build().user_data(TIMER);
+        self.push(&squeue::Entry128::from(timeout))
+    }
+
+    /// Hands answered entries back to the kernel. True if one of them keeps much memory.
+    fn commit_done(&mut self) -> io::Result<bool> {
         let mut done = std::mem::take(&mut *self.queue.done.lock());
+        let mut much = false;
         for exchange in done.drain(..) {
             let (index, commit_id) = (exchange.index, exchange.commit_id);
+            much |= exchange.buffer.keeps_much();
             if let Some(slot) = self.entries.get_mut(index as usize) {
                 *slot = Some(exchange);
             }
@@ -329,7 +395,7 @@ impl Worker {
         if list.is_empty() {
             *list = done;
         }
-        Ok(())
+        Ok(much)
     }
 
     /// An entry came back: with a request, or for good.
@@ -352,7 +418,10 @@ impl Worker {
         let (Ok(state), Ok(header)) = (state, header) else { return Ok(()) };
         let extensions = usize::from(header.total_extlen) * 8;
         exchange.commit_id = state.commit_id;
-        exchange.payload_len = (state.payload_sz as usize).min(PAYLOAD_BYTES).saturating_sub(extensions);
+        let payload_len = (state.payload_sz as usize).min(PAYLOAD_BYTES);
+        exchange.buffer.touch(PAGE_BYTES + payload_len);
+        exchange.payload_len = payload_len.saturating_sub(extensions);
+        self.timer.busy = true;
         let request = Request::new(header, exchange, Arc::clone(&wiring.stats));
         match wiring.handler.handle(request, blocking) {
             Some(fetching) => self.start_read(index, fetching, wiring, blocking),

@@ -54,6 +54,26 @@ impl Sim<'_> {
         Ok(())
     }
 
+    /// Has the devices told what is free: all of it, or what became so lately.
+    pub(super) fn trim(&mut self, all: bool) -> Outcome {
+        if all {
+            return self.attesting(|pool| {
+                pool.trim_start(0, 0)?;
+                while pool.trim_step(0)?.is_some() {}
+                Ok(())
+            });
+        }
+        let pool = Arc::clone(self.pool()?);
+        pool.set_autotrim(true);
+        let told = || -> pagefold_engine::Result<()> {
+            while pool.autotrim_step()?.is_some() {}
+            Ok(())
+        };
+        let Err(error) = told() else { return Ok(()) };
+        drop(pool);
+        self.failed(&error)
+    }
+
     pub(super) fn rest(&mut self) -> Outcome {
         // What nobody waits for is committed first.
         let opens = self.stats.opens;

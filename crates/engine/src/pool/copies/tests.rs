@@ -5,7 +5,6 @@ use super::*;
 use crate::Addr;
 use crate::dataset::Change;
 use crate::device::SimDevice;
-use crate::limits::RESERVED_BYTES;
 use crate::pool::ScrubStatus;
 use crate::pool::testing::{PAGE, fresh, page, try_open, write};
 use crate::segment::{DirCopy, Located};
@@ -20,7 +19,7 @@ fn filled() -> (Arc<SimDevice>, Arc<Pool>) {
     pool.snapshot(&[""], "before", 1).unwrap();
     pool.checkpoint(false).unwrap();
     write(&pool, (0..PAGES).filter(|at| at % 3 == 0), 2);
-    pool.fold().unwrap();
+    pool.clean().unwrap();
     write(&pool, (0..PAGES).filter(|at| at % 3 == 1), 2);
     pool.checkpoint(false).unwrap();
     (device, pool)
@@ -54,7 +53,7 @@ fn places(pool: &Pool) -> Vec<(String, [u64; 2])> {
     let at = |addr: Addr| pool.place(addr).unwrap().offset;
     let both = |placed: &Placed| [placed.first.offset, placed.second.offset];
     let label = &pool.labels[0];
-    let mut found = vec![(format!("label {}", label.name), [0, label.size_bytes - RESERVED_BYTES])];
+    let mut found = vec![(format!("label {}", label.name), label.offsets().try_into().unwrap())];
     {
         let state = pool.maintenance.lock();
         found.extend(state.copies.roots.iter().map(|placed| (format!("root {}", placed.addr), both(placed))));
@@ -139,7 +138,7 @@ fn no_chunk_has_a_record_and_its_second_copy() {
     let (_device, pool) = filled();
     for _ in 0..4 {
         write(&pool, (0..PAGES).filter(|at| at % 3 != 2), 2);
-        pool.fold().unwrap();
+        pool.clean().unwrap();
     }
     let mut chunks: [BTreeSet<_>; 2] = Default::default();
     pool.shared.segments.for_each(|segment| {

@@ -138,7 +138,7 @@ fn folding_writing_and_freeing_meanwhile_are_no_damage() {
         if generation == 4 {
             pool.destroy_snapshots(&["@before"]).unwrap();
         }
-        pool.fold().unwrap();
+        pool.clean().unwrap();
         generation += 1;
     }
     let status = pool.scrub_status();

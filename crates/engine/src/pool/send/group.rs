@@ -274,27 +274,39 @@ fn apply(data: &LiveDataset, placed: Vec<Placed>) -> Result<()> {
     data.bound_usage()
 }
 
+/// So often what others have claimed is committed before a group is refused.
+const CLAIM_TRIES: u32 = 8;
+
 impl Pool {
     /// Commits a group to the dataset that is being received, together with how far it is then.
     pub(super) fn commit_group(&self, data: &LiveDataset, group: &Group, token: &Token) -> Result<()> {
         self.shared.check_writable()?;
         let claim = Claim { bytes: group.claim_bytes, logical_bytes: 0 };
-        if data.reserve(claim, Beyond::default()).is_err() {
-            // What others claimed is an upper bound: a commit replaces it by what it really takes.
-            self.commit(false)?;
-            data.reserve(claim, Beyond::default()).map_err(|shortage| {
-                let space = data.space();
-                let bytes = claim.bytes;
-                Error::NoSpace(match shortage {
-                    Shortage::Quota(refused) => format!("{bytes} bytes are to be received, and {refused}"),
-                    Shortage::Pool => format!(
-                        "{bytes} bytes are to be received and {} of {} are left; delete something or add a device",
-                        space.available_bytes, space.capacity_bytes
-                    ),
-                })
-            })?;
+        let mut tries = 0;
+        while let Err(shortage) = data.reserve(claim, Beyond::default(), claim.bytes) {
+            let bytes = claim.bytes;
+            let (full, space) = (self.shared.is_full(bytes, 0) || tries == CLAIM_TRIES, data.space());
+            match shortage {
+                Shortage::Room => self.make_room(bytes, bytes)?,
+                // What others claimed is an upper bound: a commit replaces it by what it really takes.
+                Shortage::Quota(_) if tries == 0 => self.commit(false)?,
+                Shortage::Pool if !full => {
+                    self.commit(false)?;
+                    self.settle()?;
+                }
+                Shortage::Quota(refused) => {
+                    return Err(Error::NoSpace(format!("{bytes} bytes are to be received, and {refused}")));
+                }
+                Shortage::Pool => {
+                    let (left, capacity) = (space.available_bytes, space.capacity_bytes);
+                    return Err(Error::NoSpace(format!(
+                        "{bytes} bytes are to be received and {left} of {capacity} are left; delete something, or snapshots that hold it"
+                    )));
+                }
+            }
+            tries += 1;
         }
-        let committed = self.make_room().and_then(|()| self.append_group(data, group, token));
+        let committed = self.append_group(data, group, token);
         data.release(claim);
         committed
     }

@@ -10,6 +10,7 @@ use crate::device::{AlignedBuf, Device, DeviceStats, SimDevice};
 use crate::record::{RecordCache, encode_metadata};
 use crate::segment::{Devices, Segment, Segments};
 use crate::space::Chunks;
+use crate::tree::NodeCache;
 use crate::txg::{LogWriter, Position, Rec, RecordKind};
 
 const DEVICE_BYTES: u64 = 256 << 20;
@@ -58,11 +59,25 @@ fn a_record_whose_place_was_reused_is_looked_up_again() {
     let (chunk, next) = (chunks.allocate().unwrap(), chunks.allocate().unwrap());
     segments.insert(Segment::fresh(1, chunk));
     let position = Position { segment: 1, chunk, used: 0, slots: 0, next, txg: 1, chain: 0 };
-    let mut writer = LogWriter::new(1, position, Arc::clone(&segments), chunks, devices.clone());
+    let mut writer = LogWriter::new(1, position, Arc::clone(&segments), Arc::clone(&chunks), devices.clone());
     let record = Rec { kind: RecordKind::Node, model: None, bytes: encode_metadata(b"node".to_vec()) };
     let ptr = writer.append(1, &[record], 0, |_| Vec::new(), true).unwrap().ptrs[0];
-    let bounds = Bounds { capacity_bytes: 1 << 20, dirty_soft_bytes: 1, dirty_hard_bytes: 2 };
-    let shared = Arc::new(Shared::new(devices, segments, RecordCache::new(0), ModelTable::new(0), bounds));
+    let bounds = Bounds {
+        capacity_bytes: 1 << 20,
+        dirty_soft_bytes: 1,
+        dirty_hard_bytes: 2,
+        slack_bytes: 0,
+        clean_chunks: 4,
+        low_chunks: 2,
+    };
+    let nodes = Arc::new(NodeCache::new(1 << 20).unwrap());
+    let shared = Arc::new(Shared::new(
+        devices,
+        (segments, chunks),
+        nodes,
+        (RecordCache::new(0), ModelTable::new(0)),
+        bounds,
+    ));
     let nodes = Nodes(shared);
     device.stale_reads.store(ATTEMPTS - 1, Ordering::Relaxed);
     assert_eq!(nodes.load(ptr).unwrap(), b"node");

@@ -1,0 +1,125 @@
+//! Looks at the memory of this process now and then, and has caches and file systems keep to the pool's budget.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use pagefold_engine::pool::MemoryUse;
+use parking_lot::{Condvar, Mutex};
+
+use super::server::Server;
+use crate::allocator;
+use crate::failure::{Context, Result};
+
+/// Between two looks: what comes into memory meanwhile is beyond the budget for so long.
+const INTERVAL: Duration = Duration::from_millis(200);
+/// Of so many looks one has file systems drop inodes that were not used since the last time.
+const TRIM_EVERY: u32 = 5;
+/// The allocator gives back what was freed if so much is resident that nobody counts: program and threads take some 20 MiB. The rest is soon used again,
+/// and then it need not be asked for anew.
+const FREED_BYTES: u64 = 40 << 20;
+/// Where the system tells what a process has in memory.
+const STATUS: &str = "/proc/self/status";
+/// What is resident and belongs neither to a file nor to several processes, in KiB.
+const ANONYMOUS: &str = "RssAnon:";
+/// Longer than the system's answer is: on machines with very many CPUs their masks come behind what is looked for.
+const STATUS_BYTES: usize = 4096;
+
+/// The thread that looks.
+pub struct Memory {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Memory {
+    /// Starts it.
+    pub fn start(server: &Arc<Server>) -> Result<Self> {
+        let status = File::open(STATUS).context(|| format!("cannot open {STATUS}"))?;
+        let stop: Arc<(Mutex<bool>, Condvar)> = Arc::default();
+        let (server, stopped) = (Arc::downgrade(server), Arc::clone(&stop));
+        let thread =
+            thread::Builder::new().name("memory".into()).spawn(move || work(&server, &status, &stopped));
+        let thread = thread.context(|| "cannot start a thread".into())?;
+        Ok(Self { stop, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Stops it and waits until it has.
+    pub fn stop(&self) {
+        *self.stop.0.lock() = true;
+        self.stop.1.notify_all();
+        if self.thread.lock().take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that looks at memory panicked");
+        }
+    }
+}
+
+fn work(server: &Weak<Server>, status: &File, stop: &(Mutex<bool>, Condvar)) {
+    let mut looks = 0u32;
+    let mut failed = false;
+    loop {
+        let Some(server) = server.upgrade() else { return };
+        server.pool.beside().requests.set(pagefold_fuse::request_bytes());
+        match settled_bytes(&server, status) {
+            Ok(bytes) => server.pool.observe_resident(bytes),
+            Err(error) if !failed => {
+                failed = true;
+                tracing::warn!(%error, "the system does not tell how much memory is resident; what is counted bounds it alone");
+            }
+            Err(_) => {}
+        }
+        looks = looks.wrapping_add(1);
+        if looks.is_multiple_of(TRIM_EVERY) {
+            for mounted in server.mounts() {
+                mounted.fs.trim_inodes();
+                mounted.tree.trim_inodes();
+            }
+        }
+        drop(server);
+        let mut stopped = stop.0.lock();
+        if !*stopped {
+            stop.1.wait_for(&mut stopped, INTERVAL);
+        }
+        if *stopped {
+            return;
+        }
+    }
+}
+
+/// Resident memory of this process, after what was freed has been given back if that is much.
+fn settled_bytes(server: &Server, status: &File) -> io::Result<u64> {
+    let bytes = anonymous_bytes(status)?;
+    let used = MemoryUse { resident_bytes: bytes, ..server.pool.memory() };
+    if used.other_bytes() < FREED_BYTES {
+        return Ok(bytes);
+    }
+    allocator::give_back();
+    anonymous_bytes(status)
+}
+
+/// Resident memory of this process in bytes, but for pages of files and those that are shared.
+fn anonymous_bytes(status: &File) -> io::Result<u64> {
+    let mut text = [0; STATUS_BYTES];
+    let len = status.read_at(&mut text, 0)?;
+    let text = String::from_utf8_lossy(&text[..len]);
+    let line = text.lines().find_map(|line| line.strip_prefix(ANONYMOUS));
+    let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.map(|kib| kib << 10).ok_or_else(|| io::Error::other(format!("{STATUS} has no line {ANONYMOUS}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_touched_is_seen() {
+        let status = File::open(STATUS).unwrap();
+        let before = anonymous_bytes(&status).unwrap();
+        let memory = vec![1u8; 64 << 20];
+        let after = anonymous_bytes(&status).unwrap();
+        assert_eq!(memory.iter().map(|byte| u64::from(*byte)).sum::<u64>(), 64 << 20);
+        assert!(after >= before + (48 << 20), "{before} -> {after}");
+    }
+}

@@ -1,0 +1,228 @@
+//! Cleaning: what lives in sparse chunks is packed into few, so that the others become free.
+//!
+//! Addresses stay; only the segment table learns where the records lie now, and the next checkpoint stores it.
+//!
+//! - G4: the log says nothing of a pass. After a crash the segments are where the last checkpoint has them: their old
+//!   chunks were not reused (S1). They must be there, since what a pass leaves behind as dead may be in use by that
+//!   checkpoint's tree, or by changes that were undone because they never reached the log.
+//! - G6: a pass begins only if it leaves more free chunks than there were: what it vacates is more than what it fills.
+
+mod choose;
+
+use std::collections::BTreeSet;
+
+use super::pack::{Begun, Packer, Survivor};
+use super::{Maintenance, Pool};
+use crate::dataset::count;
+use crate::record::model_of;
+use crate::segment::{Move, PARTS_MAX, Part, Segment};
+use crate::space::Chunk;
+use crate::types::COPIES;
+use crate::{Addr, Error, Result};
+pub(super) use choose::OUTPUT_BYTES;
+use choose::{Plan, Wish};
+
+/// What a pass of the cleaner did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CleanReport {
+    /// Chunks that have no live records any more.
+    pub chunks: u64,
+    /// Chunks that were begun for them.
+    pub outputs: u64,
+    /// Segments that were moved, or parts of them.
+    pub segments: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+}
+
+impl CleanReport {
+    /// Chunks that become free by it, beyond those that it took.
+    pub fn gained(&self) -> u64 {
+        self.chunks.saturating_sub(self.outputs)
+    }
+}
+
+/// What the cleaner keeps from pass to pass.
+#[derive(Debug, Default)]
+pub(super) struct Cleaner {
+    /// The chunk of survivors that the next pass goes on with.
+    pub(super) begun: Option<Begun>,
+    /// Segments that could not be read, which stay where they are.
+    unreadable: BTreeSet<u64>,
+}
+
+/// The move of survivors to `parts`.
+pub(super) fn move_to(parts: Vec<Part>, survivors: &[Survivor], recoded: bool) -> Move {
+    let models: BTreeSet<u32> = survivors.iter().filter_map(|(_, _, bytes)| model_of(bytes)).collect();
+    let lens = survivors.iter().map(|(slot, _, bytes)| (*slot, bytes.len() as u32)).collect();
+    Move { parts, models: models.into_iter().collect(), lens, recoded }
+}
+
+impl Pool {
+    /// Cleans the chunks from which there is most to gain, be it less than a chunk, and makes a checkpoint, so that they become free: for those
+    /// who drive a pool without threads.
+    pub fn clean(&self) -> Result<CleanReport> {
+        let mut state = self.maintenance.lock();
+        let report = self.clean_wished(&mut state, 0, self.pass_chunks())?;
+        self.checkpoint_locked(&mut state, false)?;
+        self.restore_room(&mut state)?;
+        Ok(report.unwrap_or_default())
+    }
+
+    /// One pass that gains up to `wanted` chunks. `None`: none would gain anything (G6). A checkpoint has to follow, by which what it vacated
+    /// becomes free.
+    pub(super) fn clean_pass(&self, state: &mut Maintenance, wanted: u64) -> Result<Option<CleanReport>> {
+        self.clean_wished(state, self.least_gain(), wanted)
+    }
+
+    fn clean_wished(&self, state: &mut Maintenance, gain: u64, wanted: u64) -> Result<Option<CleanReport>> {
+        self.shared.check_writable()?;
+        let mut outputs = self.shared.clean_outputs().min(self.pass_chunks());
+        loop {
+            let Some(plan) = self.plan_pass(state, Wish { outputs, gain, wanted }) else { return Ok(None) };
+            match self.clean_planned(state, &plan) {
+                // More had to be written than was expected of so many chunks: fewer are cleaned.
+                Err(Error::NoSpace(_)) if outputs > 1 => outputs /= 2,
+                Err(Error::NoSpace(_)) => return Ok(None),
+                Err(error) => {
+                    self.shared.fail(&error);
+                    return Err(error);
+                }
+                Ok(report) => {
+                    count(&self.shared.counters.fold_bytes, report.written_bytes);
+                    count(&self.shared.counters.clean_passes, 1);
+                    if report.chunks < report.outputs + gain && state.cleaner.unreadable.is_empty() {
+                        count(&self.shared.counters.fruitless_passes, 1);
+                        tracing::error!(?report, "a pass of the cleaner gained less than it was begun for");
+                    }
+                    return Ok(Some(report));
+                }
+            }
+        }
+    }
+
+    fn clean_planned(&self, state: &mut Maintenance, plan: &Plan) -> Result<CleanReport> {
+        // No chunk has both a record and its second copy.
+        let mut records = Packer::new(self, state.cleaner.begun);
+        let mut copies = Packer::of_copies(self, state.copies.begun);
+        let moved = self.repack_all(state, plan, &mut records, &mut copies);
+        let outputs = (records.begun_now() + copies.begun_now()) as u64;
+        let written = moved.and_then(|moved| {
+            let begun = (records.suspend()?, copies.suspend()?);
+            records.flush()?;
+            copies.flush()?;
+            let segments = moved.len() as u64;
+            self.with_log(|| moved.into_iter().try_for_each(|(id, to)| self.relocate(id, to)))?;
+            Ok((begun, segments))
+        });
+        let written_bytes = records.written_bytes + copies.written_bytes;
+        match written {
+            Ok(((records_begun, copies_begun), segments)) => {
+                state.cleaner.begun = records_begun;
+                state.copies.begun = copies_begun;
+                records.release();
+                copies.release();
+                let is_vacant = |chunk: &&Chunk| {
+                    self.shared.segments.occupied(**chunk).is_none_or(|left| left.packed_bytes() == 0)
+                };
+                let chunks = plan.sources.iter().filter(is_vacant).count() as u64;
+                Ok(CleanReport { chunks, outputs, segments, written_bytes })
+            }
+            Err(error) => {
+                // The begun chunks are as they were: nothing refers to what was written behind their ends.
+                records.give_up(state.cleaner.begun);
+                copies.give_up(state.copies.begun);
+                Err(error)
+            }
+        }
+    }
+
+    fn repack_all<'a>(
+        &'a self,
+        state: &mut Maintenance,
+        plan: &Plan,
+        records: &mut Packer<'a>,
+        copies: &mut Packer<'a>,
+    ) -> Result<Vec<(u64, Move)>> {
+        let mut moved = Vec::new();
+        // Ascending by number, and so by age: what is equally old comes to lie together.
+        for id in &plan.segments {
+            let Some(segment) = self.shared.segments.get(*id) else { continue };
+            let packer = if *id >= COPIES { &mut *copies } else { &mut *records };
+            match self.repack(&segment, &plan.sources, packer) {
+                Ok(to) => moved.extend(to.map(|to| (*id, to))),
+                Err(error @ Error::NoSpace(_)) => return Err(error),
+                Err(error) if error.is_damage() => {
+                    // Its other records remain readable where they are.
+                    tracing::error!(%error, segment = id, "a damaged segment is not cleaned");
+                    state.cleaner.unreadable.insert(*id);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Packs the survivors of those parts of a segment anew that lie in `sources`. `None`: it has none.
+    fn repack(
+        &self,
+        segment: &Segment,
+        sources: &BTreeSet<Chunk>,
+        packer: &mut Packer<'_>,
+    ) -> Result<Option<Move>> {
+        // Parts may break at the end of a chunk: a segment with many is moved as a whole.
+        let whole = segment.parts.len() + 4 > PARTS_MAX;
+        let leaves = |part: &Part| whole || sources.contains(&part.extent.chunk);
+        let mut parts: Vec<Part> = Vec::new();
+        let mut all = Vec::new();
+        for run in segment.parts.chunk_by(|a, b| leaves(a) == leaves(b)) {
+            let Some(first) = run.first() else { continue };
+            if !leaves(first) {
+                parts.extend_from_slice(run);
+                continue;
+            }
+            let mut survivors = self.survivors(segment, run)?;
+            parts.append(&mut packer.pack(segment.id, first.first_slot, &survivors)?);
+            all.append(&mut survivors);
+        }
+        // The slots of parts without survivors fall to their neighbours, which have no records of them.
+        let Some(first) = parts.first_mut() else { return Ok(None) };
+        first.first_slot = 0;
+        Ok(Some(move_to(parts, &all, false)))
+    }
+
+    /// Live records of parts of a segment with their checksums, ascending by slot.
+    pub(super) fn survivors(&self, segment: &Segment, parts: &[Part]) -> Result<Vec<Survivor>> {
+        let (segments, devices) = (&self.shared.segments, &self.shared.devices);
+        let mut wanted = Vec::new();
+        for part in parts {
+            let Some(dir) = part.directory else { continue };
+            let directory = segments.read_directory(devices, segment.id, part.extent, dir)?;
+            wanted.extend(directory.entries().iter().filter(|entry| segment.live.get(entry.slot)).copied());
+        }
+        let addrs: Vec<Addr> = wanted.iter().map(|entry| Addr::new(segment.id, entry.slot)).collect();
+        let mut survivors: Vec<Survivor> =
+            wanted.iter().map(|entry| (entry.slot, entry.checksum, Vec::new())).collect();
+        segments.read(devices, &addrs, &mut |at, bytes| {
+            if let Some(survivor) = survivors.get_mut(at) {
+                survivor.2 = bytes.to_vec();
+            }
+            Ok(())
+        })?;
+        Ok(survivors)
+    }
+
+    /// A segment lies elsewhere from now on. The caller holds the log's lock.
+    pub(super) fn relocate(&self, id: u64, to: Move) -> Result<()> {
+        for part in &to.parts {
+            self.chunks.retain(part.extent.chunk);
+        }
+        for part in self.shared.segments.relocate(id, to)? {
+            self.chunks.release(part.extent.chunk);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

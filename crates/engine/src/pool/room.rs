@@ -1,0 +1,110 @@
+//! Free chunks for what is accepted (A1, `dataset/room.rs`): who makes them, and when.
+
+use std::sync::atomic::Ordering;
+
+use super::root::Placed;
+use super::{Maintenance, Pool};
+use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
+use crate::{Error, Result};
+
+/// A pass ends at so many chunks, so that the checkpoint after it is not far.
+const PASS_CHUNKS_MAX: u64 = 32;
+/// Bytes of the root, and of the lists and the catalogue of an empty pool, with what a batch adds to each.
+const ROOT_BYTES: u64 = 16 * BLOCK_BYTES as u64;
+/// A commit of one change pads its batch, and the directory that may follow.
+const COMMIT_BYTES: u64 = 4 * BLOCK_BYTES as u64;
+
+impl Pool {
+    /// Sees to it that a commit finds memory for tree nodes, and chunks: those of what is accepted are kept for it (A1), so it is its padding
+    /// that may be missing.
+    pub(super) fn prepare_commit(&self) -> Result<()> {
+        if self.shared.read_only.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.make_tree_room()?;
+        self.make_room(0, COMMIT_BYTES)
+    }
+
+    /// Sees to it that changed tree nodes keep within their share of memory: waits for the checkpoint that is under way, or
+    /// makes one.
+    fn make_tree_room(&self) -> Result<()> {
+        if self.nodes.unstored_bytes() < self.sizing.unstored_tree_max() {
+            return Ok(());
+        }
+        let mut state = self.maintenance.lock();
+        if self.nodes.dirty_bytes() >= self.sizing.dirty_tree_bytes {
+            self.checkpoint_locked(&mut state, false)?;
+        }
+        Ok(())
+    }
+
+    /// Cleans until so many bytes may be claimed, and `edits` bytes be taken at once.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] where nothing is left to gain.
+    pub(super) fn make_room(&self, bytes: u64, edits: u64) -> Result<()> {
+        while !self.shared.has_room(bytes, edits) {
+            let mut state = self.maintenance.lock();
+            if self.shared.has_room(bytes, edits) {
+                break;
+            }
+            self.check_failed()?;
+            if !self.gain_room(&mut state)? && !self.shared.has_room(bytes, edits) {
+                let space = self.shared.space();
+                let (left, capacity) = (space.available_bytes, space.capacity_bytes);
+                return Err(Error::NoSpace(format!(
+                    "{bytes} bytes were asked for, {left} of {capacity} are left, and there is no chunk to gain; delete something, or snapshots that hold it"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// A checkpoint has written what was promised to it, and the next one is promised as much (A1): cleans until that is free, too. Where nothing is
+    /// to be gained whoever accepts next is told.
+    pub(super) fn restore_room(&self, state: &mut Maintenance) -> Result<()> {
+        while !self.shared.has_room(0, 0) && self.gain_room(state)? {}
+        Ok(())
+    }
+
+    /// One step towards more free chunks. False: there is none to gain.
+    fn gain_room(&self, state: &mut Maintenance) -> Result<bool> {
+        let before = self.shared.spare_chunks();
+        let mut steps = 0;
+        while self.reap()? {
+            steps += 1;
+        }
+        // What is in the log since the last checkpoint can neither be cleaned nor reused, and changed nodes count at their worst.
+        let is_settled = self.chunks.pending() == 0 && self.nodes.unstored_bytes() == 0;
+        if steps > 0 || !is_settled || self.log.lock().window_bytes >= CHUNK_BYTES {
+            self.checkpoint_locked(state, false)?;
+            if self.shared.spare_chunks() > before {
+                return Ok(true);
+            }
+        }
+        let passed = self.clean_pass(state, self.pass_chunks())?.is_some();
+        if passed || self.log.lock().window_bytes > 0 {
+            self.checkpoint_locked(state, false)?;
+        }
+        Ok(passed || steps > 0 || self.shared.spare_chunks() > before)
+    }
+
+    /// Chunks that a pass may fill.
+    pub(super) fn pass_chunks(&self) -> u64 {
+        self.sizing.bounds.clean_chunks.min(PASS_CHUNKS_MAX)
+    }
+
+    /// Chunks that a pass has to gain at least: one, and what its checkpoint writes.
+    pub(super) fn least_gain(&self) -> u64 {
+        1 + 2 * self.shared.room.fixed_bytes.load(Ordering::Relaxed) / CHUNK_BYTES
+    }
+
+    /// Notes what checkpoints write whatever changed, of which the last has written `roots`, and how long the trees are (A1).
+    pub(super) fn note_sizes(&self, roots: &[Placed]) {
+        let fixed: u64 = roots.iter().map(|placed| u64::from(placed.first.len_bytes)).sum();
+        self.shared.room.fixed_bytes.store(fixed + ROOT_BYTES, Ordering::Relaxed);
+        let datasets = self.datasets.read().clone();
+        let nodes: u64 = datasets.iter().map(|dataset| dataset.ledger.lock().node_bytes).sum();
+        self.shared.room.node_bytes.store(nodes, Ordering::Relaxed);
+    }
+}

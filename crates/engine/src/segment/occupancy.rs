@@ -1,0 +1,171 @@
+//! What live records hold of each chunk, kept up with every record that is born, dies or moves, so that the cleaner finds what it wants without
+//! looking at all of them.
+
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
+
+use super::entry::PART_OVERHEAD_BYTES;
+use crate::account::subtract;
+use crate::limits::CHUNK_BYTES;
+use crate::space::Chunk;
+use crate::types::COPIES;
+
+/// Chunks whose live bytes differ by less are one level; within it the oldest comes first.
+const LEVEL_BYTES: u64 = CHUNK_BYTES / 64;
+
+/// A chunk in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Occupied {
+    /// Bytes that its live records hold.
+    held_bytes: u64,
+    /// Segments with parts in it; one with two parts stands twice.
+    segments: Vec<u64>,
+}
+
+impl Occupied {
+    /// Bytes that its live records take where they are packed anew, at most.
+    pub fn packed_bytes(&self) -> u64 {
+        if self.held_bytes == 0 {
+            return 0;
+        }
+        self.held_bytes + self.segments.len() as u64 * PART_OVERHEAD_BYTES
+    }
+
+    /// Segments with parts in it; one with two parts stands twice.
+    pub fn segments(&self) -> &[u64] {
+        &self.segments
+    }
+
+    /// Number of the youngest segment of the log of which it has records, or copies of records.
+    pub fn youngest(&self) -> u64 {
+        self.segments.iter().map(|id| id & !COPIES).max().unwrap_or_default()
+    }
+
+    fn level(&self) -> usize {
+        (self.packed_bytes() / LEVEL_BYTES) as usize
+    }
+}
+
+/// All chunks that segments lie in.
+#[derive(Debug, Default)]
+pub(super) struct Occupancy {
+    chunks: HashMap<Chunk, Occupied>,
+    /// By what they hold, then by age.
+    levels: Vec<BTreeSet<(u64, Chunk)>>,
+}
+
+impl Occupancy {
+    /// Changes what is known of a chunk, and its level with it.
+    fn change(&mut self, chunk: Chunk, change: impl FnOnce(&mut Occupied)) {
+        let occupied = self.chunks.entry(chunk).or_default();
+        let before = (occupied.level(), occupied.youngest());
+        let was_listed = !occupied.segments.is_empty();
+        change(occupied);
+        let after = (occupied.level(), occupied.youngest());
+        let is_listed = !occupied.segments.is_empty();
+        if !is_listed {
+            self.chunks.remove(&chunk);
+        }
+        if was_listed == is_listed && before == after {
+            return;
+        }
+        if let (true, Some(level)) = (was_listed, self.levels.get_mut(before.0)) {
+            level.remove(&(before.1, chunk));
+        }
+        if is_listed {
+            if self.levels.len() <= after.0 {
+                self.levels.resize_with(after.0 + 1, BTreeSet::new);
+            }
+            if let Some(level) = self.levels.get_mut(after.0) {
+                level.insert((after.1, chunk));
+            }
+        }
+    }
+
+    /// A part of a segment lies in a chunk, and its live records hold so many bytes.
+    pub(super) fn enter(&mut self, chunk: Chunk, segment: u64, held_bytes: u64) {
+        self.change(chunk, |occupied| {
+            occupied.segments.push(segment);
+            occupied.held_bytes += held_bytes;
+        });
+    }
+
+    /// A part of a segment lies in a chunk no more.
+    pub(super) fn leave(&mut self, chunk: Chunk, segment: u64, held_bytes: u64) {
+        self.change(chunk, |occupied| {
+            if let Some(at) = occupied.segments.iter().position(|id| *id == segment) {
+                occupied.segments.swap_remove(at);
+            }
+            subtract(&mut occupied.held_bytes, held_bytes);
+        });
+    }
+
+    /// Live records of a chunk hold more.
+    pub(super) fn grow(&mut self, chunk: Chunk, bytes: u64) {
+        self.change(chunk, |occupied| occupied.held_bytes += bytes);
+    }
+
+    /// Live records of a chunk hold less.
+    pub(super) fn shrink(&mut self, chunk: Chunk, bytes: u64) {
+        self.change(chunk, |occupied| subtract(&mut occupied.held_bytes, bytes));
+    }
+
+    pub(super) fn get(&self, chunk: Chunk) -> Option<&Occupied> {
+        self.chunks.get(&chunk)
+    }
+
+    /// Visits chunks, those first whose `score` of what they hold (in bytes) and of their youngest segment is highest, until `visit` says
+    /// false. Within a level the oldest comes first, so the score has to rise with age; costs grow with the chunks that are visited.
+    pub(super) fn by_score(
+        &self,
+        score: &dyn Fn(u64, u64) -> f64,
+        visit: &mut dyn FnMut(Chunk, &Occupied) -> bool,
+    ) {
+        let mut levels: Vec<_> = self.levels.iter().map(BTreeSet::iter).collect();
+        let mut heads = BinaryHeap::new();
+        let mut push = |at: usize, heads: &mut BinaryHeap<Head>| {
+            let Some((youngest, chunk)) = levels.get_mut(at).and_then(Iterator::next) else { return };
+            let Some(occupied) = self.chunks.get(chunk) else { return };
+            heads.push(Head { score: score(occupied.packed_bytes(), *youngest), level: at, chunk: *chunk });
+        };
+        for at in 0..self.levels.len() {
+            push(at, &mut heads);
+        }
+        while let Some(Head { level, chunk, .. }) = heads.pop() {
+            let Some(occupied) = self.chunks.get(&chunk) else { continue };
+            if !visit(chunk, occupied) {
+                return;
+            }
+            push(level, &mut heads);
+        }
+    }
+}
+
+/// The next chunk of a level.
+#[derive(Debug)]
+struct Head {
+    score: f64,
+    level: usize,
+    chunk: Chunk,
+}
+
+impl PartialEq for Head {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+impl Eq for Head {}
+impl PartialOrd for Head {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Head {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        // Of equals the emptier level, then the lower chunk: the same history cleans the same chunks.
+        let scores = self.score.total_cmp(&other.score);
+        scores.then(other.level.cmp(&self.level)).then(other.chunk.cmp(&self.chunk))
+    }
+}
+
+#[cfg(test)]
+mod tests;

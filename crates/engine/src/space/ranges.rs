@@ -1,0 +1,137 @@
+//! Sets of chunk indexes as ranges: what a set takes follows from how broken up it is, not from how many chunks a device has.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A set of chunk indexes of one device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ranges {
+    /// End by start; ranges are not empty, and neither overlap nor touch each other.
+    ends: BTreeMap<u64, u64>,
+    len: u64,
+}
+
+impl Ranges {
+    /// All indexes below `count`.
+    pub fn below(count: u32) -> Self {
+        let mut all = Self::default();
+        all.insert_range(0..u64::from(count));
+        all
+    }
+
+    /// Number of indexes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The ranges, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = Range<u64>> {
+        self.ends.iter().map(|(start, end)| *start..*end)
+    }
+
+    /// The range that an index is in.
+    fn around(&self, index: u64) -> Option<Range<u64>> {
+        let (start, end) = self.ends.range(..=index).next_back()?;
+        (index < *end).then_some(*start..*end)
+    }
+
+    /// Whether an index is in the set.
+    pub fn contains(&self, index: u32) -> bool {
+        self.around(index.into()).is_some()
+    }
+
+    /// Adds an index; false where it was there.
+    pub fn insert(&mut self, index: u32) -> bool {
+        let before = self.len;
+        self.insert_range(u64::from(index)..u64::from(index) + 1);
+        self.len > before
+    }
+
+    /// Adds a range.
+    pub fn insert_range(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        self.remove_range(range.clone());
+        self.len += range.end - range.start;
+        let Range { mut start, mut end } = range;
+        if let Some((first, _)) = self.ends.range(..start).next_back().filter(|(_, last)| **last == start) {
+            start = *first;
+        }
+        if let Some(last) = self.ends.remove(&end) {
+            end = last;
+        }
+        self.ends.insert(start, end);
+    }
+
+    /// Removes an index; false where it was not there.
+    pub fn remove(&mut self, index: u32) -> bool {
+        let before = self.len;
+        self.remove_range(u64::from(index)..u64::from(index) + 1);
+        self.len < before
+    }
+
+    /// Removes all indexes of a range.
+    pub fn remove_range(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        while let Some((start, end)) = self.ends.range(..range.end).next_back().map(|(s, e)| (*s, *e)) {
+            if end <= range.start {
+                return;
+            }
+            self.ends.remove(&start);
+            self.len -= end.min(range.end) - start.max(range.start);
+            if start < range.start {
+                self.ends.insert(start, range.start);
+            }
+            if end > range.end {
+                self.ends.insert(range.end, end);
+            }
+        }
+    }
+
+    /// Takes out the lowest index.
+    pub fn pop_first(&mut self) -> Option<u32> {
+        let (start, end) = self.ends.pop_first()?;
+        if start + 1 < end {
+            self.ends.insert(start + 1, end);
+        }
+        self.len -= 1;
+        u32::try_from(start).ok()
+    }
+
+    /// The lowest range of indexes that are in this set and not in `other`, of at most `most`.
+    pub fn first_without(&self, other: &Self, most: u64) -> Option<Range<u64>> {
+        for range in self.iter() {
+            let mut start = range.start;
+            while start < range.end {
+                if let Some(covered) = other.around(start) {
+                    start = covered.end;
+                    continue;
+                }
+                let next = other.ends.range(start..).next().map_or(range.end, |(next, _)| *next);
+                return Some(start..next.min(range.end).min(start.saturating_add(most)));
+            }
+        }
+        None
+    }
+
+    /// How many indexes are in this set and not in `other`.
+    pub fn count_without(&self, other: &Self) -> u64 {
+        let shared = |range: Range<u64>| -> u64 {
+            let first = other.around(range.start).map_or(range.start, |around| around.start);
+            let within = other.ends.range(first..range.end);
+            within.map(|(start, end)| (*end).min(range.end).saturating_sub((*start).max(range.start))).sum()
+        };
+        self.iter().map(|range| range.end - range.start - shared(range)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,75 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn indexes(ranges: &Ranges) -> BTreeSet<u32> {
+    ranges.iter().flatten().map(|index| index as u32).collect()
+}
+
+fn set(of: &[(u8, u8)]) -> (Ranges, BTreeSet<u32>) {
+    let (mut ranges, mut model) = (Ranges::default(), BTreeSet::new());
+    for (start, len) in of {
+        let (start, end) = (u32::from(*start), u32::from(*start) + u32::from(*len % 9));
+        ranges.insert_range(start.into()..end.into());
+        model.extend(start..end);
+    }
+    (ranges, model)
+}
+
+proptest! {
+    #[test]
+    fn ranges_are_sets(begun: Vec<(u8, u8)>, steps: Vec<(u8, u8, u8)>) {
+        let (mut ranges, mut model) = set(&begun);
+        for (what, at, len) in steps {
+            let (at, len) = (u32::from(at), u32::from(len % 20));
+            match what % 5 {
+                0 => prop_assert_eq!(ranges.insert(at), model.insert(at)),
+                1 => prop_assert_eq!(ranges.remove(at), model.remove(&at)),
+                2 => prop_assert_eq!(ranges.pop_first(), model.pop_first()),
+                3 => {
+                    ranges.insert_range(at.into()..(at + len).into());
+                    model.extend(at..at + len);
+                }
+                _ => {
+                    ranges.remove_range(at.into()..(at + len).into());
+                    model.retain(|index| !(at..at + len).contains(index));
+                }
+            }
+            prop_assert_eq!(ranges.len(), model.len() as u64);
+            prop_assert_eq!(ranges.is_empty(), model.is_empty());
+            prop_assert_eq!(ranges.contains(at), model.contains(&at));
+            prop_assert_eq!(&indexes(&ranges), &model);
+            let list: Vec<Range<u64>> = ranges.iter().collect();
+            prop_assert!(list.windows(2).all(|pair| pair[0].end < pair[1].start), "they do not touch: {:?}", list);
+        }
+    }
+
+    #[test]
+    fn what_one_has_and_another_has_not(ours: Vec<(u8, u8)>, theirs: Vec<(u8, u8)>, most in 1_u64..12) {
+        let ((ours, our_model), (theirs, their_model)) = (set(&ours), set(&theirs));
+        let without: BTreeSet<u32> = our_model.difference(&their_model).copied().collect();
+        prop_assert_eq!(ours.count_without(&theirs), without.len() as u64);
+        let mut expected: Option<Range<u64>> = None;
+        for index in &without {
+            let index = u64::from(*index);
+            match &mut expected {
+                None => expected = Some(index..index + 1),
+                Some(range) if range.end == index && range.end - range.start < most => range.end += 1,
+                Some(_) => break,
+            }
+        }
+        prop_assert_eq!(ours.first_without(&theirs, most), expected);
+    }
+}
+
+#[test]
+fn a_set_of_all_chunks_of_the_largest_device_is_one_range() {
+    let mut all = Ranges::below(u32::MAX);
+    assert_eq!((all.len(), all.iter().count()), (u64::from(u32::MAX), 1));
+    assert_eq!(all.pop_first(), Some(0));
+    assert!(all.remove(u32::MAX - 1) && !all.contains(u32::MAX - 1));
+    assert!(all.remove(1000) && all.insert(1000));
+    assert_eq!((all.len(), all.iter().count()), (u64::from(u32::MAX) - 2, 1));
+}

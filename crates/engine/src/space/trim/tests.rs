@@ -1,0 +1,78 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::Error;
+use crate::limits::DEVICE_BYTES_MIN;
+
+const ANY: &dyn Fn(u16) -> bool = &|_| true;
+
+/// Discards all that is left; the chunks, in the order in which they were.
+fn trim(chunks: &Chunks, which: Untrimmed) -> Vec<u64> {
+    let mut told = Vec::new();
+    while chunks
+        .trim(which, 100, ANY, &mut |_, range| {
+            told.extend(range);
+            Ok(())
+        })
+        .unwrap()
+        .is_some()
+    {}
+    told
+}
+
+#[test]
+fn a_device_is_told_once_of_what_is_free_and_of_nothing_else() {
+    let chunks = Chunks::new(&[DEVICE_BYTES_MIN]);
+    let used: Vec<Chunk> = (0..6).map(|_| chunks.allocate().unwrap()).collect();
+    chunks.release(used[2]);
+    assert_eq!(chunks.untrimmed(Untrimmed::All, ANY), 26);
+    assert_eq!(trim(&chunks, Untrimmed::Fresh), Vec::<u64>::new());
+    assert_eq!(trim(&chunks, Untrimmed::All), (6..32).collect::<Vec<u64>>());
+    assert_eq!((trim(&chunks, Untrimmed::All), chunks.untrimmed(Untrimmed::All, ANY)), (vec![], 0));
+    // The last checkpoint refers to it still.
+    let pending = chunks.take_pending();
+    assert_eq!(trim(&chunks, Untrimmed::All), Vec::<u64>::new());
+    chunks.recycle(pending);
+    assert_eq!(trim(&chunks, Untrimmed::Fresh), [2]);
+    assert_eq!(trim(&chunks, Untrimmed::All), Vec::<u64>::new());
+    // What was given out since is told again.
+    let again = chunks.allocate().unwrap();
+    assert_eq!(again.index, 2);
+    chunks.release(again);
+    chunks.recycle(chunks.take_pending());
+    assert_eq!((trim(&chunks, Untrimmed::All), chunks.free()), (vec![2], 27));
+}
+
+#[test]
+fn a_chunk_that_is_being_discarded_is_not_given_out_and_who_needs_it_waits() {
+    let chunks = Arc::new(Chunks::new(&[DEVICE_BYTES_MIN]));
+    let mut given = 0;
+    while chunks.free() > 3 {
+        chunks.allocate().unwrap();
+        given += 1;
+    }
+    let mut waiting = None;
+    let trimmed = chunks.trim(Untrimmed::All, 100, ANY, &mut |_, range| {
+        assert_eq!(range, given..given + 1, "no more than a quarter of what is free");
+        assert_eq!(chunks.free(), 3);
+        assert_eq!(chunks.allocate().unwrap().index, 30);
+        assert_eq!(chunks.allocate().unwrap().index, 31);
+        let chunks = Arc::clone(&chunks);
+        waiting = Some(std::thread::spawn(move || chunks.allocate().unwrap().index));
+        Ok(())
+    });
+    assert_eq!(trimmed.unwrap(), Some(1));
+    assert_eq!(waiting.unwrap().join().unwrap(), 29);
+    assert!(matches!(chunks.allocate(), Err(Error::NoSpace(_))));
+}
+
+#[test]
+fn what_cannot_be_discarded_is_free_all_the_same_and_not_tried_again_by_the_way() {
+    let chunks = Chunks::new(&[DEVICE_BYTES_MIN, DEVICE_BYTES_MIN]);
+    let failed = chunks.trim(Untrimmed::All, 8, &|device| device == 1, &mut |device, range| {
+        assert_eq!((device, range), (1, 0..8));
+        Err(Error::Invalid("no".into()))
+    });
+    assert!(failed.is_err());
+    assert_eq!((chunks.free(), chunks.untrimmed(Untrimmed::All, &|device| device == 1)), (64, 24));
+}

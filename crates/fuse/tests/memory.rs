@@ -1,0 +1,133 @@
+//! What a server has in memory for its mounts: buffers of requests, and inodes that the kernel knows.
+//!
+//! In a program of their own: what buffers take is counted for the whole process.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{Aligned, Mount, RingOn, options, pattern};
+use pagefold_engine::memory::Gauge;
+use pagefold_fs::FsOptions;
+use pagefold_fuse::limits::{
+    DEVICE_READERS_MAX, KEPT_BYTES, KEPT_SMALL_BYTES, PAYLOAD_BYTES, RING_DEPTH_MAX, RING_IDLE,
+};
+use pagefold_fuse::{Transport, request_bytes};
+use rustix::fs::OFlags;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1 << 20;
+/// Requests under way at a time: together far more than is kept.
+const THREADS: usize = 48;
+
+/// One test at a time counts.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Writes and reads a mebibyte at a time on many threads, three times over, and compares.
+fn large_requests(m: &Mount) {
+    let direct = OFlags::DIRECT.bits().cast_signed();
+    let path = m.path("large");
+    let file = File::options().read(true).write(true).create(true).custom_flags(direct).open(path).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let file = &file;
+            scope.spawn(move || {
+                for round in 0..3u64 {
+                    let data = Aligned::of(&pattern(thread as u64 * 10 + round + 1, MIB));
+                    let at = (thread * MIB) as u64;
+                    file.write_all_at(&data, at).unwrap();
+                    let mut found = Aligned::new(MIB);
+                    file.read_exact_at(&mut found, at).unwrap();
+                    assert!(found[..] == data[..], "mebibyte {thread}, round {round}");
+                }
+            });
+        }
+    });
+}
+
+/// Waits for something that happens by itself.
+fn soon(what: &str, happened: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !happened() {
+        assert!(Instant::now() < deadline, "{what} did not come");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn buffers_of_all_mounts_keep_little_over_dev_fuse() {
+    let _alone = alone();
+    let mounts = [Mount::new(), Mount::new(), Mount::new()];
+    mounts.iter().for_each(large_requests);
+    // Those that read may have begun to while there was room, with what a request before has touched.
+    let readers = (mounts.len() * DEVICE_READERS_MAX * PAYLOAD_BYTES) as u64;
+    soon("the end of the last requests", || request_bytes() <= KEPT_BYTES + readers);
+    drop(mounts);
+    soon("the end of all buffers", || request_bytes() == 0);
+}
+
+#[test]
+fn buffers_of_all_mounts_keep_little_over_the_ring() {
+    let _alone = alone();
+    let Some(_on) = RingOn::new() else { return };
+    let ring = || Mount::with(&options(Transport::IoUring), FsOptions::default(), u64::MAX);
+    let mounts = [ring(), ring(), ring()];
+    mounts.iter().for_each(large_requests);
+    let entries = mounts.len() * std::thread::available_parallelism().unwrap().get() * RING_DEPTH_MAX;
+    let small = (entries * KEPT_SMALL_BYTES) as u64;
+    soon("what is too much", || request_bytes() <= KEPT_BYTES + small);
+    // Then nobody asks for anything, for longer than rings wait.
+    let pages = (entries * 4096) as u64;
+    soon("what rings give back that do nothing", || {
+        request_bytes() <= pages + (DEVICE_READERS_MAX * MIB) as u64
+    });
+    assert!(RING_IDLE < Duration::from_secs(60), "or the wait above tells nothing");
+    // And they serve as before.
+    mounts.iter().for_each(large_requests);
+}
+
+/// Files that the kernel knows and nobody has open take no memory of the server; those that were unlinked meanwhile stay as long as the kernel has
+/// them.
+#[test]
+fn the_kernel_is_asked_whether_it_has_what_was_unlinked() {
+    let gauge = Arc::new(Gauge::new(200 << 10));
+    let fs_options = FsOptions { inodes: Some(Arc::clone(&gauge)), ..FsOptions::default() };
+    let m = Mount::with(&options(Transport::Dev), fs_options, u64::MAX);
+    let data = pattern(3, 30_000);
+    fs::write(m.path("known"), &data).unwrap();
+    fs::write(m.path("open"), &data).unwrap();
+    fs::write(m.path("nobody"), &data).unwrap();
+    // The kernel has this one by its descriptor, and the server has no open of it: O_PATH opens nothing.
+    let known = File::options().read(true).custom_flags(libc::O_PATH).open(m.path("known")).unwrap();
+    let open = File::open(m.path("open")).unwrap();
+    ["known", "open", "nobody"].iter().for_each(|name| fs::remove_file(m.path(name)).unwrap());
+    let pages = m.dataset.pages();
+    for i in 0..3000 {
+        fs::write(m.path(&format!("other-{i}")), "").unwrap();
+    }
+    for i in 0..3000 {
+        assert_eq!(fs::metadata(m.path(&format!("other-{i}"))).unwrap().len(), 0);
+    }
+    assert!(gauge.bytes() < 2 * gauge.bound_bytes(), "{} bytes", gauge.bytes());
+    soon("the page of the file that nobody has", || {
+        while m.fs.reap(1000).unwrap() {}
+        m.dataset.pages() < pages
+    });
+    let left = m.dataset.pages();
+    assert_eq!((pages, left), (6, 4), "two files of two pages");
+    let again = fs::read(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&known))).unwrap();
+    assert!(again == data);
+    let mut found = vec![0; data.len()];
+    open.read_exact_at(&mut found, 0).unwrap();
+    assert!(found == data);
+    drop((known, open));
+    soon("the pages of the others", || {
+        while m.fs.reap(1000).unwrap() {}
+        m.dataset.pages() == 0
+    });
+}
