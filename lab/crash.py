@@ -28,6 +28,7 @@ def crash_under_load(
         client.wait_for(20)
         time.sleep(delay_s)
         generator.require_running()
+        server.expect_no_disk()
         where.crash()
     finally:
         generator.stop()

@@ -12,6 +12,10 @@ from pathlib import Path
 from . import proc
 from .ledger import Run
 
+DISK_GONE = "== lab: the file system under the server is killed"
+DISK_BACK = "== lab: the server is ended"
+"""Between these lines of its log a server tells of a file system that is not there, not of its data."""
+
 
 class Server(ABC):
     """One server on `data`. Reached through a Unix socket only, so no port on the machine can be in the way."""
@@ -36,6 +40,7 @@ class Server(ABC):
         self.log = run.logs / f"{name}.log"
         self.server: subprocess.Popen | None = None
         self._entry: int | None = None
+        self._without_disk = False
 
     @abstractmethod
     def command(self) -> list:
@@ -86,6 +91,11 @@ class Server(ABC):
         if status != 0:
             raise RuntimeError(f"{self.product} stopped with status {status}; its log ends:\n{proc.tail(self.log)}")
 
+    def expect_no_disk(self) -> None:
+        """Notes in the log that the file system under the server is about to be killed; `kill` ends that."""
+        self._note(DISK_GONE)
+        self._without_disk = True
+
     def kill(self) -> None:
         """SIGKILLs the server and all its processes."""
         if self.server is None:
@@ -94,7 +104,14 @@ class Server(ABC):
         for pid in self.left_behind():
             proc.kill_tree(pid, proc.start_time(pid))
         self.server.wait(30)
+        if self._without_disk:
+            self._note(DISK_BACK)
+            self._without_disk = False
         self._gone()
+
+    def _note(self, line: str) -> None:
+        with open(self.log, "a") as log:
+            log.write(f"\n{line}\n")
 
     def _gone(self) -> None:
         self.run.done(self._entry)

@@ -142,6 +142,7 @@ def soak(rounds: int, *, seed: int | None, on: str, keep_logs: Path) -> int:
                     line += ", pool checked"
             except Exception as e:  # whatever failed, the round and the seed belong to the report
                 print(f"soak: round {number + 1} of {rounds} ({side.name}, seed {seed}) FAILED: {e}", flush=True)
+                side.server.kill()
                 break
             passed += 1
             print(f"soak: round {number + 1:>3} of {rounds}  {side.name:<10}  {line}", flush=True)

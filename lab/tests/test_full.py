@@ -106,6 +106,7 @@ def test_a_full_pool_survives_the_end_of_its_server(side, run):
     side, pool = side
     first = 1 + int(side.server.sql("SELECT max(id) FROM acknowledged", database="lab"))
     record = fill_under_load(side, pool, run, first=first)
+    side.server.expect_no_disk()
     pool.crash()
     side.server.kill()
     pool.recover()

@@ -12,6 +12,7 @@ import pytest
 
 from lab import ledger, proc, storage, verify
 from lab.load import payload
+from lab.server import DISK_BACK, DISK_GONE
 from lab.paths import LAB_DIR, ROOT
 
 
@@ -40,6 +41,16 @@ def test_log_of_a_damaged_page_is_noticed(tmp_path):
     verify.no_torn_pages(log)
     log.write_text("LOG: ready\nWARNING: page verification failed, calculated checksum 1 but expected 2\n")
     with pytest.raises(AssertionError, match="page verification failed"):
+        verify.no_torn_pages(log)
+
+
+def test_what_a_server_says_of_a_killed_file_system_is_not_damage(tmp_path):
+    log = tmp_path / "log"
+    says = "InnoDB: corruption in the InnoDB tablespace. Please refer to"
+    log.write_text(f"LOG: ready\n{DISK_GONE}\n{says}\n{DISK_BACK}\nLOG: ready\n")
+    verify.no_torn_pages(log)
+    log.write_text(f"LOG: ready\n{DISK_GONE}\n{DISK_BACK}\n{says}\n")
+    with pytest.raises(AssertionError, match="corruption in the InnoDB"):
         verify.no_torn_pages(log)
 
 
