@@ -123,6 +123,10 @@ impl Key {
     pub const MODEL: u8 = 0xF4;
     /// A block of a dead list (the pool's own tree, object = number of the sublist, `offset` = of the block).
     pub const DEAD: u8 = 0xF5;
+    /// A bucket of a dead list (the pool's own tree, object = number of the list, `offset` = birth).
+    pub const BUCKET: u8 = 0xF6;
+    /// The sublist behind another one (the pool's own tree, object = number of that one, `offset` 0).
+    pub const LINK: u8 = 0xF7;
 
     /// Below this there is no key.
     pub const FIRST: Self = Self::new(0, 0, 0);

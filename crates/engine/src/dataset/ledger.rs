@@ -136,8 +136,8 @@ impl Ledger {
         self.tell(before);
     }
 
-    /// Records that the tree refers to no more. Those that nothing refers to are added to `dying`. True: a block of the dead list
-    /// is full.
+    /// Records that the tree refers to no more. Those that nothing refers to are added to `dying`. True: the dead list is to
+    /// be flushed.
     fn let_go(&mut self, part: Part, ptrs: &[Ptr], dying: &mut Vec<Ptr>) -> bool {
         let mut full = false;
         let before = self.sums();

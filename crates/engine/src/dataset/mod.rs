@@ -22,7 +22,7 @@ pub(crate) mod shared;
 mod usage;
 
 pub use budget::{Bound, Budget, Claim, Limits};
-pub use dead::{Blocks, Bucket, DeadList, SPACE_BYTES_MAX, encode_ptrs, space_of};
+pub use dead::{Blocks, Bucket, Chain, DeadList, SPACE_BYTES_MAX, Sublist, encode_ptrs, space_of};
 pub use debts::ReadDebts;
 pub use journal::Journal;
 pub use ledger::{Holder, Ledger, Part};

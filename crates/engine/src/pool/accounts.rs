@@ -1,5 +1,5 @@
 //! What datasets and snapshots hold, and what destroying them frees. All of it follows from sums that are kept (L1, L3), so it is
-//! exact for what is stored, and asked for without reading anything but a catalogue in memory.
+//! exact for what is stored, and asked for without reading anything but the catalogue and the buckets of dead lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -70,7 +70,7 @@ impl Catalogue {
             }
             match stays[..] {
                 [] => {}
-                [next] => total = total.saturating_sub(self.kept(next, before)),
+                [next] => total = total.saturating_sub(self.kept(next, before)?),
                 _ => {
                     let path = self.path(*first);
                     return Err(Error::Busy(format!("'{path}' has clones, which keep what it has")));
@@ -81,18 +81,16 @@ impl Catalogue {
     }
 
     /// What a version has of those that it grows from, down to snapshot `before`, that was born after that.
-    fn kept(&self, id: u64, before: u64) -> u64 {
-        let gone = |id: u64| {
-            self.versions.get(&id).map_or(0, |version| version.data.ledger.lock().dead.bytes_from(before))
-        };
+    fn kept(&self, id: u64, before: u64) -> Result<u64> {
+        let gone = |id: u64| self.dead_bytes_from(id, before);
         let prev = |id: u64| self.versions.get(&id).map_or(0, |version| version.prev);
-        let (mut at, mut kept, mut lost) = (prev(id), 0, gone(id));
+        let (mut at, mut kept, mut lost) = (prev(id), 0, gone(id)?);
         while at != before && self.versions.contains_key(&at) {
             kept += self.fresh(at);
-            lost += gone(at);
+            lost += gone(at)?;
             at = prev(at);
         }
-        kept.saturating_sub(lost)
+        Ok(kept.saturating_sub(lost))
     }
 
     fn listed(&self, id: u64) -> Result<Listed> {
@@ -127,7 +125,10 @@ impl Catalogue {
                     |next: u64| self.versions.get(&next).and_then(Version::snapshot_of).unwrap_or(next);
                 listed.clones = clones.map(|next| self.path(dataset(next))).collect();
                 // With clones nothing is its own: they have what it has, or will not let it go.
-                listed.used_bytes = self.freed(&BTreeSet::from([id])).unwrap_or(0);
+                listed.used_bytes = match self.freed(&BTreeSet::from([id])) {
+                    Err(Error::Busy(_)) => 0,
+                    freed => freed?,
+                };
             }
             None => {
                 listed.available_bytes = version.data.space().available_bytes;
@@ -136,8 +137,7 @@ impl Catalogue {
                 let since = origin.unwrap_or(0);
                 for at in self.snapshots(id).into_iter().chain([id]) {
                     listed.used_bytes += self.fresh(at);
-                    let dead = self.get(at)?.data.ledger.lock().dead.bytes_from(since);
-                    listed.snapshots_bytes += dead;
+                    listed.snapshots_bytes += self.dead_bytes_from(at, since)?;
                 }
             }
         }

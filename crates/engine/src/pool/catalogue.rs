@@ -58,6 +58,8 @@ impl Version {
 pub(super) enum Dying {
     /// Records to be freed, or (`held`) only to be forgotten, because a snapshot has them.
     Records { bucket: Bucket, held: bool },
+    /// The stored buckets of a dead list, to be forgotten only.
+    List { id: u64 },
     /// A tree: what is not older than these bounds, from the cursor on.
     Tree { data: Arc<LiveDataset>, bound: u64, node_bound: u64, cursor: Option<Key> },
 }
@@ -67,7 +69,7 @@ impl Dying {
     pub(super) fn tree(&self) -> Option<&Tree> {
         match self {
             Self::Tree { data, .. } => Some(&data.tree),
-            Self::Records { .. } => None,
+            Self::Records { .. } | Self::List { .. } => None,
         }
     }
 }
@@ -107,7 +109,7 @@ impl Catalogue {
         let versions = self.versions.values().map(|version| VERSION_BYTES + dead(version));
         let dying = self.dying.iter().map(|dying| match dying {
             Dying::Records { bucket, .. } => bucket.memory_bytes(),
-            Dying::Tree { .. } => VERSION_BYTES,
+            Dying::List { .. } | Dying::Tree { .. } => VERSION_BYTES,
         });
         versions.chain(dying).sum()
     }
@@ -148,6 +150,7 @@ impl Catalogue {
         for kept in &image.dying {
             catalogue.dying.push_back(match kept.clone() {
                 Kept::Records { bucket, held } => Dying::Records { bucket, held },
+                Kept::List { id } => Dying::List { id },
                 Kept::Tree { root, bound, node_bound, cursor } => {
                     let data = catalogue.dataset_of(0, catalogue.tree(root), Ledger::default());
                     Dying::Tree { data, bound, node_bound, cursor }
@@ -349,6 +352,9 @@ impl Catalogue {
         ledger.holders = holders;
         ledger.holders.push(Holder { id, bound, node_bound });
         drop(ledger);
+        // Snapshots keep nothing of it in memory (L4).
+        let mut taken = taken;
+        taken.dead.flush(&self.parts.blocks)?;
         let kept = self.dataset_of(id, tree, taken);
         kept.sealed.store(true, Ordering::Relaxed);
         self.add(id, Kind::Snapshot { of: dataset, bound, node_bound }, name, prev, created, kept)?;
@@ -378,12 +384,18 @@ impl Catalogue {
         };
         let Some(gone) = self.versions.remove(&id) else { return Err(unknown(id)) };
         let taken = std::mem::take(&mut *gone.data.ledger.lock());
+        let blocks = Arc::clone(&self.parts.blocks);
         let after = self.get_mut(next)?;
         after.prev = gone.prev;
+        let is_snapshot = after.snapshot_of().is_some();
         let mut ledger = after.data.ledger.lock();
         // Let go of after it, and born after the snapshot before it: nobody else has these.
-        let bucket = ledger.dead.take_from(gone.prev);
-        ledger.dead.absorb(taken.dead);
+        let mut bucket = ledger.dead.take_from(gone.prev, &blocks)?;
+        bucket.spill(&blocks)?;
+        ledger.dead.absorb(taken.dead, &blocks)?;
+        if is_snapshot {
+            ledger.dead.flush(&blocks)?;
+        }
         ledger.fresh_bytes = (ledger.fresh_bytes + taken.fresh_bytes).saturating_sub(bucket.bytes);
         drop(ledger);
         if bucket.records > 0 {
@@ -410,9 +422,9 @@ impl Catalogue {
 
     /// What is held by a snapshot need not be listed any more.
     fn forget(&mut self, ledger: &mut Ledger) {
-        let bucket = ledger.dead.take_from(0);
-        if !bucket.lists.is_empty() {
-            self.dying.push_back(Dying::Records { bucket, held: true });
+        let dead = std::mem::take(&mut ledger.dead);
+        if dead.id != 0 {
+            self.dying.push_back(Dying::List { id: dead.id });
         }
     }
 
@@ -500,6 +512,7 @@ impl Catalogue {
         });
         let dying = self.dying.iter().map(|dying| match dying {
             Dying::Records { bucket, held } => Kept::Records { bucket: bucket.clone(), held: *held },
+            Dying::List { id } => Kept::List { id: *id },
             Dying::Tree { data, bound, node_bound, cursor } => Kept::Tree {
                 root: data.tree.stored_root().flatten(),
                 bound: *bound,
@@ -533,7 +546,7 @@ impl Catalogue {
         let versions = self.versions.iter().map(|(id, version)| (*id, Arc::clone(&version.data)));
         let dying = self.dying.iter().filter_map(|dying| match dying {
             Dying::Tree { data, .. } => Some((0, Arc::clone(data))),
-            Dying::Records { .. } => None,
+            Dying::Records { .. } | Dying::List { .. } => None,
         });
         versions.chain(dying).collect()
     }
@@ -548,11 +561,39 @@ impl Catalogue {
         Ok(())
     }
 
-    /// Puts full blocks of dead lists into the pool's own tree.
+    /// Puts what dead lists of snapshots have in memory into the pool's own tree (L4).
     pub(super) fn flush_dead(&self) -> Result<()> {
-        self.versions
-            .values()
-            .try_for_each(|version| version.data.ledger.lock().dead.flush(&self.parts.blocks))
+        self.versions.values().filter(|version| version.snapshot_of().is_some()).try_for_each(|version| {
+            let mut ledger = version.data.ledger.lock();
+            if ledger.dead.is_open() { ledger.dead.flush(&self.parts.blocks) } else { Ok(()) }
+        })
+    }
+
+    /// What a version let go of that was born after snapshot `birth`, in bytes.
+    ///
+    /// # Errors
+    /// Of reading dead lists.
+    pub(super) fn dead_bytes_from(&self, id: u64, birth: u64) -> Result<u64> {
+        let Some(version) = self.versions.get(&id) else { return Ok(0) };
+        let (blocks, ledger) = (&self.parts.blocks, &version.data.ledger);
+        if version.kind == Kind::Dataset {
+            // Read before writers have to wait.
+            let list = ledger.lock().dead.id;
+            blocks.buckets(list, birth, &mut |_, _| Ok(()))?;
+        }
+        ledger.lock().dead.bytes_from(birth, blocks)
+    }
+
+    /// Reads the buckets of the dead lists that destroying a snapshot joins, so that nobody has to wait for the devices then.
+    ///
+    /// # Errors
+    /// Of reading them.
+    pub(super) fn read_dead(&self, snapshot: u64) -> Result<()> {
+        for id in self.successors(snapshot).into_iter().chain([snapshot]) {
+            let list = self.versions.get(&id).map_or(0, |version| version.data.ledger.lock().dead.id);
+            self.parts.blocks.buckets(list, 0, &mut |_, _| Ok(()))?;
+        }
+        Ok(())
     }
 
     /// Nodes of version `id` that are stored now; those of `fresh` the snapshot before does not have.
@@ -562,3 +603,6 @@ impl Catalogue {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -134,6 +134,10 @@ struct Walk {
     /// Records that anything refers to.
     reached: Records,
     at: Progress,
+    /// Entries of the pool's own tree that are of dead lists.
+    own_entries: u64,
+    /// Those of them that were found by what they are of.
+    dead_entries: u64,
     /// Records to be read.
     pending: Vec<Ptr>,
     /// Both copies of metadata, to be read.
@@ -143,7 +147,10 @@ struct Walk {
 impl Pool {
     /// Checks a pool that is open and quiet: no change may be accepted meanwhile.
     pub fn check_open(&self, progress: &mut dyn FnMut(Progress)) -> CheckReport {
-        let table: Vec<Ptr> = self.maintenance.lock().page_ptrs.values().copied().collect();
+        let table: Vec<Ptr> = {
+            let state = self.maintenance.lock();
+            state.page_ptrs.values().chain(state.catalogue_ptrs.values().flatten()).copied().collect()
+        };
         let catalogue = self.catalogue.read();
         let mut walk = Walk::default();
         walk.at.total_bytes = self.shared.segments.used_bytes();
@@ -152,6 +159,12 @@ impl Pool {
         self.check_own(&mut walk);
         for dying in &catalogue.dying {
             self.check_dying(dying, &catalogue.parts.blocks, &mut walk);
+        }
+        if walk.own_entries != walk.dead_entries && !walk.report.incomplete {
+            let (there, met) = (walk.own_entries, walk.dead_entries);
+            walk.report.error(format!(
+                "the pool's own tree has {there} entries of dead lists, and {met} belong to datasets and snapshots"
+            ));
         }
         self.verify(&mut walk);
         for ptr in table {
@@ -233,7 +246,7 @@ impl Pool {
             let content = self.check_tree(&version.data, walk, progress);
             let before = contents.get(&version.prev).unwrap_or(&none);
             if !walk.report.incomplete
-                && let Err(error) = check_accounts(catalogue, id, before, &content, &mut walk.report)
+                && let Err(error) = check_accounts(catalogue, id, before, &content, walk)
             {
                 walk.report.error(format!("dead list of '{}': {error}", catalogue.path(id)));
             }
@@ -345,6 +358,9 @@ impl Pool {
                 Visit::Entry(key, Value::Bytes(bytes)) if key.kind == Key::MODEL => {
                     self.check_model(key, &bytes, walk);
                 }
+                Visit::Entry(key, _) if matches!(key.kind, Key::DEAD | Key::BUCKET | Key::LINK) => {
+                    walk.own_entries += 1;
+                }
                 Visit::Entry(..) => {}
             }
             Ok(())
@@ -382,12 +398,22 @@ impl Pool {
                         walk.report.error(format!("record {} is dying and in use", ptr.addr));
                     }
                 });
-                if let Err(error) = read {
-                    walk.report.error(error.to_string());
+                match read {
+                    Ok(entries) => walk.dead_entries += entries,
+                    Err(error) => walk.report.error(error.to_string()),
                 }
                 if (records, bytes) != (bucket.records, bucket.bytes) {
                     walk.report
                         .error(format!("{records} records are dying, and {} are counted", bucket.records));
+                }
+            }
+            Dying::List { id } => {
+                let read = blocks.buckets(*id, 0, &mut |_, bucket| {
+                    walk.dead_entries += 1 + bucket.for_each(blocks, &mut |_| {})?;
+                    Ok(())
+                });
+                if let Err(error) = read {
+                    walk.report.error(error.to_string());
                 }
             }
             Dying::Tree { data, bound, node_bound, cursor } => {
@@ -599,8 +625,9 @@ fn check_accounts(
     id: u64,
     before: &Content,
     content: &Content,
-    report: &mut CheckReport,
+    walk: &mut Walk,
 ) -> Result<()> {
+    let report = &mut walk.report;
     let ledger = catalogue.get(id)?.data.accounts();
     let fresh = content.all.iter().filter(|(part, ptr)| !before.has(*part, ptr.addr));
     let counted: [u64; 3] =
@@ -621,36 +648,51 @@ fn check_accounts(
     }
     let missing = before.all.iter().filter(|(part, ptr)| !content.has(*part, ptr.addr));
     let mut missing: HashMap<Addr, Part> = missing.map(|(part, ptr)| (ptr.addr, *part)).collect();
-    for (birth, bucket) in &ledger.dead.buckets {
+    let dead = &ledger.dead;
+    let mut found: Vec<(u64, Ptr)> =
+        dead.open().flat_map(|(birth, ptrs)| ptrs.iter().map(move |ptr| (birth, *ptr))).collect();
+    let mut buckets = 0;
+    catalogue.parts.blocks.buckets(dead.id, 0, &mut |birth, bucket| {
+        buckets += 1;
         let (mut records, mut bytes) = (0, 0);
-        bucket.for_each(&catalogue.parts.blocks, &mut |ptr| {
+        let entries = bucket.for_each(&catalogue.parts.blocks, &mut |ptr| {
             records += 1;
             bytes += space_of(&ptr);
-            let Some(part) = missing.remove(&ptr.addr) else {
-                report.error(format!(
-                    "record {} is in the dead list of '{}' and should not",
-                    ptr.addr,
-                    catalogue.path(id)
-                ));
-                return;
-            };
-            let older = holders.iter().position(|holder| holder.precedes(part, ptr.addr));
-            let oldest = older.and_then(|at| holders.get(at)).map_or(0, |holder| holder.id);
-            let younger = older.unwrap_or(holders.len()).checked_sub(1).and_then(|at| holders.get(at));
-            if *birth < oldest || younger.is_none_or(|younger| *birth >= younger.id) {
-                report.error(format!(
-                    "record {} of '{}' was not born after {birth}",
-                    ptr.addr,
-                    catalogue.path(id)
-                ));
-            }
+            found.push((birth, ptr));
         })?;
+        walk.dead_entries += 1 + entries;
         if (records, bytes) != (bucket.records, bucket.bytes) {
-            report.error(format!(
+            walk.report.error(format!(
                 "a dead list of '{}' has {records} records of {bytes} bytes, and says {} of {}",
                 catalogue.path(id),
                 bucket.records,
                 bucket.bytes
+            ));
+        }
+        Ok(())
+    })?;
+    let report = &mut walk.report;
+    if buckets != dead.buckets {
+        let path = catalogue.path(id);
+        report.error(format!("the dead list of '{path}' has {buckets} buckets, and says {}", dead.buckets));
+    }
+    for (birth, ptr) in found {
+        let Some(part) = missing.remove(&ptr.addr) else {
+            report.error(format!(
+                "record {} is in the dead list of '{}' and should not",
+                ptr.addr,
+                catalogue.path(id)
+            ));
+            continue;
+        };
+        let older = holders.iter().position(|holder| holder.precedes(part, ptr.addr));
+        let oldest = older.and_then(|at| holders.get(at)).map_or(0, |holder| holder.id);
+        let younger = older.unwrap_or(holders.len()).checked_sub(1).and_then(|at| holders.get(at));
+        if birth < oldest || younger.is_none_or(|younger| birth >= younger.id) {
+            report.error(format!(
+                "record {} of '{}' was not born after {birth}",
+                ptr.addr,
+                catalogue.path(id)
             ));
         }
     }

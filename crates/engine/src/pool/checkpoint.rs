@@ -2,8 +2,8 @@
 //!
 //! Order of a checkpoint, each step only after the one before:
 //! 1. cut: everything accepted goes into the log; trees and table are frozen at that instant;
-//! 2. dirty tree nodes, then pages of the segment table, then lists of these pages, then the root are appended to the log, and written
-//!    once more elsewhere ([`super::copies`]);
+//! 2. dirty tree nodes, then changed pages of the segment table and of the catalogue, then where these are, then the root are appended to the log,
+//!    and written once more elsewhere ([`super::copies`]);
 //! 3. all devices are flushed;
 //! 4. superblocks are written and flushed: **from here on the checkpoint counts**;
 //! 5. chunks that were pending at the cut may be overwritten.
@@ -75,6 +75,8 @@ impl Pool {
         let mut copies = Copies::new(self, number, state.copies.begun.take());
         let own = versions.persist(self, &mut copies)?;
         let page_ptrs = store_table(&mut copies, state, table)?;
+        let mut catalogue_ptrs = state.catalogue_ptrs.clone();
+        versions.persist_pages(&mut copies, &mut catalogue_ptrs)?;
         let copied = copies.publish()?;
         let root = Root {
             checkpoint: number,
@@ -82,7 +84,7 @@ impl Pool {
             open_directory,
             lists: copies.append_placed(encode_table(self, &page_ptrs)?)?,
             own,
-            catalogue: copies.append_placed(versions.encode())?,
+            catalogue: copies.append_placed(versions.encode_head(self, &catalogue_ptrs)?)?,
             copies: copied,
         };
         let placed = copies.append_root(root.encode())?;
@@ -91,11 +93,13 @@ impl Pool {
         state.checkpoint = number;
         state.copies = copies;
         state.page_ptrs = page_ptrs;
+        state.catalogue_ptrs = catalogue_ptrs;
+        state.catalogue_pages = versions.take_pages();
         state.window_start = position;
         meanwhile();
         self.retire(versions)?;
         self.chunks.recycle(recycle);
-        self.note_sizes(&state.copies.roots);
+        self.note_sizes(state);
         count(&self.shared.counters.checkpoints, 1);
         Ok(())
     }
@@ -119,7 +123,15 @@ impl Pool {
             let dataset = self.dataset_by_id(entry.dataset);
             dataset.map_or(Ok(false), |dataset| Ok(dataset.usage(entry.object)?.pages > 0))
         })?;
-        let versions = Versions::freeze(&self.catalogue.read(), &self.own);
+        let versions = Versions::freeze(&self.catalogue.read(), &self.own, &state.catalogue_pages);
+        let replaced: Vec<Ptr> = versions
+            .changed()
+            .iter()
+            .filter_map(|page| state.catalogue_ptrs.get(page))
+            .flatten()
+            .copied()
+            .collect();
+        self.shared.segments.mark_dead(&replaced);
         let position = log.writer.position();
         let segments = &self.shared.segments;
         let directory = segments.open_directory(position.segment).unwrap_or_default();
@@ -137,6 +149,11 @@ impl Pool {
             table,
             recycle,
         })
+    }
+
+    /// A record with the places of both copies.
+    pub(super) fn placed(&self, addr: Addr) -> Result<Placed> {
+        Ok(Placed { addr, first: self.place(addr)?, second: self.place(addr.copy())? })
     }
 
     /// Where a record lies.
@@ -192,10 +209,7 @@ fn store_table(
 fn encode_table(pool: &Pool, page_ptrs: &BTreeMap<u64, Ptr>) -> Result<Vec<Vec<u8>>> {
     let table: Vec<TablePage> = page_ptrs
         .iter()
-        .map(|(page, Ptr { addr, .. })| {
-            let (first, second) = (pool.place(*addr)?, pool.place(addr.copy())?);
-            Ok(TablePage { page: *page, placed: Placed { addr: *addr, first, second } })
-        })
+        .map(|(page, Ptr { addr, .. })| Ok(TablePage { page: *page, placed: pool.placed(*addr)? }))
         .collect::<Result<_>>()?;
     Ok(if table.is_empty() { Vec::new() } else { encode_lists(&table) })
 }

@@ -484,7 +484,15 @@ impl Pool {
         // Asked beforehand, so that what is not possible closes no gate.
         {
             let catalogue = self.catalogue.read();
-            catalogue.check_bounds(&plan(&catalogue, 0)?, &self.shared)?;
+            let deeds = plan(&catalogue, 0)?;
+            catalogue.check_bounds(&deeds, &self.shared)?;
+            for deed in &deeds {
+                if let Deed::Destroy { id } = deed
+                    && catalogue.holder(*id).is_some()
+                {
+                    catalogue.read_dead(*id)?;
+                }
+            }
         }
         self.commit_ahead()?;
         let mut log = self.log.lock();

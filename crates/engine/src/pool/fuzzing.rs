@@ -1,6 +1,6 @@
 //! The door for fuzz targets to decoders of this room.
 
-use super::image::Image;
+use super::image::{Head, Image};
 use super::root::{Placed, Root, TablePage, decode_list, encode_lists};
 use crate::segment::{DirRef, Located, Part};
 use crate::space::{Chunk, Extent};
@@ -8,6 +8,8 @@ use crate::txg::Position;
 use crate::{Addr, Ptr};
 
 pub use super::send::fuzzing::sealed as sealed_stream;
+
+use std::collections::BTreeMap;
 
 /// Stored roots, lists of pages of the segment table, and catalogues.
 pub fn root_seeds() -> Vec<Vec<u8>> {
@@ -39,7 +41,9 @@ pub fn root_seeds() -> Vec<Vec<u8>> {
     let page = |page| TablePage { page, placed: placed(3, page << 13) };
     let mut seeds = encode_lists(&[page(0), page(1), page(700)]);
     seeds.push(root.encode());
-    seeds.extend(Image::sample().encode());
+    let pages = [(0, vec![placed(5, 11 << 20)]), (7, vec![placed(6, 12 << 20), placed(7, 13 << 20)])];
+    seeds.extend(Image::sample().encode_head(&pages));
+    seeds.extend(Image::sample().encode_pages().into_values());
     seeds
 }
 
@@ -51,8 +55,19 @@ pub fn root(bytes: &[u8]) -> bool {
         assert_eq!(again, pages);
         return true;
     }
-    if let Ok(image) = Image::decode(bytes) {
-        assert_eq!(Image::decode(&image.encode().concat()).ok(), Some(image));
+    if let Ok(head) = Head::decode(bytes) {
+        let image = Image {
+            next_id: head.next_id,
+            next_list: head.next_list,
+            versions: BTreeMap::new(),
+            dying: head.dying.clone(),
+        };
+        assert_eq!(Head::decode(&image.encode_head(&head.pages).concat()).ok(), Some(head));
+        return true;
+    }
+    if let Some(image) = Image::of_page(bytes) {
+        let again = image.encode_pages().into_values().next().unwrap_or_default();
+        assert_eq!(Image::of_page(&again), Some(image));
         return true;
     }
     let Ok(root) = Root::decode(bytes) else { return false };

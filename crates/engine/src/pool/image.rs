@@ -1,28 +1,34 @@
 //! The stored form of the catalogue: what a checkpoint says of datasets and snapshots.
 //!
-//! A stream, cut into records of kind `root`, which the root lists. Each checkpoint writes all of it: it is short beside what
-//! checkpoints write of trees, and has to be as of the cut, with the places that the checkpoint finds out later.
+//! Versions lie in pages, each with those of [`PAGE_VERSIONS`] consecutive numbers: a checkpoint writes those that have changed. A page is a
+//! stream, cut into records of kind `table`. Where they are says the head, a stream, too, cut into records of kind `root`, which the root lists
+//! and each checkpoint writes:
 //!
 //! | field | size |
 //! |---|---|
-//! | magic `PFcata` and version 1 | 8 |
-//! | next number of a version, next number of a sublist, number of versions | 3 varints |
-//! | versions, ascending by number | |
+//! | magic `PFcata` and version 2 | 8 |
+//! | next number of a version, next number of a dead list, number of pages | 3 varints |
+//! | per page: number - previous number, number of records, their places as in the root | |
 //! | number of what is dying | varint |
 //! | what is dying | |
 //!
-//! The fields of a version and of what is dying are in docs/FORMAT.md.
+//! A page: per version its number less that of the first that the page may have (1 byte), and its fields. These and those of what is dying are in
+//! docs/FORMAT.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::catalogue::Kind;
+use super::root::{Placed, put_lists, read_lists};
 use crate::dataset::redo::TEXT_BYTES_MAX;
 use crate::dataset::{Bucket, DeadList, SPACE_BYTES_MAX};
 use crate::limits::RECORD_BYTES_MAX;
 use crate::wire::{Reader, put_bytes, put_varint};
 use crate::{Addr, Error, Key, Ptr, Result};
 
-const MAGIC: [u8; 8] = *b"PFcata\x01\0";
+const MAGIC: [u8; 8] = *b"PFcata\x02\0";
+
+/// Consecutive numbers of versions that share a page.
+const PAGE_VERSIONS: u64 = 32;
 
 /// A dataset or snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +51,8 @@ pub(super) struct VersionImage {
 pub(super) enum Kept {
     /// See [`super::catalogue::Dying`].
     Records { bucket: Bucket, held: bool },
+    /// See [`super::catalogue::Dying`].
+    List { id: u64 },
     /// See [`super::catalogue::Dying`].
     Tree { root: Option<Ptr>, bound: u64, node_bound: u64, cursor: Option<Key> },
 }
@@ -82,21 +90,95 @@ impl Image {
         }
     }
 
-    /// The stored form, in pieces that fit records.
-    pub(super) fn encode(&self) -> Vec<Vec<u8>> {
+    /// The number of the page that a version is on.
+    pub(super) fn page_of(id: u64) -> u64 {
+        id / PAGE_VERSIONS
+    }
+
+    /// The stored forms of all pages, by number.
+    pub(super) fn encode_pages(&self) -> BTreeMap<u64, Vec<u8>> {
+        let mut pages: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        for (id, version) in &self.versions {
+            let out = pages.entry(Self::page_of(*id)).or_default();
+            out.push((id % PAGE_VERSIONS) as u8);
+            version.encode(out);
+        }
+        pages
+    }
+
+    /// The head of the stored form, with the places of the pages, in pieces that fit records.
+    pub(super) fn encode_head(&self, pages: &[(u64, Vec<Placed>)]) -> Vec<Vec<u8>> {
         let mut out = MAGIC.to_vec();
-        for value in [self.next_id, self.next_list, self.versions.len() as u64] {
+        for value in [self.next_id, self.next_list, pages.len() as u64] {
             put_varint(&mut out, value);
         }
-        for (id, version) in &self.versions {
-            put_varint(&mut out, *id);
-            version.encode(&mut out);
+        let mut previous = 0;
+        for (page, records) in pages {
+            put_varint(&mut out, page - previous);
+            put_lists(&mut out, records);
+            previous = *page;
         }
         put_varint(&mut out, self.dying.len() as u64);
         self.dying.iter().for_each(|kept| kept.encode(&mut out));
         out.chunks(RECORD_BYTES_MAX).map(<[u8]>::to_vec).collect()
     }
 
+    /// Puts the head and the pages of a stored form together.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub(super) fn of(head: Head, pages: &BTreeMap<u64, Vec<u8>>) -> Result<Self> {
+        let mut lists = BTreeSet::new();
+        let mut once = |list: u64| match list == 0 || lists.insert(list) {
+            true => Ok(()),
+            false => Err(Error::corrupt(WHAT, "two dead lists have the same buckets or blocks")),
+        };
+        let mut versions = BTreeMap::new();
+        for (page, bytes) in pages {
+            for (id, version) in decode_page(*page, bytes)? {
+                once(version.dead.id)?;
+                versions.insert(id, version);
+            }
+        }
+        for kept in &head.dying {
+            once(match kept {
+                Kept::Records { bucket, .. } => bucket.chain.map_or(0, |chain| chain.first.id),
+                Kept::List { id } => *id,
+                Kept::Tree { .. } => 0,
+            })?;
+        }
+        Ok(Self { next_id: head.next_id, next_list: head.next_list, versions, dying: head.dying })
+    }
+}
+
+/// The versions of a stored page.
+fn decode_page(page: u64, bytes: &[u8]) -> Result<Vec<(u64, VersionImage)>> {
+    let mut reader = Reader::new(bytes, "page of the catalogue");
+    let first = page.checked_mul(PAGE_VERSIONS).ok_or_else(|| reader.bad("its number is out of range"))?;
+    let mut versions = Vec::new();
+    let mut next = 0;
+    while reader.remaining() > 0 {
+        let at = u64::from(reader.u8()?);
+        if !(next..PAGE_VERSIONS).contains(&at) {
+            return Err(reader.bad("its versions are out of order"));
+        }
+        next = at + 1;
+        versions.push((first + at, VersionImage::decode(&mut reader)?));
+    }
+    Ok(versions)
+}
+
+/// What of the catalogue each checkpoint writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) next_id: u64,
+    pub(super) next_list: u64,
+    /// Number of each page, ascending, and its records.
+    pub(super) pages: Vec<(u64, Vec<Placed>)>,
+    pub(super) dying: Vec<Kept>,
+}
+
+impl Head {
     /// Reads the stored form, all of which is in one piece.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
@@ -114,33 +196,27 @@ impl Image {
             }
             Ok((reader.varint()?, reader.varint()?, reader.varint()?))
         })?;
-        let mut sublists = BTreeSet::new();
-        let mut once = |bucket: &Bucket| bucket.lists.iter().all(|list| sublists.insert(list.id));
-        let twice = || Error::corrupt(WHAT, "two dead lists have the same blocks");
-        let mut versions = BTreeMap::new();
-        let mut last = 0;
+        let mut pages: Vec<(u64, Vec<Placed>)> = Vec::new();
         for _ in 0..count {
-            let (id, version) =
-                pieces.item(&mut |reader| Ok((reader.varint()?, VersionImage::decode(reader)?)))?;
-            if id <= last {
-                return Err(Error::corrupt(WHAT, "versions are out of order"));
-            }
-            if !version.dead.buckets.values().all(&mut once) {
-                return Err(twice());
-            }
-            last = id;
-            versions.insert(id, version);
+            let last = pages.last().map(|(page, _)| *page);
+            pages.push(pieces.item(&mut |reader| {
+                let step = reader.varint()?;
+                let page =
+                    last.unwrap_or(0).checked_add(step).filter(|page| last.is_none_or(|last| last < *page));
+                let page = page.ok_or_else(|| reader.bad("its pages are out of order"))?;
+                let records = read_lists(reader)?;
+                if records.is_empty() {
+                    return Err(reader.bad("a page has no records"));
+                }
+                Ok((page, records))
+            })?);
         }
         let mut dying = Vec::new();
         for _ in 0..pieces.item(&mut |reader| reader.varint())? {
-            let kept = pieces.item(&mut Kept::decode)?;
-            if matches!(&kept, Kept::Records { bucket, .. } if !once(bucket)) {
-                return Err(twice());
-            }
-            dying.push(kept);
+            dying.push(pieces.item(&mut Kept::decode)?);
         }
         pieces.end()?;
-        Ok(Self { next_id, next_list, versions, dying })
+        Ok(Self { next_id, next_list, pages, dying })
     }
 }
 
@@ -215,11 +291,7 @@ impl VersionImage {
             put_bytes(out, tag.as_bytes());
             put_varint(out, *created);
         }
-        put_varint(out, self.dead.buckets.len() as u64);
-        for (birth, bucket) in &self.dead.buckets {
-            put_varint(out, *birth);
-            bucket.encode(out);
-        }
+        self.dead.encode(out);
     }
 
     fn decode(reader: &mut Reader<'_>) -> Result<Self> {
@@ -240,8 +312,7 @@ impl VersionImage {
         }
         let properties = read_map(reader, &mut |reader| Ok((read_text(reader)?, read_text(reader)?)))?;
         let holds = read_map(reader, &mut |reader| Ok((read_text(reader)?, reader.varint()?)))?;
-        let buckets = read_map(reader, &mut |reader| Ok((reader.varint()?, Bucket::decode(reader)?)))?;
-        let dead = DeadList { buckets };
+        let dead = DeadList::decode(reader)?;
         Ok(Self {
             kind,
             name,
@@ -264,6 +335,10 @@ impl Kept {
             Self::Records { bucket, held } => {
                 out.push(if *held { 2 } else { 1 });
                 bucket.encode(out);
+            }
+            Self::List { id } => {
+                out.push(5);
+                put_varint(out, *id);
             }
             Self::Tree { root, bound, node_bound, cursor } => {
                 out.push(if cursor.is_some() { 4 } else { 3 });
@@ -291,6 +366,7 @@ impl Kept {
                 };
                 Self::Tree { root, bound, node_bound, cursor }
             }
+            5 => Self::List { id: reader.varint()? },
             _ => return Err(reader.bad("what is dying is of an unknown kind")),
         })
     }
@@ -333,12 +409,22 @@ fn read_text(reader: &mut Reader<'_>) -> Result<String> {
 }
 
 #[cfg(any(test, feature = "fuzzing"))]
+use crate::dataset::{Chain, Sublist};
+
+#[cfg(any(test, feature = "fuzzing"))]
 fn ptr(slot: u32) -> Ptr {
     Ptr { addr: Addr::new(9 + u64::from(slot % 3), slot), len_bytes: 100 + slot }
 }
 
 #[cfg(any(test, feature = "fuzzing"))]
 impl Image {
+    /// The catalogue of which `bytes` are the first page.
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn of_page(bytes: &[u8]) -> Option<Self> {
+        let versions = decode_page(0, bytes).ok()?.into_iter().collect();
+        Some(Self { next_id: PAGE_VERSIONS, next_list: 1, versions, dying: Vec::new() })
+    }
+
     /// One with everything that there is in a catalogue.
     pub(super) fn sample() -> Self {
         let mut image = Self::of_a_new_pool(1, 1_700_000_000);
@@ -352,15 +438,21 @@ impl Image {
         for slot in 0..30 {
             snapshot.dead.push(u64::from(slot / 10), ptr(slot));
         }
-        let bucket = snapshot.dead.buckets.get(&1).cloned().unwrap_or_default();
+        (snapshot.dead.id, snapshot.dead.buckets) = (9, 2);
+        let mut bucket = Bucket::default();
+        (0..20).for_each(|slot| bucket.push(ptr(slot)));
+        let first = Sublist { id: 11, blocks: 3 };
+        let chained = Bucket { records: 2000, chain: Some(Chain { first, last: 12 }), ..bucket.clone() };
         let mut unstored = snapshot.clone();
+        unstored.dead.id = 10;
         unstored.kind = Kind::Snapshot { of: 1, bound: 99 << 24, node_bound: None };
         image.versions.insert(2, snapshot);
         image.versions.insert(300, unstored);
         let cursor = Some(Key::page(5, 1 << 40));
         image.dying = vec![
-            Kept::Records { bucket: bucket.clone(), held: true },
+            Kept::Records { bucket: chained, held: true },
             Kept::Records { bucket, held: false },
+            Kept::List { id: 13 },
             Kept::Tree { root: Some(ptr(1)), bound: 3, node_bound: 4, cursor },
             Kept::Tree { root: None, bound: 0, node_bound: 0, cursor: None },
         ];

@@ -110,6 +110,9 @@ struct Maintenance {
     checkpoint: u64,
     /// Stored pages of the segment table.
     page_ptrs: BTreeMap<u64, Ptr>,
+    /// Stored pages of the catalogue, and their bytes.
+    catalogue_ptrs: BTreeMap<u64, Vec<Ptr>>,
+    catalogue_pages: BTreeMap<u64, Vec<u8>>,
     /// Where replay would start: segments from there on are the log and are not folded.
     window_start: Position,
     copies: CopiesState,

@@ -12,7 +12,7 @@ use super::checkpoint::write_superblock;
 use super::clean::Cleaner;
 use super::copies::CopiesState;
 use super::create::{FIRST_DATASET, OWN};
-use super::image::Image;
+use super::image::{Head, Image};
 use super::label::{Label, Superblock};
 use super::places::check_places;
 use super::rescue::{Missing, RescueReport};
@@ -130,6 +130,9 @@ struct Opening {
     /// All records of the checkpoint that no segment accounts for.
     roots: Vec<Placed>,
     image: Image,
+    /// Stored pages of the catalogue, and their bytes.
+    catalogue_ptrs: BTreeMap<u64, Vec<Ptr>>,
+    catalogue_pages: BTreeMap<u64, Vec<u8>>,
     table: Vec<TablePage>,
     chunks: Arc<Chunks>,
     segments: Arc<Segments>,
@@ -303,9 +306,24 @@ impl Opening {
                 pieces.next().map(|piece| read_placed(&devices, &segments, piece, "catalogue of the pool"));
             piece.transpose()
         };
+        let mut catalogue_pages = BTreeMap::new();
+        let mut catalogue_ptrs = BTreeMap::new();
         let image = match root.catalogue.is_empty() {
             true => Image::of_a_new_pool(FIRST_DATASET, created),
-            false => Image::read(&mut next)?,
+            false => {
+                let head = Head::read(&mut next)?;
+                let what = "page of the catalogue";
+                check_places(&chunks, head.pages.iter().flat_map(|(_, records)| records), what)?;
+                for (page, records) in &head.pages {
+                    let mut bytes = Vec::new();
+                    for record in records {
+                        bytes.extend(decode_metadata(&read_placed(&devices, &segments, record, what)?)?);
+                    }
+                    catalogue_ptrs.insert(*page, records.iter().map(Placed::ptr).collect());
+                    catalogue_pages.insert(*page, bytes);
+                }
+                Image::of(head, &catalogue_pages)?
+            }
         };
         let mut table = Vec::new();
         let mut missing = Missing::new(options.rescue);
@@ -368,6 +386,8 @@ impl Opening {
             root,
             roots,
             image,
+            catalogue_ptrs,
+            catalogue_pages,
             table,
             chunks,
             segments,
@@ -491,6 +511,8 @@ impl Opening {
             maintenance: Mutex::new(Maintenance {
                 checkpoint: self.root.checkpoint,
                 page_ptrs,
+                catalogue_ptrs: self.catalogue_ptrs,
+                catalogue_pages: self.catalogue_pages,
                 window_start: self.root.position,
                 copies: CopiesState { begun: None, roots: self.roots },
                 cleaner: Cleaner::default(),
@@ -535,7 +557,7 @@ impl Opening {
         }
         // After what was accepted: nobody refuses that now.
         pool.catalogue.read().rebudget(&shared);
-        pool.note_sizes(&pool.maintenance.lock().copies.roots);
+        pool.note_sizes(&pool.maintenance.lock());
         pool.load_scrub()?;
         if end.lost.is_some() && !options.read_only {
             // From its position on there is no damage any more.

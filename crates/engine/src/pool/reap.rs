@@ -8,11 +8,14 @@ use std::sync::Arc;
 use super::Pool;
 use super::catalogue::Dying;
 use super::store::Nodes;
+use crate::dataset::{Bucket, Sublist};
 use crate::tree::{Tree, reap};
 use crate::{Error, Key, Ptr, Result};
 
 /// Records of a tree that a step looks at, about.
 const STEP_RECORDS: usize = 2048;
+/// Buckets of a dead list that a step forgets.
+const STEP_BUCKETS: usize = 64;
 /// So often the next step is tried before the space of what cannot be read is given up: a device may have had a bad moment.
 const TRIES: u32 = 16;
 
@@ -26,7 +29,11 @@ enum Step {
         list: u64,
         at: u64,
         records: Vec<Ptr>,
+        /// What is linked to the sublist, if this was its last block.
+        next: Option<Sublist>,
     },
+    /// Buckets of a list, and their births.
+    Buckets(Vec<(u64, Bucket)>),
     Tree {
         dead: Vec<Ptr>,
         next: Option<Key>,
@@ -38,7 +45,7 @@ impl Pool {
     pub fn dying_bytes(&self) -> u64 {
         let one = |dying: &Dying| match dying {
             Dying::Records { bucket, held: false } => bucket.bytes,
-            Dying::Records { .. } | Dying::Tree { .. } => 0,
+            Dying::Records { .. } | Dying::List { .. } | Dying::Tree { .. } => 0,
         };
         self.catalogue.read().dying.iter().map(one).sum()
     }
@@ -79,7 +86,7 @@ impl Pool {
     /// dying, so it stays there meanwhile.
     fn reap_step(&self, last: bool) -> Result<Option<Step>> {
         let blocks = Arc::clone(&self.catalogue.read().parts.blocks);
-        let (list, at) = {
+        let ((list, at), due) = {
             let mut catalogue = self.catalogue.write();
             // A tree that is not stored waits for the next checkpoint, the others do not wait for it.
             let ready = |dying: &Dying| dying.tree().is_none_or(|tree| tree.stored_root().is_some());
@@ -87,8 +94,14 @@ impl Pool {
             catalogue.dying.swap(0, at);
             match catalogue.dying.front() {
                 None => return Ok(None),
+                Some(Dying::List { id }) => {
+                    let id = *id;
+                    drop(catalogue);
+                    let found = blocks.some_buckets(id, 0, STEP_BUCKETS)?;
+                    return Ok(Some(if found.is_empty() { Step::Done } else { Step::Buckets(found) }));
+                }
                 Some(Dying::Records { bucket, .. }) => match bucket.next_block() {
-                    Some(block) => block,
+                    Some(block) => (block, bucket.link_due()),
                     None if bucket.open.is_empty() => return Ok(Some(Step::Done)),
                     None => return Ok(Some(Step::Open)),
                 },
@@ -99,7 +112,8 @@ impl Pool {
                 }
             }
         };
-        Ok(Some(Step::Block { list, at, records: blocks.load(list, at)? }))
+        let next = due.map(|list| blocks.linked(list)).transpose()?;
+        Ok(Some(Step::Block { list, at, records: blocks.load(list, at)?, next }))
     }
 
     fn reap_tree(
@@ -129,9 +143,12 @@ impl Pool {
         let blocks = Arc::clone(&catalogue.parts.blocks);
         let mut done = false;
         match (catalogue.dying.front_mut(), step) {
-            (Some(Dying::Records { bucket, held }), Step::Block { list, at, records }) => {
-                bucket.drop_block(records);
+            (Some(Dying::Records { bucket, held }), Step::Block { list, at, records, next }) => {
+                bucket.drop_block(records, *next);
                 blocks.remove(*list, *at)?;
+                if next.is_some() {
+                    blocks.unlink(*list)?;
+                }
                 if !*held {
                     self.shared.free_pages(records);
                 }
@@ -142,6 +159,16 @@ impl Pool {
                     self.shared.free_pages(&records);
                 }
                 done = true;
+            }
+            (Some(Dying::List { id }), Step::Buckets(buckets)) => {
+                let list = *id;
+                for (birth, bucket) in buckets {
+                    blocks.remove_bucket(list, *birth)?;
+                    if bucket.chain.is_some() {
+                        let bucket = Bucket { open: Vec::new(), ..bucket.clone() };
+                        catalogue.dying.push_front(Dying::Records { bucket, held: true });
+                    }
+                }
             }
             (Some(Dying::Tree { cursor, .. }), Step::Tree { dead, next }) => {
                 self.shared.free_pages(dead);

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::Ordering;
 
-use super::root::Placed;
 use super::{Maintenance, Pool};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::{Error, Result};
@@ -99,9 +98,11 @@ impl Pool {
         1 + 2 * self.shared.room.fixed_bytes.load(Ordering::Relaxed) / CHUNK_BYTES
     }
 
-    /// Notes what checkpoints write whatever changed, of which the last has written `roots`, and how long the trees are (A1).
-    pub(super) fn note_sizes(&self, roots: &[Placed]) {
-        let fixed: u64 = roots.iter().map(|placed| u64::from(placed.first.len_bytes)).sum();
+    /// Notes what checkpoints write whatever changed, or may write of the catalogue, going by the last, and how long the trees are (A1).
+    pub(super) fn note_sizes(&self, state: &Maintenance) {
+        let roots = state.copies.roots.iter().map(|placed| u64::from(placed.first.len_bytes));
+        let versions = state.catalogue_pages.values().map(|bytes| bytes.len() as u64);
+        let fixed: u64 = roots.chain(versions).sum();
         self.shared.room.fixed_bytes.store(fixed + ROOT_BYTES, Ordering::Relaxed);
         let datasets = self.datasets.read().clone();
         let nodes: u64 = datasets.iter().map(|dataset| dataset.ledger.lock().node_bytes).sum();

@@ -134,12 +134,14 @@ impl Root {
     }
 }
 
-fn put_lists(out: &mut Vec<u8>, lists: &[Placed]) {
+/// Appends the places of records.
+pub(super) fn put_lists(out: &mut Vec<u8>, lists: &[Placed]) {
     put_varint(out, lists.len() as u64);
     lists.iter().for_each(|placed| put_placed(out, placed));
 }
 
-fn read_lists(reader: &mut Reader<'_>) -> Result<Vec<Placed>> {
+/// Reads the places of records.
+pub(super) fn read_lists(reader: &mut Reader<'_>) -> Result<Vec<Placed>> {
     let mut lists = Vec::new();
     for _ in 0..reader.varint()? {
         lists.push(read_placed(reader)?);

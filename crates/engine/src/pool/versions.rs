@@ -4,7 +4,7 @@
 //! only datasets have: so a snapshot's nodes lie below its bound (L2). Which nodes a version has let go of is found twice by
 //! comparing it with the snapshot before: as of the cut for what is stored, and as of now for what is in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::Pool;
@@ -12,10 +12,11 @@ use super::catalogue::{Catalogue, Kind};
 use super::copies::Copies;
 use super::image::{Image, Kept};
 use crate::dataset::{LiveDataset, space_of};
+use crate::limits::RECORD_BYTES_MAX;
 use crate::record::encode_metadata;
 use crate::tree::{Frozen, Settling, Written};
 use crate::txg::RecordKind;
-use crate::{Addr, Ptr, Result};
+use crate::{Addr, Error, Ptr, Result};
 
 /// The trees of a cut that are to be written, and the catalogue as of it.
 pub(super) struct Versions {
@@ -27,6 +28,9 @@ pub(super) struct Versions {
     own: Frozen,
     /// Bounds of the snapshots that were written.
     bounds: Vec<(u64, u64)>,
+    /// Pages of the catalogue as the last checkpoint stored them, and those of them that this one stores anew.
+    pages: BTreeMap<u64, Vec<u8>>,
+    changed: BTreeSet<u64>,
 }
 
 /// How a version differs in newly stored nodes from the snapshot before it.
@@ -62,7 +66,7 @@ fn differences(written: &BTreeMap<u64, Written>, links: impl Iterator<Item = (u6
 
 impl Versions {
     /// The trees as of now. The caller holds the log's lock and the gate's write side.
-    pub(super) fn freeze(catalogue: &Catalogue, own: &LiveDataset) -> Self {
+    pub(super) fn freeze(catalogue: &Catalogue, own: &LiveDataset, pages: &BTreeMap<u64, Vec<u8>>) -> Self {
         let (mut snapshots, mut datasets) = (Vec::new(), Vec::new());
         for (id, version) in &catalogue.versions {
             let tree = &version.data.tree;
@@ -76,14 +80,42 @@ impl Versions {
             let tree = dying.tree()?;
             tree.stored_root().is_none().then(|| (at, tree.freeze()))
         });
-        Self {
+        let mut versions = Self {
             dying: dying.collect(),
             image: catalogue.image(),
             snapshots,
             datasets,
             own: own.tree.freeze(),
             bounds: Vec::new(),
+            pages: pages.clone(),
+            changed: BTreeSet::new(),
+        };
+        versions.changed = versions.find_changed();
+        versions
+    }
+
+    /// The pages of the catalogue that the checkpoint stores anew, or that are no more.
+    pub(super) fn changed(&self) -> &BTreeSet<u64> {
+        &self.changed
+    }
+
+    fn find_changed(&self) -> BTreeSet<u64> {
+        let mut changed: BTreeSet<u64> = self.pages.keys().copied().collect();
+        for (page, bytes) in self.image.encode_pages() {
+            if self.pages.get(&page) == Some(&bytes) {
+                changed.remove(&page);
+            } else {
+                changed.insert(page);
+            }
         }
+        // What writing their trees does to the accounts of versions, and to those of the ones that grow from them.
+        let written: HashSet<u64> = self.snapshots.iter().chain(&self.datasets).map(|(id, _)| *id).collect();
+        for (id, version) in &self.image.versions {
+            if written.contains(id) || written.contains(&version.prev) {
+                changed.insert(Image::page_of(*id));
+            }
+        }
+        changed
     }
 
     /// Writes what is not stored, and returns the root of the pool's own tree.
@@ -131,7 +163,7 @@ impl Versions {
             version.node_bytes += all.iter().map(space_of).sum::<u64>();
             version.fresh_bytes += fresh_bytes;
             for (birth, ptr) in births.into_iter().zip(released) {
-                version.dead.push(birth, ptr);
+                let _ = version.dead.push(birth, ptr);
             }
         }
     }
@@ -149,9 +181,41 @@ impl Versions {
         0
     }
 
-    /// The catalogue's records, after all has been written.
-    pub(super) fn encode(&self) -> Vec<Vec<u8>> {
-        self.image.encode()
+    /// Stores the changed pages of the catalogue, after all else has been; `ptrs` says where the pages are.
+    pub(super) fn persist_pages(
+        &mut self,
+        copies: &mut Copies<'_>,
+        ptrs: &mut BTreeMap<u64, Vec<Ptr>>,
+    ) -> Result<()> {
+        let mut pages = self.image.encode_pages();
+        for page in &self.changed {
+            ptrs.remove(page);
+            let Some(bytes) = pages.get(page) else { continue };
+            let records = bytes.chunks(RECORD_BYTES_MAX / 2).map(|piece| encode_metadata(piece.to_vec()));
+            ptrs.insert(*page, copies.append(RecordKind::Table, records.collect())?);
+        }
+        std::mem::swap(&mut self.pages, &mut pages);
+        pages.retain(|page, _| !self.changed.contains(page));
+        // What was not expected to change would be lost.
+        if pages.iter().any(|(page, bytes)| self.pages.get(page) != Some(bytes)) {
+            return Err(Error::Invalid("the catalogue changed while a checkpoint stored it".into()));
+        }
+        Ok(())
+    }
+
+    /// Takes the pages of the catalogue as they are stored now.
+    pub(super) fn take_pages(&mut self) -> BTreeMap<u64, Vec<u8>> {
+        std::mem::take(&mut self.pages)
+    }
+
+    /// The records of the catalogue's head, after all has been written; `ptrs` says where the pages are.
+    pub(super) fn encode_head(&self, pool: &Pool, ptrs: &BTreeMap<u64, Vec<Ptr>>) -> Result<Vec<Vec<u8>>> {
+        let mut pages = Vec::with_capacity(ptrs.len());
+        for (page, ptrs) in ptrs {
+            let placed = ptrs.iter().map(|ptr| pool.placed(ptr.addr)).collect::<Result<_>>()?;
+            pages.push((*page, placed));
+        }
+        Ok(self.image.encode_head(&pages))
     }
 }
 

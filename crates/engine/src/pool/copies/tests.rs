@@ -61,6 +61,8 @@ fn places(pool: &Pool) -> Vec<(String, [u64; 2])> {
         found.extend(
             pages.map(|(page, Ptr { addr, .. })| (format!("page {page}"), [at(*addr), at(addr.copy())])),
         );
+        let versions = state.catalogue_ptrs.values().flatten();
+        found.extend(versions.map(|Ptr { addr, .. }| ("versions".into(), [at(*addr), at(addr.copy())])));
     }
     let mut nodes = BTreeSet::new();
     for tree in [&pool.version("@before").unwrap().tree, &pool.dataset.tree, &pool.own.tree] {
@@ -94,7 +96,11 @@ fn either_copy_of_any_metadata_may_be_damaged_and_is_repaired() {
         kinds
     });
     assert!(
-        kinds["root"] > 2 && kinds["page"] > 1 && kinds["node"] > 2 && kinds["directory"] > 2,
+        kinds["root"] > 2
+            && kinds["versions"] > 0
+            && kinds["page"] > 1
+            && kinds["node"] > 1
+            && kinds["directory"] > 2,
         "{kinds:?}"
     );
     drop(pool);

@@ -1,0 +1,199 @@
+//! The records of one birth.
+//!
+//! - L5: a bucket with many records has them in blocks, under the number of a sublist. Buckets are joined without reading these: their sublists
+//!   become a chain, each linked to the next. Every sublist of a chain has blocks.
+
+use super::{Blocks, SPACE_BYTES_MAX, decode_ptrs, encode_ptrs, space_of};
+use crate::wire::{Reader, put_varint};
+use crate::{Error, Ptr, Result};
+
+/// Records of a block: some KiB.
+const BLOCK_RECORDS: usize = 512;
+
+/// Stored blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sublist {
+    /// Its number, never used twice.
+    pub id: u64,
+    /// Blocks, from 0 on.
+    pub blocks: u64,
+}
+
+impl Sublist {
+    /// Appends the stored form.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_varint(out, self.id);
+        put_varint(out, self.blocks);
+    }
+
+    /// Reads the stored form.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub fn decode(reader: &mut Reader<'_>) -> Result<Self> {
+        let list = Self { id: reader.varint()?, blocks: reader.varint()? };
+        if list.id == 0 || list.blocks == 0 || list.blocks > SPACE_BYTES_MAX {
+            return Err(reader.bad("a dead list has blocks that there cannot be"));
+        }
+        Ok(list)
+    }
+}
+
+/// Sublists, each linked to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chain {
+    /// The first one.
+    pub first: Sublist,
+    /// Number of the last one.
+    pub last: u64,
+}
+
+/// Records of one birth.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bucket {
+    /// How many.
+    pub records: u64,
+    /// What they take, in bytes.
+    pub bytes: u64,
+    /// Those that are in no block.
+    pub open: Vec<Ptr>,
+    /// Where the others are.
+    pub chain: Option<Chain>,
+}
+
+impl Bucket {
+    /// What it takes in memory, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        (size_of::<Self>() + self.open.capacity() * size_of::<Ptr>()) as u64
+    }
+
+    /// Adds a record.
+    pub fn push(&mut self, ptr: Ptr) {
+        self.records += 1;
+        self.bytes += space_of(&ptr);
+        self.open.push(ptr);
+    }
+
+    /// Takes all of `other`.
+    ///
+    /// # Errors
+    /// Of changing the pool's own tree.
+    pub fn absorb(&mut self, other: Self, blocks: &Blocks) -> Result<()> {
+        self.chain = match (self.chain, other.chain) {
+            (Some(chain), Some(behind)) => {
+                blocks.link(chain.last, behind.first)?;
+                Some(Chain { first: chain.first, last: behind.last })
+            }
+            (chain, behind) => chain.or(behind),
+        };
+        self.records = self.records.saturating_add(other.records);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.open.extend(other.open);
+        Ok(())
+    }
+
+    /// Puts full blocks into the pool's own tree.
+    ///
+    /// # Errors
+    /// Of that.
+    pub fn spill(&mut self, blocks: &Blocks) -> Result<()> {
+        let stays = self.open.len() % BLOCK_RECORDS;
+        let full = self.open.split_off(stays);
+        for block in full.chunks(BLOCK_RECORDS) {
+            let chain = self.chain.get_or_insert_with(|| {
+                let id = blocks.new_list();
+                Chain { first: Sublist { id, blocks: 0 }, last: id }
+            });
+            blocks.store(chain.first.id, chain.first.blocks, block)?;
+            chain.first.blocks += 1;
+        }
+        Ok(())
+    }
+
+    /// The block to be worked off next.
+    pub fn next_block(&self) -> Option<(u64, u64)> {
+        let first = self.chain?.first;
+        Some((first.id, first.blocks.saturating_sub(1)))
+    }
+
+    /// The number of the sublist that ends with the block to be worked off next, if another one is linked to it.
+    pub fn link_due(&self) -> Option<u64> {
+        let chain = self.chain?;
+        (chain.first.blocks <= 1 && chain.first.id != chain.last).then_some(chain.first.id)
+    }
+
+    /// Forgets the block that [`Bucket::next_block`] names, and that had these records; `next` is what [`Bucket::link_due`] leads to.
+    pub fn drop_block(&mut self, records: &[Ptr], next: Option<Sublist>) {
+        self.chain = self.chain.and_then(|Chain { first, last }| match first.blocks {
+            0 | 1 => next.map(|first| Chain { first, last }),
+            blocks => Some(Chain { first: Sublist { blocks: blocks - 1, ..first }, last }),
+        });
+        self.discount(records);
+    }
+
+    /// Takes the records that are in no block.
+    pub fn take_open(&mut self) -> Vec<Ptr> {
+        let open = std::mem::take(&mut self.open);
+        self.discount(&open);
+        open
+    }
+
+    fn discount(&mut self, records: &[Ptr]) {
+        self.records = self.records.saturating_sub(records.len() as u64);
+        self.bytes = self.bytes.saturating_sub(records.iter().map(space_of).sum());
+    }
+
+    /// Visits all records. Returns how many entries of the pool's own tree they take.
+    ///
+    /// # Errors
+    /// Of reading them; [`Error::Corrupt`] for a chain that has no end.
+    pub fn for_each(&self, blocks: &Blocks, visit: &mut dyn FnMut(Ptr)) -> Result<u64> {
+        self.open.iter().copied().for_each(&mut *visit);
+        let Some(Chain { mut first, last }) = self.chain else { return Ok(0) };
+        let (mut records, mut entries) = (0, 0);
+        loop {
+            for at in 0..first.blocks {
+                let block = blocks.load(first.id, at)?;
+                records += block.len() as u64;
+                if records > self.records {
+                    let what = format!("dead list {}", first.id);
+                    return Err(Error::corrupt(what, "its blocks have more records than are counted"));
+                }
+                block.into_iter().for_each(&mut *visit);
+            }
+            entries += first.blocks;
+            if first.id == last {
+                return Ok(entries);
+            }
+            first = blocks.linked(first.id)?;
+            entries += 1;
+        }
+    }
+
+    /// Appends the stored form.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_varint(out, self.records);
+        put_varint(out, self.bytes);
+        put_varint(out, self.chain.map_or(0, |chain| chain.last));
+        if let Some(chain) = self.chain {
+            chain.first.encode(out);
+        }
+        encode_ptrs(&self.open, out);
+    }
+
+    /// Reads the stored form.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub fn decode(reader: &mut Reader<'_>) -> Result<Self> {
+        let (records, bytes) = (reader.varint()?, reader.varint()?);
+        if records.max(bytes) > SPACE_BYTES_MAX {
+            return Err(reader.bad("a bucket has more than any pool holds"));
+        }
+        let chain = match reader.varint()? {
+            0 => None,
+            last => Some(Chain { first: Sublist::decode(reader)?, last }),
+        };
+        Ok(Self { records, bytes, open: decode_ptrs(reader)?, chain })
+    }
+}

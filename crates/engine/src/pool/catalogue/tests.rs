@@ -1,0 +1,229 @@
+//! Dead lists over many snapshots.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use crate::dataset::{Blocks, Bucket, Change, DeadList, space_of};
+use crate::pool::Pool;
+use crate::pool::testing::{PAGE, fresh, try_open};
+use crate::{Addr, Ptr};
+
+/// Small numbers from a seed.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        (self.0 >> 33) % end
+    }
+}
+
+fn ptr(number: u64) -> Ptr {
+    Ptr { addr: Addr::new(1 + number / 1000, (number % 1000) as u32), len_bytes: 1 + (number % 4000) as u32 }
+}
+
+type Model = BTreeMap<u64, Vec<Ptr>>;
+
+fn records(bucket: &Bucket, blocks: &Blocks) -> Vec<Ptr> {
+    let mut found = Vec::new();
+    bucket.for_each(blocks, &mut |ptr| found.push(ptr)).unwrap();
+    found.sort_unstable_by_key(|ptr| ptr.addr);
+    found
+}
+
+fn assert_like(model: &Model, list: &DeadList, blocks: &Blocks) {
+    for birth in [0, 3, 9] {
+        let bytes: u64 = model.range(birth..).flat_map(|(_, ptrs)| ptrs).map(space_of).sum();
+        assert_eq!(list.bytes_from(birth, blocks).unwrap(), bytes);
+    }
+}
+
+/// What is taken out of lists that are pushed to, flushed, encoded, joined and cut at random is what a map of vectors has.
+#[test]
+fn dead_lists_are_like_maps() {
+    let (_device, pool) = fresh();
+    let blocks = &pool.catalogue.read().parts.blocks;
+    for seed in 0..20 {
+        let mut draw = Draw(seed);
+        let mut lists: Vec<(DeadList, Model)> = vec![Default::default(), Default::default()];
+        let mut number = 0;
+        for _ in 0..60 {
+            let at = draw.below(2) as usize;
+            match draw.below(6) {
+                0..=2 => {
+                    let births = 1 + draw.below(12);
+                    for _ in 0..draw.below(3000) {
+                        let (list, model) = &mut lists[at];
+                        let birth = draw.below(births);
+                        number += 1;
+                        model.entry(birth).or_default().push(ptr(number));
+                        if list.push(birth, ptr(number)) {
+                            list.flush(blocks).unwrap();
+                        }
+                    }
+                }
+                3 => {
+                    let (list, model) = &mut lists[at];
+                    let birth = draw.below(12);
+                    let mut taken = list.take_from(birth, blocks).unwrap();
+                    taken.spill(blocks).unwrap();
+                    let mut expected: Vec<Ptr> = model.split_off(&birth).into_values().flatten().collect();
+                    expected.sort_unstable_by_key(|ptr| ptr.addr);
+                    assert!(records(&taken, blocks) == expected && taken.records == expected.len() as u64);
+                    assert_eq!(taken.bytes, expected.iter().map(space_of).sum::<u64>());
+                    work_off(taken, blocks, expected);
+                }
+                4 => {
+                    let (list, model) = std::mem::take(&mut lists[1 - at]);
+                    let (into, into_model) = &mut lists[at];
+                    into.absorb(list, blocks).unwrap();
+                    for (birth, ptrs) in model {
+                        into_model.entry(birth).or_default().extend(ptrs);
+                    }
+                }
+                _ => {
+                    let (list, _) = &mut lists[at];
+                    let mut bytes = Vec::new();
+                    list.encode(&mut bytes);
+                    let mut reader = crate::wire::Reader::new(&bytes, "dead list");
+                    assert_eq!(DeadList::decode(&mut reader).unwrap(), *list);
+                    assert_eq!(reader.remaining(), 0);
+                    list.flush(blocks).unwrap();
+                    assert!(!list.is_open());
+                }
+            }
+            let (list, model) = &lists[at];
+            assert_like(model, list, blocks);
+        }
+    }
+}
+
+/// Block by block, as reaping does; nothing of it is left in the tree.
+fn work_off(mut bucket: Bucket, blocks: &Blocks, mut expected: Vec<Ptr>) {
+    let mut found = bucket.take_open();
+    while let Some((list, at)) = bucket.next_block() {
+        let next = bucket.link_due().map(|list| blocks.linked(list).unwrap());
+        let records = blocks.load(list, at).unwrap();
+        bucket.drop_block(&records, next);
+        blocks.remove(list, at).unwrap();
+        if next.is_some() {
+            blocks.unlink(list).unwrap();
+        }
+        assert!(blocks.load(list, at).is_err());
+        found.extend(records);
+    }
+    assert_eq!(bucket, Bucket::default());
+    found.sort_unstable_by_key(|ptr| ptr.addr);
+    expected.sort_unstable_by_key(|ptr| ptr.addr);
+    assert!(found == expected);
+}
+
+fn checked(pool: &Pool) {
+    assert_eq!(pool.check_open(&mut |_| {}).messages, Vec::<String>::new());
+}
+
+/// Pages of the file: the tree has more leaves than pages are overwritten between two snapshots.
+const PAGES: u64 = 40_000;
+
+/// A page that compresses, as its records are to be small.
+fn small(at: u64, generation: u64) -> Vec<u8> {
+    let mut page = vec![0; PAGE as usize];
+    page[..16].copy_from_slice(&(u128::from(at) << 64 | u128::from(generation)).to_le_bytes());
+    page
+}
+
+fn overwrite(pool: &Pool, pages: impl Iterator<Item = u64>, generation: u64) {
+    for at in pages {
+        let (offset, data) = (at * u64::from(PAGE), small(at, generation));
+        pool.dataset().apply(&[Change::Write { object: 4, record_size: PAGE, offset, data: &data }]).unwrap();
+    }
+    pool.sync().unwrap();
+}
+
+/// What a checkpoint writes after pages were overwritten at random, in bytes.
+fn checkpoint_bytes(pool: &Pool, draw: &mut Draw, generation: u64) -> u64 {
+    pool.checkpoint(false).unwrap();
+    overwrite(pool, (0..400).map(|_| draw.below(PAGES)), generation);
+    let written = || {
+        let counters = &pool.shared.counters;
+        counters.checkpoint_bytes.load(Ordering::Relaxed) + counters.copy_bytes.load(Ordering::Relaxed)
+    };
+    let before = written();
+    pool.checkpoint(false).unwrap();
+    written() - before
+}
+
+/// Overwrites pages at random and makes a snapshot, so often.
+fn age(pool: &Pool, draw: &mut Draw, pages: u64, snapshots: std::ops::Range<u64>) {
+    for n in snapshots {
+        overwrite(pool, (0..60).map(|_| draw.below(pages)), n);
+        pool.snapshot(&[""], &format!("s{n}"), n).unwrap();
+        if n % 25 == 0 {
+            pool.checkpoint(false).unwrap();
+        }
+    }
+}
+
+#[test]
+fn checkpoints_do_not_grow_with_snapshots() {
+    let (_device, pool) = fresh();
+    let mut draw = Draw(7);
+    overwrite(&pool, 0..PAGES, 0);
+    // As scattered as it will ever be: leaves with addresses at random are longer.
+    overwrite(&pool, (0..3 * PAGES).map(|_| draw.below(PAGES)), 0);
+    age(&pool, &mut draw, PAGES, 1..51);
+    let few = checkpoint_bytes(&pool, &mut draw, 1000);
+    let memory = pool.catalogue.read().memory_bytes() / 50;
+    age(&pool, &mut draw, PAGES, 51..201);
+    let many = checkpoint_bytes(&pool, &mut draw, 2000);
+    assert!(many * 10 <= few * 11, "{few} bytes with 50 snapshots, {many} with 200");
+    assert!(pool.catalogue.read().memory_bytes() / 200 <= memory);
+}
+
+#[test]
+fn snapshots_may_be_destroyed_in_any_order() {
+    let (device, pool) = fresh();
+    let mut draw = Draw(8);
+    let pages = 1000;
+    overwrite(&pool, 0..pages, 0);
+    age(&pool, &mut draw, pages, 1..160);
+    checked(&pool);
+    drop(pool);
+    let pool = try_open(&std::sync::Arc::new(device.crash(&mut |_| 0))).unwrap();
+    checked(&pool);
+    // In no order at all, the newest but one and the oldest among them.
+    let mut left: Vec<u64> = (1..159).collect();
+    while !left.is_empty() {
+        let n = left.swap_remove(draw.below(left.len() as u64) as usize);
+        pool.destroy_snapshots(&[&format!("@s{n}")]).unwrap();
+        if left.len() % 80 == 0 {
+            pool.checkpoint(false).unwrap();
+            checked(&pool);
+        }
+        if left.len() % 7 == 0 {
+            pool.reap().unwrap();
+        }
+    }
+    while pool.reap().unwrap() {}
+    pool.checkpoint(false).unwrap();
+    checked(&pool);
+    pool.rollback("@s159", false).unwrap();
+    pool.checkpoint(false).unwrap();
+    while pool.reap().unwrap() {}
+    pool.destroy_snapshots(&["@s159"]).unwrap();
+    while pool.reap().unwrap() {}
+    pool.checkpoint(false).unwrap();
+    checked(&pool);
+    let mut entries = 0;
+    let walked = pool.own.tree.walk(&mut |visit| {
+        entries += u64::from(matches!(visit, crate::tree::Visit::Entry(..)));
+        Ok(())
+    });
+    walked.unwrap();
+    assert_eq!(entries, 0, "the pool's own tree has no dead lists any more");
+    for at in 0..pages {
+        let mut found = vec![0; PAGE as usize];
+        pool.dataset().read(4, PAGE, at * u64::from(PAGE), &mut found).unwrap();
+        assert!((0..160).any(|generation| found == small(at, generation)), "page {at}");
+    }
+}
