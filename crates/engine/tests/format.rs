@@ -227,7 +227,7 @@ fn root_of_a_pool_with_data() {
         }
         read(&device, offset, len as usize)
     };
-    read_catalogue(&placed(&catalogue));
+    read_catalogue(&placed(&catalogue), &mut |place| placed(place));
     let bytes = placed(&list);
     let mut reader = Reader::new(&bytes, "list");
     assert_eq!(reader.take(8).unwrap(), unhex(table("list")[0]["example"]));
@@ -236,22 +236,25 @@ fn root_of_a_pool_with_data() {
     let [1, 0, place @ ..] = &page[..] else { panic!("{page:?}") };
     let record = placed(place);
 
-    // Metadata ends with a byte 1, and the page is one of the segment table.
-    let mut metadata = vec![0; pagefold_engine::record::logical_len(&record).unwrap()];
-    decode(&record, &NoModels, &mut metadata).unwrap();
-    assert_eq!(metadata.pop(), Some(1));
     let segments = Segments::new(MIB);
-    segments.load_page(0, &metadata).unwrap();
+    segments.load_page(0, &metadata(&record)).unwrap();
     assert!(segments.get(2).is_some(), "the log went on in segment 2");
 }
 
 /// A catalogue with a dataset, a snapshot and its dead list, read by the document's tables alone.
-fn read_catalogue(bytes: &[u8]) {
-    let mut reader = Reader::new(bytes, "catalogue");
-    let head = table("catalogue");
-    assert_eq!(reader.take(8).unwrap(), unhex(head[0]["example"]));
-    let head: Vec<u64> = head[1..].iter().map(|row| number_in(&mut reader, row)).collect();
-    assert_eq!(head, [3, 1, 2], "next number and sublist, versions");
+fn read_catalogue(head: &[u8], record: &mut dyn FnMut(&[u64]) -> Vec<u8>) {
+    let mut reader = Reader::new(head, "head of the catalogue");
+    let fields = table("catalogue");
+    assert_eq!(reader.take(8).unwrap(), unhex(fields[0]["example"]));
+    let values: Vec<u64> = fields[1..].iter().map(|row| number_in(&mut reader, row)).collect();
+    assert_eq!(values, [3, 1, 1], "next number and list, pages");
+    assert_eq!((reader.varint().unwrap(), reader.varint().unwrap()), (0, 1), "page 0 has one record");
+    let place: Vec<u64> = table("root-list").iter().map(|row| number_in(&mut reader, row)).collect();
+    assert_eq!(reader.varint().unwrap(), 0, "nothing is dying");
+    assert_eq!(reader.remaining(), 0);
+
+    let page = metadata(&record(&place));
+    let mut reader = Reader::new(&page, "page of the catalogue");
     for number in [1, 2] {
         let mut version: BTreeMap<&str, u64> = BTreeMap::new();
         for row in table("version") {
@@ -263,17 +266,57 @@ fn read_catalogue(bytes: &[u8]) {
         assert_eq!(version["previous"], if number == 1 { 2 } else { 0 });
         assert!(version["root length"] > 0 && version["root address"] > 0 && version["page bytes"] > 0);
         assert_eq!((version["properties"], version["holds"]), (0, 0));
-        for _ in 0..version["buckets"] {
-            let bucket: Vec<u64> = table("bucket").iter().map(|row| number_in(&mut reader, row)).collect();
-            let [0, records, bytes, 0, open] = bucket[..] else { panic!("{bucket:?}") };
-            assert!(number == 1 && records == open && bytes > 16 * records && records > 1);
+        assert_eq!((version["dead list"], version["buckets"]), (0, 0));
+        assert_eq!(version["births"], u64::from(number == 1));
+        for _ in 0..version["births"] {
+            assert_eq!(reader.varint().unwrap(), 0, "older than all snapshots");
+            let open = reader.varint().unwrap();
+            assert!(open > 1);
             for _ in 0..open {
                 assert!(reader.varint().unwrap() > 0 && reader.signed().unwrap() != 0);
             }
         }
-        assert_eq!(version["buckets"], u64::from(number == 1));
     }
-    assert_eq!(reader.varint().unwrap(), 0, "nothing is dying");
+    assert_eq!(reader.remaining(), 0);
+}
+
+/// The metadata in a record: they end with a byte 1.
+fn metadata(record: &[u8]) -> Vec<u8> {
+    let mut metadata = vec![0; pagefold_engine::record::logical_len(record).unwrap()];
+    decode(record, &NoModels, &mut metadata).unwrap();
+    assert_eq!(metadata.pop(), Some(1));
+    metadata
+}
+
+/// Entries of the pool's own tree that are of dead lists, read by the document's tables alone.
+#[test]
+fn buckets_of_dead_lists() {
+    let (_device, pool) = fresh_pool();
+    let write = |object: u64, fill: u8| {
+        let data = vec![fill; 8192];
+        pool.dataset().apply(&[Change::Write { object, record_size: 8192, offset: 0, data: &data }]).unwrap();
+    };
+    (1..=700).for_each(|object| write(object, 7));
+    pool.snapshot(&[""], "monday", 1_700_000_000).unwrap();
+    (1..=700).for_each(|object| write(object, 8));
+    pool.snapshot(&[""], "tuesday", 1_700_000_000).unwrap();
+    pool.sync().unwrap();
+    let entry =
+        |object: u64, kind: u8, offset: u64| match pool.own().tree.get(&Key::new(object, kind, offset)) {
+            Ok(Some(Value::Bytes(bytes))) => bytes.to_vec(),
+            other => panic!("{other:?}"),
+        };
+    let bucket = entry(1, 0xF6, 0);
+    let mut reader = Reader::new(&bucket, "bucket");
+    let values: Vec<u64> = table("bucket").iter().map(|row| number_in(&mut reader, row)).collect();
+    let [700, bytes, last, first, blocks, open] = values[..] else { panic!("{values:?}") };
+    assert!(bytes > 700 * 16 && last == first && first == 2 && blocks == 1 && open == 700 - 512);
+    let block = entry(first, 0xF5, 0);
+    let mut reader = Reader::new(&block, "block");
+    assert_eq!(reader.varint().unwrap(), 512);
+    for _ in 0..512 {
+        assert!(reader.varint().unwrap() > 0 && reader.signed().unwrap() != 0);
+    }
     assert_eq!(reader.remaining(), 0);
 }
 

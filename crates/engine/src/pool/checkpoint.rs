@@ -123,6 +123,8 @@ impl Pool {
             let dataset = self.dataset_by_id(entry.dataset);
             dataset.map_or(Ok(false), |dataset| Ok(dataset.usage(entry.object)?.pages > 0))
         })?;
+        // What the last checkpoint has found out.
+        self.catalogue.read().flush_dead()?;
         let versions = Versions::freeze(&self.catalogue.read(), &self.own, &state.catalogue_pages);
         let replaced: Vec<Ptr> = versions
             .changed()

@@ -261,8 +261,6 @@ impl Pool {
         for data in trees.iter().map(|(_, data)| data).chain([&self.own]) {
             data.tree.settle(&mut settling);
         }
-        // Which changes the pool's own tree, that had to be settled first.
-        catalogue.flush_dead()?;
         let dead: Vec<Ptr> = left.into_values().collect();
         self.shared.segments.mark_dead(&dead);
         Ok(())
