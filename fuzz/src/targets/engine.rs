@@ -8,7 +8,7 @@ use pagefold_engine::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use pagefold_engine::pool::label::{Label, Superblock};
 use pagefold_engine::pool::{CreateOptions, Guid, create_on};
 use pagefold_engine::record::{
-    Compression, Encoder, ModelId, Models, NoModels, bases_of, decode, encode_delta, logical_len,
+    Compression, Encoder, ModelId, Models, NoModels, Record, bases_of, decode, encode_delta, logical_len,
 };
 use pagefold_engine::segment::{DirEntry, Directory, LiveMap, Part, Segment, Segments};
 use pagefold_engine::space::{Chunk, Chunks, Extent};
@@ -413,7 +413,7 @@ impl Models for Known {
         NoModels.model(id)
     }
 
-    fn base(&self, addr: Addr) -> pagefold_engine::Result<Arc<[u8]>> {
+    fn base(&self, addr: Addr) -> pagefold_engine::Result<Record> {
         let mut record = Vec::new();
         match addr {
             FULL => drop(Encoder::new().encode(&changed_page(0), Compression::Lz4, &mut record)),

@@ -16,7 +16,7 @@ use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 use super::live::LiveDataset;
 use super::shared::{PrimaryCache, Shared};
 use crate::limits::{MODELS_MAX, RECORD_BYTES_MAX};
-use crate::record::{Codec, ModelId, Models, codec_of, decode_metadata};
+use crate::record::{Codec, ModelId, Models, Record, codec_of, decode_metadata};
 use crate::tree::{Edit, Value};
 use crate::wire::{Reader, put_varint};
 use crate::{Addr, Error, Key, Ptr, Result};
@@ -242,15 +242,15 @@ impl Models for Shared {
         Ok(model)
     }
 
-    fn base(&self, addr: Addr) -> Result<Arc<[u8]>> {
+    fn base(&self, addr: Addr) -> Result<Record> {
         if let Some(record) = self.cache.get(addr) {
             return Ok(record);
         }
-        let record: Arc<[u8]> = self.read_record(addr)?.into();
+        let record = self.read_record(addr)?;
         if self.primary_cache() == PrimaryCache::All {
-            self.cache.insert(addr, Arc::clone(&record));
+            self.cache.insert(addr, &record);
         }
-        Ok(record)
+        Ok(record.into())
     }
 }
 
@@ -263,7 +263,7 @@ impl Models for Loaded<'_> {
         found.ok_or_else(|| Error::Busy(format!("model {id} is not in memory")))
     }
 
-    fn base(&self, addr: Addr) -> Result<Arc<[u8]>> {
+    fn base(&self, addr: Addr) -> Result<Record> {
         self.0.cache.get(addr).ok_or_else(|| Error::Busy(format!("record {addr} is not in memory")))
     }
 }
@@ -271,7 +271,7 @@ impl Models for Loaded<'_> {
 /// As [`Shared`], with records at hand that were fetched beforehand.
 pub(super) struct Fetched<'a> {
     pub(super) shared: &'a Shared,
-    pub(super) bases: HashMap<Addr, Arc<[u8]>>,
+    pub(super) bases: HashMap<Addr, Record>,
 }
 
 impl Models for Fetched<'_> {
@@ -279,8 +279,8 @@ impl Models for Fetched<'_> {
         self.shared.model(id)
     }
 
-    fn base(&self, addr: Addr) -> Result<Arc<[u8]>> {
-        self.bases.get(&addr).map_or_else(|| self.shared.base(addr), |record| Ok(Arc::clone(record)))
+    fn base(&self, addr: Addr) -> Result<Record> {
+        self.bases.get(&addr).map_or_else(|| self.shared.base(addr), |record| Ok(record.clone()))
     }
 }
 

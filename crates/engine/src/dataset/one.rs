@@ -72,7 +72,7 @@ impl PageFetch {
         // Whoever goes the other way finds it there.
         if matches!(decoded, Ok(()) | Err(Error::Busy(_))) && self.shared.primary_cache() == PrimaryCache::All
         {
-            self.shared.cache.insert(addr, record.into());
+            self.shared.cache.insert(addr, record);
         }
         match decoded {
             Ok(()) => {}

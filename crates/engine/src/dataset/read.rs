@@ -5,7 +5,6 @@
 //! anew, between look-up and read.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::live::LiveDataset;
@@ -15,7 +14,7 @@ use super::part::{copy_part, decode_part};
 use super::pending::PageBuf;
 use super::shared::{PrimaryCache, count};
 use crate::limits::{RECORDSIZE_MAX, RECORDSIZE_MIN};
-use crate::record::{Models, bases_of};
+use crate::record::{Models, Record, bases_of};
 use crate::{Addr, Error, Ptr, Result};
 
 /// How often a read is planned anew when records disappear under it.
@@ -25,7 +24,7 @@ const ATTEMPTS: u32 = 4;
 enum Source {
     Zeros,
     Page(PageBuf),
-    Record(Addr, Arc<[u8]>),
+    Record(Addr, Record),
     Fetch(Ptr),
 }
 
@@ -179,7 +178,7 @@ impl LiveDataset {
         let mut addrs: Vec<Addr> = Vec::new();
         let mut wanted: Vec<usize> = Vec::new();
         // Deltas whose bases have to be read too, which is done for all of them at once.
-        let mut waiting: Vec<(usize, Addr, Arc<[u8]>)> = Vec::new();
+        let mut waiting: Vec<(usize, Addr, Record)> = Vec::new();
         let mut missing: Vec<Addr> = Vec::new();
         let cache = &self.shared.cache;
         for (position, part) in parts.iter_mut().enumerate() {
@@ -192,7 +191,7 @@ impl LiveDataset {
                     let before = missing.len();
                     missing.extend(bases_of(record)?.into_iter().filter(|base| !cache.has(*base)));
                     if missing.len() > before {
-                        waiting.push((position, *addr, Arc::clone(record)));
+                        waiting.push((position, *addr, record.clone()));
                     } else {
                         fill_part(record_size, &*self.shared, part)?;
                     }
@@ -209,7 +208,7 @@ impl LiveDataset {
             };
             match (keep, scan) {
                 (false, _) => {}
-                (true, false) => cache.insert(*addr, record.into()),
+                (true, false) => cache.insert(*addr, record),
                 (true, true) => cache.insert_scanned(*addr, record),
             }
             let before = missing.len();
@@ -234,18 +233,17 @@ impl LiveDataset {
         &self,
         record_size: u32,
         parts: &mut [Part<'_>],
-        waiting: Vec<(usize, Addr, Arc<[u8]>)>,
+        waiting: Vec<(usize, Addr, Record)>,
         missing: &[Addr],
     ) -> Result<()> {
         let mut models = Fetched { shared: &self.shared, bases: HashMap::with_capacity(missing.len()) };
         let keep = self.shared.primary_cache() == PrimaryCache::All;
         self.shared.segments.read(&self.shared.devices, missing, &mut |at, record| {
             let Some(addr) = missing.get(at) else { return Ok(()) };
-            let record: Arc<[u8]> = record.into();
             if keep {
-                self.shared.cache.insert(*addr, Arc::clone(&record));
+                self.shared.cache.insert(*addr, record);
             }
-            models.bases.insert(*addr, record);
+            models.bases.insert(*addr, record.into());
             Ok(())
         })?;
         for (position, addr, record) in waiting {

@@ -181,7 +181,7 @@ impl Pool {
         log.window_bytes += appended.written_bytes;
         if self.shared.primary_cache() == PrimaryCache::All {
             for (ptr, record) in appended.ptrs.iter().zip(&records) {
-                self.shared.cache.insert(ptr.addr, record.bytes.as_slice().into());
+                self.shared.cache.insert(ptr.addr, &record.bytes);
             }
         }
         for (((dataset, _), runs), part) in cut.iter().zip(&runs).zip(&parts) {

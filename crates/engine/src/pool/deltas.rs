@@ -16,7 +16,9 @@ use super::commit::Stored;
 use crate::dataset::pending::PageBuf;
 use crate::dataset::{Dataset, LiveDataset, Shared};
 use crate::limits::BASES_MAX;
-use crate::record::{Compression, ModelId, Models, bases_of, decode, delta_pays, encode_delta, model_of};
+use crate::record::{
+    Compression, ModelId, Models, Record, bases_of, decode, delta_pays, encode_delta, model_of,
+};
 use crate::{Addr, Error, Key, Ptr, Result};
 
 /// A delta that is shorter than one part in so many of the full record below it is not compared with a new full record.
@@ -67,7 +69,7 @@ impl Attempts {
 
 /// What a page was: its bases and its own record, all at hand.
 pub(super) struct Before {
-    records: Vec<(Addr, Arc<[u8]>)>,
+    records: Vec<(Addr, Record)>,
 }
 
 /// What a page is stored as.
@@ -91,10 +93,10 @@ impl Models for AtHand<'_> {
         self.0.model(id)
     }
 
-    fn base(&self, addr: Addr) -> Result<Arc<[u8]>> {
+    fn base(&self, addr: Addr) -> Result<Record> {
         let found = self.1.records.iter().find(|(of, _)| *of == addr);
         found
-            .map(|(_, record)| Arc::clone(record))
+            .map(|(_, record)| record.clone())
             .ok_or_else(|| Error::corrupt(format!("record {addr}"), "it is no base of the page"))
     }
 }

@@ -17,7 +17,7 @@ impl NodeStore for Nodes {
         }
         let record = self.0.read_record(ptr.addr)?;
         if self.0.primary_cache() != PrimaryCache::None {
-            self.0.cache.insert(ptr.addr, record.as_slice().into());
+            self.0.cache.insert(ptr.addr, &record);
         }
         decode_metadata(&record)
     }

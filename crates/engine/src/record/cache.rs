@@ -3,47 +3,38 @@
 
 mod doorkeeper;
 mod pages;
+mod records;
 mod region;
 
 use std::hash::BuildHasher;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
-use quick_cache::sync::{Cache, DefaultLifecycle};
-use quick_cache::{OptionsBuilder, Weighter};
 
-use crate::memory::allocated_bytes;
 use crate::types::{Addr, AddrHashing};
 use doorkeeper::Doorkeeper;
 pub use pages::Page;
 use pages::PageCache;
+pub use records::Record;
+use records::Records;
 
-/// What an entry takes beside its record: the map's slot and entry, and their spare room.
-const OVERHEAD_BYTES: u64 = 96;
-/// Reference counts, in the same allocation as the record.
-const COUNTS_BYTES: u64 = 16;
-/// Expected length of a record, to size the map.
-const TYPICAL_BYTES: u64 = 2 << 10;
-/// Smallest shard: several of the longest records fit, so that none is refused for its length alone.
-const SHARD_BYTES: u64 = 8 << 20;
-/// Most shards: enough that threads rarely meet in one.
-const SHARDS_MAX: u64 = 32;
 /// The budget is shared out in so many steps: a cache is resized when a step was used up, not with each record.
 const STEPS: u64 = 64;
 
 /// Bounded, scan-resistant cache of stored records by address.
 ///
-/// A record read once does not displace those read again (CLOCK-PRO). Records never change at their address,
+/// A record read once does not displace those read again. Records never change at their address,
 /// so that an entry is never stale; it is only removed to make room early, when its address has died.
 ///
-/// The budget is of real memory, the allocator's rounding and the map's own included. Records come first. What
+/// The budget is of real memory, the map's own included. Records come first. What
 /// they and others ([`RecordCache::set_elsewhere`]) leave of it holds decoded pages that were read again, so that a
 /// set much smaller than the budget is read without decoding; they give way as soon as records need the room.
 pub struct RecordCache {
-    records: Cache<Addr, Arc<[u8]>, ByBytes, AddrHashing>,
+    records: Records,
     pages: PageCache,
+    /// What was offered before, by scans, and by others.
     scanned: Doorkeeper,
+    offered: Doorkeeper,
     budget_bytes: AtomicU64,
     elsewhere_bytes: AtomicU64,
     /// Bytes that came in since the shares were settled.
@@ -73,40 +64,15 @@ pub struct CacheStats {
     pub capacity_bytes: u64,
 }
 
-#[derive(Clone)]
-struct ByBytes;
-
-impl Weighter<Addr, Arc<[u8]>> for ByBytes {
-    fn weight(&self, _: &Addr, record: &Arc<[u8]>) -> u64 {
-        allocated_bytes(record.len() as u64 + COUNTS_BYTES) + OVERHEAD_BYTES
-    }
-}
-
-/// Shards of a cache of `capacity_bytes`.
-fn shards(capacity_bytes: u64) -> usize {
-    (capacity_bytes / SHARD_BYTES).clamp(1, SHARDS_MAX) as usize
-}
-
 impl RecordCache {
     /// A cache of at most `budget_bytes`, overhead included. With 0 it holds nothing.
     #[must_use]
     pub fn new(budget_bytes: u64) -> Self {
-        let items = (budget_bytes / TYPICAL_BYTES).max(16) as usize;
-        let options = OptionsBuilder::new()
-            .estimated_items_capacity(items)
-            .weight_capacity(budget_bytes)
-            .shards(shards(budget_bytes))
-            .build();
-        let (hashing, lifecycle) = (AddrHashing::default(), DefaultLifecycle::default());
-        let records = match options {
-            Ok(options) => Cache::with_options(options, ByBytes, hashing, lifecycle),
-            // Only said where a required option is missing; none is.
-            Err(_) => Cache::with(items, budget_bytes, ByBytes, hashing, lifecycle),
-        };
         let cache = Self {
-            records,
+            records: Records::new(budget_bytes),
             pages: PageCache::new(budget_bytes),
             scanned: Doorkeeper::new(budget_bytes),
+            offered: Doorkeeper::new(budget_bytes),
             budget_bytes: budget_bytes.into(),
             elsewhere_bytes: 0.into(),
             fresh_bytes: 0.into(),
@@ -120,8 +86,8 @@ impl RecordCache {
 
     /// The record at `addr`, if it is held.
     #[must_use]
-    pub fn get(&self, addr: Addr) -> Option<Arc<[u8]>> {
-        let found = self.records.get(&addr);
+    pub fn get(&self, addr: Addr) -> Option<Record> {
+        let found = self.records.get(addr);
         let counter = if found.is_some() { &self.hits } else { &self.misses };
         counter.fetch_add(1, Relaxed);
         found
@@ -130,13 +96,13 @@ impl RecordCache {
     /// Whether the record at `addr` is held; this is no use of it.
     #[must_use]
     pub fn has(&self, addr: Addr) -> bool {
-        self.records.peek(&addr).is_some()
+        self.records.has(addr)
     }
 
     /// The record at `addr`, if it is held, for what is no application's read: not counted as one.
     #[must_use]
-    pub fn at_hand(&self, addr: Addr) -> Option<Arc<[u8]>> {
-        self.records.get(&addr)
+    pub fn at_hand(&self, addr: Addr) -> Option<Record> {
+        self.records.get(addr)
     }
 
     /// The decoded page of `page_bytes` whose record is at `addr`, if it is held. Absence is no miss: the record may be
@@ -153,12 +119,16 @@ impl RecordCache {
         self.pages.offer(addr, page);
     }
 
-    /// Holds `record` for `addr`, as far as there is room.
-    pub fn insert(&self, addr: Addr, record: Arc<[u8]>) {
-        let weight = ByBytes.weight(&addr, &record);
-        self.records.insert(addr, record);
+    /// Holds a copy of `record` for `addr`, as far as there is room.
+    pub fn insert(&self, addr: Addr, record: &[u8]) {
+        self.hold(addr, record, self.offered.knows(AddrHashing::default().hash_one(addr)));
+    }
+
+    fn hold(&self, addr: Addr, record: &[u8], again: bool) {
+        self.records.insert(addr, record, again);
+        let bytes = record.len() as u64;
         let step = self.budget_bytes.load(Relaxed) / STEPS;
-        if self.fresh_bytes.fetch_add(weight, Relaxed).saturating_add(weight) >= step / 2 {
+        if self.fresh_bytes.fetch_add(bytes, Relaxed).saturating_add(bytes) >= step / 2 {
             self.settle();
         }
     }
@@ -167,13 +137,13 @@ impl RecordCache {
     /// reads a megabyte at a time keeps it himself.
     pub fn insert_scanned(&self, addr: Addr, record: &[u8]) {
         if self.scanned.knows(AddrHashing::default().hash_one(addr)) {
-            self.insert(addr, record.into());
+            self.hold(addr, record, false);
         }
     }
 
     /// Forgets `addr`.
     pub fn remove(&self, addr: Addr) {
-        self.records.remove(&addr);
+        self.records.remove(addr);
         self.pages.remove(addr);
     }
 
@@ -207,8 +177,9 @@ impl RecordCache {
             *settled = may_hold;
             self.records.set_capacity(may_hold);
         }
+        self.records.weigh();
         // Up to a step comes in before this is done again.
-        let spare = may_hold.saturating_sub(self.records.weight()).saturating_sub(step);
+        let spare = may_hold.saturating_sub(self.records.bytes()).saturating_sub(step);
         self.pages.resize(spare - spare % step);
     }
 
@@ -219,9 +190,9 @@ impl RecordCache {
         CacheStats {
             hits: self.hits.load(Relaxed),
             misses: self.misses.load(Relaxed),
-            records: self.records.len() as u64,
+            records: self.records.len(),
             pages,
-            bytes: self.records.weight() + page_bytes,
+            bytes: self.records.bytes() + page_bytes,
             page_bytes,
             capacity_bytes: *self.settled.lock(),
         }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use pagefold_codec::{Model, Scratch};
 
-use super::Codec;
 use super::encode::parse;
+use super::{Codec, Record};
 use crate::wire::{Reader, put_varint};
 use crate::{Addr, Error, Result};
 
@@ -19,7 +19,7 @@ pub trait Models {
     fn model(&self, id: ModelId) -> Result<Arc<Model>>;
 
     /// The verified record at `addr`. [`Error::Corrupt`] if there is none.
-    fn base(&self, addr: Addr) -> Result<Arc<[u8]>> {
+    fn base(&self, addr: Addr) -> Result<Record> {
         Err(Error::corrupt(format!("record {addr}"), "it is no base of records of this kind"))
     }
 }

@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Budget bytes per remembered offer: several times as many records are remembered as a cache of them holds.
-const BYTES_PER_BIT: u64 = 64;
+const BYTES_PER_BIT: u64 = 32;
 /// Fewest bits.
 const BITS_MIN: u64 = 1 << 12;
 
-/// A bit per hash. Offers that share a bit are taken for one another, which only lets one in early.
+/// Two bits per hash. Offers that share both with others are taken for one of them, which only lets them in early.
 ///
 /// After as many first offers as an eighth of the bits it forgets them all: what comes round more slowly than that does not fit
 /// the cache anyway.
@@ -26,14 +26,20 @@ impl Doorkeeper {
     /// Whether what hashes to `hash` was offered before, as far as is remembered. Remembers this offer.
     pub(super) fn knows(&self, hash: u64) -> bool {
         let bits = self.words.len() as u64 * 64;
-        let bit = hash & (bits - 1);
-        let (word, mask) = ((bit / 64) as usize, 1 << (bit % 64));
-        let Some(word) = self.words.get(word) else { return true };
-        if word.load(Relaxed) & mask != 0 {
+        let mut fresh = 0;
+        for hash in [hash, hash.rotate_left(32)] {
+            let bit = hash & (bits - 1);
+            let (word, mask) = ((bit / 64) as usize, 1 << (bit % 64));
+            let Some(word) = self.words.get(word) else { return true };
+            if word.load(Relaxed) & mask == 0 {
+                word.fetch_or(mask, Relaxed);
+                fresh += 1;
+            }
+        }
+        if fresh == 0 {
             return true;
         }
-        word.fetch_or(mask, Relaxed);
-        if self.set.fetch_add(1, Relaxed) + 1 >= bits / 8 {
+        if self.set.fetch_add(fresh, Relaxed) + fresh >= bits / 8 {
             self.set.store(0, Relaxed);
             self.words.iter().for_each(|word| word.store(0, Relaxed));
         }

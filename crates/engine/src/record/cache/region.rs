@@ -4,8 +4,12 @@ use std::cell::Cell;
 use std::io;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+/// Of the system's memory.
+const PAGE_BYTES: usize = 4096;
 
 /// A mapping of its own, in huge pages where these are to be had: copying from pages all over a cache of many MiB
 /// otherwise costs more in look-ups of addresses than in copying.
@@ -16,6 +20,8 @@ pub(super) struct Region {
     /// Of the aligned part that is used.
     start: NonNull<u8>,
     len_bytes: usize,
+    /// Of what was written, so much is still wanted, as far as somebody says.
+    live_bytes: AtomicU64,
 }
 
 // SAFETY: the mapping belongs to the region; nothing about it is bound to a thread.
@@ -38,11 +44,38 @@ impl Region {
         let skip = mapping.addr().get().next_multiple_of(len_bytes) - mapping.addr().get();
         // SAFETY: `skip` is below `len_bytes`, and the mapping twice as long.
         let start = unsafe { mapping.add(skip) };
-        let region = Self { mapping, mapping_bytes, start, len_bytes };
+        let region = Self { mapping, mapping_bytes, start, len_bytes, live_bytes: 0.into() };
         // A wish: without huge pages it is slower and all the same.
         // SAFETY: the range lies in the mapping, which nobody else knows yet.
         let _ = unsafe { madvise(start.as_ptr().cast(), len_bytes, Advice::LinuxHugepage) };
         Ok(region)
+    }
+
+    /// A region of at least `len_bytes`, without huge pages.
+    pub(super) fn small(len_bytes: usize) -> io::Result<Self> {
+        let len_bytes = len_bytes.max(1).next_multiple_of(PAGE_BYTES);
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice affects no memory in use.
+        let mapping = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), len_bytes, ProtFlags::READ | ProtFlags::WRITE, flags)
+        }?;
+        let start = NonNull::new(mapping.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { mapping: start, mapping_bytes: len_bytes, start, len_bytes, live_bytes: 0.into() })
+    }
+
+    /// How long it is.
+    pub(super) fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    /// How much of what was written is still wanted.
+    pub(super) fn live_bytes(&self) -> u64 {
+        self.live_bytes.load(Relaxed)
+    }
+
+    /// A stretch of it is wanted no more.
+    pub(super) fn forget(&self, len_bytes: u32) {
+        self.live_bytes.fetch_sub(len_bytes.into(), Relaxed);
     }
 
     /// Bytes that a [`Filler`] has written.
@@ -75,7 +108,13 @@ pub(super) struct Filler {
 impl Filler {
     /// A new region and its only filler.
     pub(super) fn new(len_bytes: usize) -> io::Result<Self> {
-        Ok(Self { region: std::sync::Arc::new(Region::new(len_bytes)?), used: 0, alone: PhantomData })
+        Ok(Self::of(Region::new(len_bytes)?))
+    }
+
+    /// The only filler of a region, which nobody has: it is filled from its front, whatever it had.
+    pub(super) fn of(mut region: Region) -> Self {
+        *region.live_bytes.get_mut() = 0;
+        Self { region: std::sync::Arc::new(region), used: 0, alone: PhantomData }
     }
 
     /// The region.
@@ -95,6 +134,7 @@ impl Filler {
             target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
         }
         self.used += bytes.len();
+        self.region.live_bytes.fetch_add(bytes.len() as u64, Relaxed);
         Some(start)
     }
 }

@@ -5,7 +5,7 @@ use pagefold_codec::Model;
 use proptest::prelude::*;
 
 use super::*;
-use crate::record::{Compression, Encoder, ModelId, NoModels, decode};
+use crate::record::{Compression, Encoder, ModelId, NoModels, Record, decode};
 
 /// Records by address.
 #[derive(Default)]
@@ -16,8 +16,8 @@ impl Models for Known {
         NoModels.model(id)
     }
 
-    fn base(&self, addr: Addr) -> Result<Arc<[u8]>> {
-        self.0.get(&addr).map_or_else(|| NoModels.base(addr), |record| Ok(Arc::clone(record)))
+    fn base(&self, addr: Addr) -> Result<Record> {
+        self.0.get(&addr).map_or_else(|| NoModels.base(addr), |record| Ok(Record::from(&**record)))
     }
 }
 

@@ -1,0 +1,344 @@
+//! Records as they are stored, in regions: so what is dropped is given back to the system as a whole, and what is held is what is resident, whatever
+//! lengths records have had in turn.
+//!
+//! Two queues of regions, oldest first, after S3-FIFO (Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023). What comes for the first time goes to the
+//! short one; what is used there before its region's turn comes, or comes again, goes to the long one. A region whose turn has come
+//! is dropped; what is used of the long queue's is copied to its end first, half of the region at most.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::region::{Filler, Region};
+use crate::types::{Addr, AddrHashing};
+
+/// Smallest and largest region, in bytes.
+const REGION_BYTES: (u64, u64) = (16 << 10, 8 << 20);
+/// Regions of a budget, about.
+const REGIONS: u64 = 768;
+/// The short queue has one part in so many of what is held, at least.
+const SHORT_PART: u64 = 10;
+/// Uses that count: so often a region's turn may come before a record is dropped that was used no more.
+const USES_MAX: u8 = 3;
+/// Parts of the map with a lock each.
+const SHARDS: usize = 64;
+/// A record of its own region may have one part in so many of what may be held.
+const LONGEST_PART: u64 = 4;
+
+/// A record as it is stored: in the cache's memory, which stays as long as this does, or in its own.
+#[derive(Clone, Debug)]
+pub struct Record(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Held { region: Arc<Region>, start: u32, len_bytes: u32 },
+    Own(Arc<[u8]>),
+}
+
+impl Deref for Record {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            // SAFETY: made of an entry, which has what `Filler::push` returned for the region.
+            Kind::Held { region, start, len_bytes } => unsafe {
+                region.bytes(*start as usize, *len_bytes as usize)
+            },
+            Kind::Own(bytes) => bytes,
+        }
+    }
+}
+
+impl From<&[u8]> for Record {
+    fn from(bytes: &[u8]) -> Self {
+        Self(Kind::Own(bytes.into()))
+    }
+}
+
+impl From<Vec<u8>> for Record {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(Kind::Own(bytes.into()))
+    }
+}
+
+/// Where a record lies.
+#[derive(Debug)]
+struct Entry {
+    region: Arc<Region>,
+    start: u32,
+    len_bytes: u32,
+    /// How often it was used lately.
+    uses: AtomicU8,
+}
+
+/// A region in use, and whose records lie in it.
+struct Filled {
+    filler: Filler,
+    addrs: Vec<Addr>,
+}
+
+impl Filled {
+    fn cost(&self) -> u64 {
+        (self.filler.region().len_bytes() + self.addrs.capacity() * size_of::<Addr>()) as u64
+    }
+}
+
+/// Regions, oldest first; only the last is being filled.
+#[derive(Default)]
+struct Queue {
+    regions: VecDeque<Filled>,
+    bytes: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    Short,
+    Long,
+}
+
+#[derive(Default)]
+struct Queues {
+    short: Queue,
+    long: Queue,
+    /// One that was dropped, to be filled next.
+    spare: Option<Region>,
+}
+
+impl Queues {
+    fn get(&mut self, which: Which) -> &mut Queue {
+        match which {
+            Which::Short => &mut self.short,
+            Which::Long => &mut self.long,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.short.bytes + self.long.bytes
+    }
+}
+
+type Shard = HashMap<Addr, Entry, AddrHashing>;
+
+/// Records by address.
+pub(super) struct Records {
+    shards: Vec<RwLock<Shard>>,
+    region_bytes: u64,
+    capacity_bytes: AtomicU64,
+    /// What the regions take.
+    held_bytes: AtomicU64,
+    /// What the map takes, as it was when somebody looked last.
+    map_bytes: AtomicU64,
+    queues: Mutex<Queues>,
+}
+
+impl Records {
+    /// A cache of at most `capacity_bytes`.
+    pub(super) fn new(capacity_bytes: u64) -> Self {
+        let region_bytes =
+            (capacity_bytes / REGIONS).next_power_of_two().clamp(REGION_BYTES.0, REGION_BYTES.1);
+        Self {
+            shards: std::iter::repeat_with(RwLock::default).take(SHARDS).collect(),
+            region_bytes,
+            capacity_bytes: capacity_bytes.into(),
+            held_bytes: 0.into(),
+            map_bytes: 0.into(),
+            queues: Mutex::default(),
+        }
+    }
+
+    fn shard(&self, addr: Addr) -> &RwLock<Shard> {
+        // Neighbours are often read together; not the hash, whose low bits choose the place within the shard.
+        &self.shards[addr.slot() as usize % SHARDS]
+    }
+
+    /// The record at `addr`, if it is held.
+    pub(super) fn get(&self, addr: Addr) -> Option<Record> {
+        let shard = self.shard(addr).read();
+        let Entry { region, start, len_bytes, uses } = shard.get(&addr)?;
+        let so_far = uses.load(Relaxed);
+        if so_far < USES_MAX {
+            uses.store(so_far + 1, Relaxed);
+        }
+        Some(Record(Kind::Held { region: Arc::clone(region), start: *start, len_bytes: *len_bytes }))
+    }
+
+    /// Whether the record at `addr` is held; this is no use of it.
+    pub(super) fn has(&self, addr: Addr) -> bool {
+        self.shard(addr).read().contains_key(&addr)
+    }
+
+    /// How many are held.
+    pub(super) fn len(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.read().len() as u64).sum()
+    }
+
+    /// What is taken, in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.held_bytes.load(Relaxed) + self.map_bytes.load(Relaxed)
+    }
+
+    /// Holds a copy of `record` for `addr` if there can be room; `again`: it was held or offered before.
+    pub(super) fn insert(&self, addr: Addr, record: &[u8], again: bool) {
+        let len_bytes = record.len() as u64;
+        let longest = self.region_bytes.max(self.capacity_bytes.load(Relaxed) / LONGEST_PART);
+        if len_bytes > longest {
+            return;
+        }
+        let which = if again { Which::Long } else { Which::Short };
+        let mut queues = self.queues.lock();
+        self.place(&mut queues, which, (addr, record), 0, None);
+        self.evict(&mut queues);
+    }
+
+    /// Copies a record to the end of a queue; what comes `out_of` a region only if it was not removed meanwhile. With the lock, so that whoever drops
+    /// the region finds the entry.
+    fn place(
+        &self,
+        queues: &mut Queues,
+        which: Which,
+        (addr, record): (Addr, &[u8]),
+        uses: u8,
+        out_of: Option<&Arc<Region>>,
+    ) {
+        let Some((region, start)) = self.copy(queues, which, addr, record) else { return };
+        let len_bytes = record.len() as u32;
+        let mut shard = self.shard(addr).write();
+        let is_there =
+            |from: &Arc<Region>| shard.get(&addr).is_some_and(|entry| Arc::ptr_eq(&entry.region, from));
+        if !out_of.is_none_or(is_there) {
+            return region.forget(len_bytes);
+        }
+        let entry = Entry { region, start: start as u32, len_bytes, uses: uses.into() };
+        if let Some(before) = shard.insert(addr, entry) {
+            before.region.forget(before.len_bytes);
+        }
+    }
+
+    fn copy(
+        &self,
+        queues: &mut Queues,
+        which: Which,
+        addr: Addr,
+        record: &[u8],
+    ) -> Option<(Arc<Region>, usize)> {
+        for _ in 0..2 {
+            let queue = queues.get(which);
+            if let Some(last) = queue.regions.back_mut() {
+                let cost = last.cost();
+                if let Some(start) = last.filler.push(record) {
+                    last.addrs.push(addr);
+                    let grown = last.cost() - cost;
+                    queue.bytes += grown;
+                    self.held_bytes.fetch_add(grown, Relaxed);
+                    return Some((Arc::clone(last.filler.region()), start));
+                }
+            }
+            let region_bytes = self.region_bytes as usize;
+            let filler = match queues.spare.take().filter(|_| record.len() <= region_bytes) {
+                Some(region) => Filler::of(region),
+                None => Filler::of(Region::small(region_bytes.max(record.len())).ok()?),
+            };
+            let filled = Filled { filler, addrs: Vec::new() };
+            let queue = queues.get(which);
+            queue.bytes += filled.cost();
+            self.held_bytes.fetch_add(filled.cost(), Relaxed);
+            queue.regions.push_back(filled);
+        }
+        None
+    }
+
+    /// Drops regions until no more is taken than may be.
+    fn evict(&self, queues: &mut Queues) {
+        let map_bytes = self.map_bytes.load(Relaxed);
+        while queues.bytes() > 0 && queues.bytes() + map_bytes > self.capacity_bytes.load(Relaxed) {
+            let short = queues.short.bytes * SHORT_PART > queues.bytes() || queues.long.regions.is_empty();
+            let which = if short { Which::Short } else { Which::Long };
+            // What has died leaves holes: a region that is mostly of these is worth most.
+            let queue = queues.get(which);
+            let before_last = queue.regions.len().saturating_sub(1);
+            let sparse = queue.regions.iter().take(before_last).position(|filled| {
+                let region = filled.filler.region();
+                region.live_bytes() * 2 < region.len_bytes() as u64
+            });
+            match sparse.and_then(|at| queue.regions.remove(at)) {
+                Some(filled) => self.drop_region(queues, filled, which, which, true),
+                None => match queue.regions.pop_front() {
+                    Some(filled) => self.drop_region(queues, filled, which, Which::Long, false),
+                    None => return,
+                },
+            }
+        }
+    }
+
+    /// Drops a region of queue `from`. What is used of it, or `all`, is copied to the end of queue `to`, but for half of a region
+    /// at most where that is the queue that it comes from.
+    fn drop_region(&self, queues: &mut Queues, filled: Filled, from: Which, to: Which, all: bool) {
+        let cost = filled.cost();
+        queues.get(from).bytes -= cost;
+        self.held_bytes.fetch_sub(cost, Relaxed);
+        let region = Arc::clone(filled.filler.region());
+        let mut left = if from == to { region.len_bytes() / 2 } else { usize::MAX };
+        for addr in &filled.addrs {
+            let (record, uses) = {
+                let mut shard = self.shard(*addr).write();
+                let own = shard.get(addr).filter(|entry| Arc::ptr_eq(&entry.region, &region));
+                let Some((len_bytes, start, uses)) =
+                    own.map(|entry| (entry.len_bytes as usize, entry.start, entry.uses.load(Relaxed)))
+                else {
+                    continue;
+                };
+                let stays = (uses > 0 || all) && len_bytes <= left;
+                if !stays {
+                    shard.remove(addr);
+                    continue;
+                }
+                left -= len_bytes;
+                let region = Arc::clone(&region);
+                (Record(Kind::Held { region, start, len_bytes: len_bytes as u32 }), uses)
+            };
+            let uses = if all { uses } else { uses - 1 };
+            self.place(queues, to, (*addr, &record), uses, Some(&region));
+        }
+        let Filled { filler, addrs } = filled;
+        drop((filler, addrs));
+        if region.len_bytes() as u64 == self.region_bytes && queues.spare.is_none() {
+            queues.spare = Arc::into_inner(region);
+        }
+    }
+
+    /// Forgets `addr`.
+    pub(super) fn remove(&self, addr: Addr) {
+        if let Some(entry) = self.shard(addr).write().remove(&addr) {
+            entry.region.forget(entry.len_bytes);
+        }
+    }
+
+    /// Changes how many bytes may be taken, and drops what is too much.
+    pub(super) fn set_capacity(&self, capacity_bytes: u64) {
+        self.capacity_bytes.store(capacity_bytes, Relaxed);
+        let mut queues = self.queues.lock();
+        self.evict(&mut queues);
+        queues.spare = None;
+    }
+
+    /// Looks what the map takes by now, gives back what of it is spare, and drops what is too much.
+    pub(super) fn weigh(&self) {
+        let slot = size_of::<(Addr, Entry)>() + 1;
+        let mut map_bytes = 0;
+        for shard in &self.shards {
+            let (len, capacity) = {
+                let shard = shard.read();
+                (shard.len(), shard.capacity())
+            };
+            if capacity > 64 && len * 4 < capacity {
+                shard.write().shrink_to(len * 2);
+            }
+            // A table is filled up to seven eighths.
+            map_bytes += shard.read().capacity() * slot * 8 / 7;
+        }
+        self.map_bytes.store(map_bytes as u64, Relaxed);
+        self.evict(&mut self.queues.lock());
+    }
+}
