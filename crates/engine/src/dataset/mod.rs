@@ -27,7 +27,7 @@ pub use debts::ReadDebts;
 pub use journal::Journal;
 pub use ledger::{Holder, Ledger, Part};
 pub use live::LiveDataset;
-pub use models::{ModelEntry, ModelTable};
+pub use models::{ModelEntry, ModelPin, ModelTable};
 pub use one::{Attempt, PageFetch};
 pub use references::references;
 pub use room::Room;

@@ -4,7 +4,10 @@
 //! - M2: a model stays as long as a segment lists it; see [`crate::segment::Segments::users_of_model`]. It is dropped by a
 //!   checkpoint alone, at its cut: the log says nothing of it, and a crash undoes it.
 //! - M3: numbers of models are never used twice: the model with the highest number is not dropped.
+//! - M4: a model is not dropped as long as a [`ModelPin`] of it is held: whoever codes by it without the log's lock holds one until
+//!   a segment lists it.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -125,12 +128,49 @@ struct Known {
     current: HashMap<(u64, u64), ModelId>,
     /// Models that stay until the pool is opened again: readers may still have records of theirs.
     kept: HashSet<ModelId>,
+    /// How many pins there are of each (M4).
+    pins: HashMap<ModelId, usize>,
+}
+
+impl Known {
+    fn remove(&mut self, id: ModelId) {
+        let removed = self.entries.remove(&id);
+        if let Some(entry) = removed
+            && self.current.get(&(entry.dataset, entry.object)) == Some(&id)
+        {
+            self.current.remove(&(entry.dataset, entry.object));
+        }
+    }
 }
 
 /// All models of a pool.
 pub struct ModelTable {
-    known: RwLock<Known>,
+    known: Arc<RwLock<Known>>,
     loaded: Cache<ModelId, InMemory, ByMemory>,
+}
+
+/// As long as it is held, its model is not dropped (M4).
+pub struct ModelPin {
+    known: Arc<RwLock<Known>>,
+    id: ModelId,
+}
+
+impl ModelPin {
+    /// The model's number.
+    pub const fn id(&self) -> ModelId {
+        self.id
+    }
+}
+
+impl Drop for ModelPin {
+    fn drop(&mut self) {
+        if let Entry::Occupied(mut pins) = self.known.write().pins.entry(self.id) {
+            *pins.get_mut() -= 1;
+            if *pins.get() == 0 {
+                pins.remove();
+            }
+        }
+    }
 }
 
 impl ModelTable {
@@ -150,7 +190,7 @@ impl ModelTable {
             // Only said where a required option is missing; none is.
             Err(_) => Cache::with(items, bytes, ByMemory, hashing, lifecycle),
         };
-        Self { known: RwLock::default(), loaded }
+        Self { known: Arc::default(), loaded }
     }
 
     /// Adds a model; it codes new pages of its object from now on.
@@ -167,14 +207,7 @@ impl ModelTable {
 
     /// Forgets a model.
     pub fn remove(&self, id: ModelId) {
-        let mut known = self.known.write();
-        let removed = known.entries.remove(&id);
-        if let Some(entry) = removed
-            && known.current.get(&(entry.dataset, entry.object)) == Some(&id)
-        {
-            known.current.remove(&(entry.dataset, entry.object));
-        }
-        drop(known);
+        self.known.write().remove(id);
         self.loaded.remove(&id);
     }
 
@@ -183,8 +216,27 @@ impl ModelTable {
         self.known.write().kept.insert(id);
     }
 
-    fn is_kept(&self, id: ModelId) -> bool {
-        self.known.read().kept.contains(&id)
+    /// Pins the model that codes new pages of `object` of `dataset`.
+    pub fn pin_current(&self, dataset: u64, object: u64) -> Option<ModelPin> {
+        let mut known = self.known.write();
+        let id = known.current.get(&(dataset, object)).copied()?;
+        *known.pins.entry(id).or_default() += 1;
+        drop(known);
+        Some(ModelPin { known: Arc::clone(&self.known), id })
+    }
+
+    /// Forgets a model, unless it is kept or pinned. From then on nobody can pin it.
+    fn remove_unneeded(&self, id: ModelId) -> bool {
+        let mut known = self.known.write();
+        let needed = known.kept.contains(&id) || known.pins.contains_key(&id);
+        if !needed {
+            known.remove(id);
+        }
+        drop(known);
+        if !needed {
+            self.loaded.remove(&id);
+        }
+        !needed
     }
 
     /// What is known of a model.
@@ -322,11 +374,11 @@ impl LiveDataset {
         for (id, entry) in all {
             let used = self.shared.segments.users_of_model(id) > 0;
             let current = self.shared.models.current(entry.dataset, entry.object) == Some(id);
-            if used || id == last || self.shared.models.is_kept(id) || (current && codes(&entry)?) {
+            if used || id == last || (current && codes(&entry)?) || !self.shared.models.remove_unneeded(id) {
                 continue;
             }
-            self.edit(&mut std::iter::once(Edit::Delete(Key::model(id))))?;
-            self.shared.models.remove(id);
+            let forgotten = self.edit(&mut std::iter::once(Edit::Delete(Key::model(id))));
+            forgotten.inspect_err(|_| self.shared.models.insert(id, entry, None))?;
             self.shared.segments.mark_dead(&[entry.ptr]);
         }
         Ok(())

@@ -14,7 +14,7 @@ use super::Pool;
 use super::deltas::Coded;
 use crate::dataset::pending::PageBuf;
 use crate::dataset::redo::{REDO_FIXED_BYTES, Redo};
-use crate::dataset::{Dataset, LiveDataset, ModelEntry, count};
+use crate::dataset::{Dataset, LiveDataset, ModelEntry, ModelPin, count};
 use crate::limits::MODELS_MAX;
 use crate::record::{
     Compression, Encoder, ModelId, Models, codec_of, encode_metadata, looks_like_database, worth_learning,
@@ -170,11 +170,23 @@ impl Pool {
         found
     }
 
-    /// The model that codes new pages of `object`.
+    /// The model that codes new pages of `object`. For callers that hold the log's lock until a segment lists the model; others
+    /// take [`Pool::pinned_model`].
     pub(super) fn current_model(&self, dataset: u64, object: u64) -> Option<(ModelId, Arc<Model>)> {
         let id = self.shared.models.current(dataset, object)?;
+        Some((id, self.model_to_code_by(id, object)?))
+    }
+
+    /// The model that codes new pages of `object`, which stays as long as it is pinned.
+    pub(super) fn pinned_model(&self, dataset: u64, object: u64) -> Option<(ModelPin, Arc<Model>)> {
+        let pin = self.shared.models.pin_current(dataset, object)?;
+        let model = self.model_to_code_by(pin.id(), object)?;
+        Some((pin, model))
+    }
+
+    fn model_to_code_by(&self, id: ModelId, object: u64) -> Option<Arc<Model>> {
         match self.shared.model(id) {
-            Ok(model) => Some((id, model)),
+            Ok(model) => Some(model),
             Err(error) => {
                 tracing::error!(%error, object, "a model cannot be used; pages are coded without it");
                 None

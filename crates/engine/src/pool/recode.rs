@@ -6,6 +6,8 @@
 //! - R2: a segment moves, and the tree's pointers to its records get their new lengths, in one instant that no cut divides: with
 //!   the log's lock and the gate closed. The log says nothing of either (G4).
 //! - R3: models that records were coded away from stay until the pool is opened again.
+//! - R4: models that records are to be coded by are pinned until segments that list them are published: the background may learn
+//!   others meanwhile, and the checkpoints between two passes drop what nothing lists.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
@@ -17,7 +19,7 @@ use super::commit::encode_page;
 use super::models::Current;
 use super::pack::{Packer, Survivor};
 use super::{Maintenance, Pool};
-use crate::dataset::{Commit, Dataset, LiveDataset, count};
+use crate::dataset::{Commit, Dataset, LiveDataset, ModelPin, count};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::record::{Compression, decode, is_delta, model_of};
 use crate::segment::{Move, Segment};
@@ -81,6 +83,8 @@ struct Target {
 struct Plan {
     compression: Compression,
     models: Current,
+    /// Of these models (R4).
+    pins: Vec<ModelPin>,
     /// By segment and slot.
     targets: BTreeMap<u64, HashMap<u32, Target>>,
     /// How many of them each object has.
@@ -217,6 +221,7 @@ impl Pool {
         let mut plan = Plan {
             compression,
             models: Current::new(),
+            pins: Vec::new(),
             targets: BTreeMap::new(),
             of_objects: HashMap::new(),
         };
@@ -227,9 +232,10 @@ impl Pool {
                 self.learn_for_folding(dataset, first.object)?;
             }
             if compression.model_level().is_some()
-                && let Some(current) = self.current_model(dataset.id, first.object)
+                && let Some((pin, model)) = self.pinned_model(dataset.id, first.object)
             {
-                plan.models.insert(first.object, current);
+                plan.models.insert(first.object, (pin.id(), model));
+                plan.pins.push(pin);
             }
             if self.gains(of_object, &plan)? {
                 *plan.of_objects.entry(first.object).or_default() += of_object.len();
@@ -480,3 +486,6 @@ fn targets(
 fn is_closed(segment: &Segment) -> bool {
     segment.parts.iter().all(|part| part.directory.is_some())
 }
+
+#[cfg(test)]
+mod tests;

@@ -196,11 +196,11 @@ fn snapshots_may_be_destroyed_in_any_order() {
     while !left.is_empty() {
         let n = left.swap_remove(draw.below(left.len() as u64) as usize);
         pool.destroy_snapshots(&[&format!("@s{n}")]).unwrap();
-        if left.len() % 80 == 0 {
+        if left.len().is_multiple_of(80) {
             pool.checkpoint(false).unwrap();
             checked(&pool);
         }
-        if left.len() % 7 == 0 {
+        if left.len().is_multiple_of(7) {
             pool.reap().unwrap();
         }
     }

@@ -9,7 +9,7 @@ use super::wire::{
     End, Entry, FRAME_BYTES, FRAME_ENTRIES_MAX, FRAME_VALUES_MAX, FrameWriter, Head, Kind, Page, SentModel,
 };
 use super::{Pins, Token, Transfer};
-use crate::dataset::LiveDataset;
+use crate::dataset::{LiveDataset, ModelPin};
 use crate::limits::SHARE_PAGES_MAX;
 use crate::pool::Pool;
 use crate::pool::catalogue::Catalogue;
@@ -113,11 +113,17 @@ struct Records {
     bytes: Vec<u8>,
     /// Where each lies; none where it is empty.
     places: Vec<Range<usize>>,
+    /// Of the models by which some were coded just now: their numbers are told to the receiver with what they are.
+    pins: Vec<ModelPin>,
 }
 
 impl Records {
     fn new(batch: &Batch) -> Self {
-        Self { bytes: Vec::with_capacity(batch.bytes), places: vec![0..0; batch.items.len()] }
+        Self {
+            bytes: Vec::with_capacity(batch.bytes),
+            places: vec![0..0; batch.items.len()],
+            pins: Vec::new(),
+        }
     }
 
     /// Sets the record at `position`, which has no other from now on.
@@ -333,25 +339,31 @@ impl Sending<'_> {
             if let Item::Page(object, ..) = item
                 && let Some(delta) = records.get(at).filter(|record| is_delta(record))
             {
-                let full = self.in_full(*object, delta)?;
+                let (full, pin) = self.in_full(*object, delta)?;
                 records.put(at, &full);
+                records.pins.extend(pin);
             }
         }
         Ok(records)
     }
 
     /// The record of a page whose record is a delta, made anew: bases do not travel.
-    fn in_full(&self, object: u64, delta: &[u8]) -> Result<Vec<u8>> {
+    fn in_full(&self, object: u64, delta: &[u8]) -> Result<(Vec<u8>, Option<ModelPin>)> {
         let shared = &self.pool.shared;
         let mut page = vec![0; self.new.record_size(object)? as usize];
         decode(delta, &**shared, &mut page)?;
         let compression = *shared.compression.read();
-        let mut models = Current::new();
-        if compression.model_level().is_some() {
-            models.extend(self.pool.current_model(self.dataset, object).map(|model| (object, model)));
+        let (mut models, mut pinned) = (Current::new(), None);
+        if compression.model_level().is_some()
+            && let Some((pin, model)) = self.pool.pinned_model(self.dataset, object)
+        {
+            models.insert(object, (pin.id(), model));
+            pinned = Some(pin);
         }
-        let record = encode_page(object, &page, compression, &models).map(|(record, _)| record);
-        record.ok_or_else(|| Error::corrupt("record", "it is a delta, and its page is all zeros"))
+        let Some((record, model)) = encode_page(object, &page, compression, &models) else {
+            return Err(Error::corrupt("record", "it is a delta, and its page is all zeros"));
+        };
+        Ok((record, pinned.filter(|_| model.is_some())))
     }
 
     /// The entry that the first items of `rest` make, and how many these are. `at` is their position.
