@@ -302,6 +302,20 @@ fn without_a_page_of_the_segment_table_all_is_found() {
     }
 }
 
+/// What the names of datasets lead to is known from nowhere else.
+#[test]
+fn without_its_catalogue_a_pool_is_refused() {
+    let written = Written::new();
+    let mut refused = 0;
+    for record in written.records(RecordKind::Catalogue) {
+        if let Err(error) = open(&written.damaged(record), &OpenOptions::for_rescue()) {
+            assert!(error.is_damage() && error.to_string().contains("page of the catalogue"), "{error}");
+            refused += 1;
+        }
+    }
+    assert_eq!(refused, 1);
+}
+
 #[test]
 fn without_a_list_of_pages_of_the_segment_table_all_is_found() {
     let written = Written::folded();

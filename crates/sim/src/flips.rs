@@ -86,7 +86,13 @@ fn handles(devices: &[Arc<SimDevice>]) -> Devices {
 }
 
 fn options(salt: u64) -> OpenOptions {
-    OpenOptions { cache_bytes: 8 << 20, log_bytes: Some(16 << 20), salt, ..OpenOptions::default() }
+    OpenOptions {
+        cache_bytes: 8 << 20,
+        log_bytes: Some(16 << 20),
+        salt,
+        reads_at_once: 1,
+        ..OpenOptions::default()
+    }
 }
 
 /// What an engine call says, as text.

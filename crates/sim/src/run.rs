@@ -216,6 +216,7 @@ fn options(history: &History, salt: u64) -> OpenOptions {
         cache_bytes: history.cache_bytes,
         log_bytes: Some(16 << 20),
         salt,
+        reads_at_once: 1,
         ..OpenOptions::default()
     }
 }

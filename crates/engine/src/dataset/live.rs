@@ -251,6 +251,26 @@ impl LiveDataset {
         self.edit(&mut values.into_iter().map(edit))
     }
 
+    /// Brings the leaves of these keys, which ascend, into memory; `load` gets a key of each node that is absent, level by level, and calls
+    /// [`Dataset::get`] for it. What cannot be read is left out.
+    pub fn load_leaves(&self, keys: &[Key], load: &dyn Fn(&[Key])) {
+        let mut before = Vec::new();
+        loop {
+            let absent = self.tree.absent(keys);
+            if absent.is_empty() || absent == before {
+                return;
+            }
+            load(&absent);
+            before = absent;
+        }
+    }
+
+    /// The pointers that these keys have in the tree; keys ascend.
+    pub fn ptrs(&self, keys: &[Key]) -> Result<Vec<Ptr>> {
+        let ptr = |value| if let Value::Page(ptr) = value { Some(ptr) } else { None };
+        Ok(self.tree.get_all(keys)?.into_iter().flatten().filter_map(ptr).collect())
+    }
+
     /// Applies a value to the tree alone (replay).
     pub fn replay_value(&self, key: Key, value: Option<&[u8]>) -> Result<()> {
         let edit = value.map_or(Edit::Delete(key), |bytes| Edit::Put(key, Value::Bytes(bytes.into())));

@@ -310,7 +310,7 @@ impl PageRun {
 }
 
 /// Visits the operations of a batch in order.
-pub fn for_each(ops: &[u8], visit: &mut dyn FnMut(Redo<'_>) -> Result<()>) -> Result<()> {
+pub fn for_each<'a>(ops: &'a [u8], visit: &mut dyn FnMut(Redo<'a>) -> Result<()>) -> Result<()> {
     let mut reader = Reader::new(ops, "operations of a batch");
     while reader.remaining() > 0 {
         let redo = match reader.u8()? {

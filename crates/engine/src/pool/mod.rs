@@ -6,6 +6,7 @@
 //! - P3: after a failed write nothing is acknowledged any more (contract W6): the failure is latched.
 
 mod accounts;
+mod ahead;
 mod background;
 mod catalogue;
 mod check;
@@ -31,6 +32,7 @@ mod quotas;
 mod reap;
 mod rebase;
 mod recode;
+mod redo;
 mod repair;
 mod rescue;
 mod rewrites;
@@ -67,7 +69,7 @@ pub use group::Flight;
 pub use label::{Guid, Label};
 pub use memory::MemoryUse;
 pub use models::{LearnOptions, Learned};
-pub use open::{CACHE_BYTES_DEFAULT, OpenOptions, ReplayReport};
+pub use open::{CACHE_BYTES_DEFAULT, OpenOptions, READS_AT_ONCE_DEFAULT, ReplayReport};
 pub use quotas::QuotaUse;
 pub use rebase::Rebase;
 pub use recode::{CALL_PAGES, PageRange, RecodeReport};

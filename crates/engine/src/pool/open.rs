@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
+use super::ahead::Ahead;
 use super::catalogue::{Catalogue, Parts};
 use super::checkpoint::write_superblock;
 use super::clean::Cleaner;
@@ -15,15 +16,15 @@ use super::create::{FIRST_DATASET, OWN};
 use super::image::{Head, Image};
 use super::label::{Label, Superblock};
 use super::places::check_places;
+use super::redo::Redoing;
 use super::rescue::{Missing, RescueReport};
 use super::root::{Placed, Root, TablePage, append_list, decode_list};
 use super::salvage::Search;
 use super::sizing::Sizing;
 use super::store::Nodes;
 use super::{Log, Maintenance, Pool, ReplayReport as Report, Signal};
-use crate::dataset::redo::{Bases, Redo, for_each};
 use crate::dataset::{
-    Blocks, Commit, Dataset, Journal, Ledger, LiveDataset, ModelEntry, ModelTable, PrimaryCache, Shared,
+    Blocks, Commit, Dataset, Journal, Ledger, LiveDataset, ModelTable, PrimaryCache, Shared,
 };
 use crate::device::{AlignedBuf, Device, FileDevice, OpenMode, RecordedDevice, Recording};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
@@ -34,7 +35,7 @@ use crate::tree::{NodeCache, NodeStore, Tree};
 use crate::txg::{
     BatchView, LogDamage, LogEnd, LogWriter, Position, RecordKind, Source, replay, write_directory,
 };
-use crate::{Addr, Error, Key, Ptr, Result};
+use crate::{Addr, Error, Ptr, Result};
 
 /// How a pool is opened.
 #[derive(Clone, Debug)]
@@ -53,6 +54,8 @@ pub struct OpenOptions {
     pub rescue: bool,
     /// A number that no other opening of the pool was given; the default draws one at random (T5).
     pub salt: u64,
+    /// How many reads are under way at once while the pool is opened; 1: none beside another, and always in the same order.
+    pub reads_at_once: usize,
     /// Where changes are entered when they are accepted, so that they survive the process; what a dead one left in it is redone.
     /// Not for `read_only` and `accept_loss`.
     pub journal: Option<Arc<Journal>>,
@@ -62,6 +65,9 @@ pub struct OpenOptions {
 
 /// Default of [`OpenOptions::cache_bytes`].
 pub const CACHE_BYTES_DEFAULT: u64 = 384 << 20;
+
+/// Default of [`OpenOptions::reads_at_once`]: what hides that each takes 5 ms, as from a disc or a volume in another house.
+pub const READS_AT_ONCE_DEFAULT: usize = 64;
 
 impl Default for OpenOptions {
     fn default() -> Self {
@@ -73,6 +79,7 @@ impl Default for OpenOptions {
             accept_loss: false,
             rescue: false,
             salt,
+            reads_at_once: READS_AT_ONCE_DEFAULT,
             journal: None,
             record: None,
         }
@@ -125,6 +132,7 @@ struct Unflushed {
 struct Opening {
     labels: Vec<Label>,
     devices: Devices,
+    ahead: Ahead,
     superblock: Superblock,
     root: Root,
     /// All records of the checkpoint that no segment accounts for.
@@ -284,6 +292,9 @@ pub(super) fn read_copy(devices: &Devices, addr: Addr, place: &Located, what: &s
 /// [`Pool::settle_caches`].
 const CACHE_SHARES: (u64, u64, u64) = (4, 2, 2);
 
+/// Pages of the segment table that are in memory as they are stored.
+const TABLE_PAGES_AT_ONCE: usize = 1024;
+
 impl Opening {
     fn load(
         labels: Vec<Label>,
@@ -294,6 +305,7 @@ impl Opening {
         let sizes: Vec<u64> = labels.iter().map(|label| label.size_bytes).collect();
         let chunks = Arc::new(Chunks::new(&sizes));
         let segments = Arc::new(Segments::new(options.cache_bytes / 16 * CACHE_SHARES.1));
+        let ahead = Ahead::new(options.reads_at_once);
         let Superblock { addr, root: first, second, .. } = superblock;
         let placed = Placed { addr, first, second };
         let root = Root::decode(&read_placed(&devices, &segments, &placed, "root of the last checkpoint")?)?;
@@ -333,10 +345,14 @@ impl Opening {
             missing.list(read, table.len())?;
         }
         check_places(&chunks, table.iter().map(|page| &page.placed), "list of pages of the segment table")?;
-        for page in &table {
-            let record = read_placed(&devices, &segments, &page.placed, "page of the segment table");
-            let read = record.and_then(|record| segments.load_page(page.page, &decode_metadata(&record)?));
-            missing.page(read, page.page)?;
+        for pages in table.chunks(TABLE_PAGES_AT_ONCE) {
+            let read = |page: &TablePage| {
+                let record = read_placed(&devices, &segments, &page.placed, "page of the segment table")?;
+                decode_metadata(&record)
+            };
+            for (page, read) in pages.iter().zip(ahead.map(pages, read)) {
+                missing.page(read.and_then(|bytes| segments.load_page(page.page, &bytes)), page.page)?;
+            }
         }
         let mut rescue = None;
         if options.rescue {
@@ -382,6 +398,7 @@ impl Opening {
         Ok(Self {
             labels,
             devices,
+            ahead,
             superblock,
             root,
             roots,
@@ -415,8 +432,10 @@ impl Opening {
             if segments.get(batch.segment).is_none() {
                 segments.insert(Segment::fresh(batch.segment, batch.chunk));
             }
-            let internal =
-                |kind| matches!(kind, RecordKind::Node | RecordKind::Table) && batch.checkpoint == checkpoint;
+            let internal = |kind| {
+                matches!(kind, RecordKind::Node | RecordKind::Table | RecordKind::Catalogue)
+                    && batch.checkpoint == checkpoint
+            };
             let entries: Vec<DirEntryState> = batch
                 .records
                 .iter()
@@ -465,7 +484,7 @@ impl Opening {
         let parts = Parts { shared: Arc::clone(&shared), store, nodes: Arc::clone(&nodes), blocks };
         let mut catalogue = Catalogue::load(&self.image, parts)?;
         catalogue.nodes_below = Addr::new(end.position.segment + 1, 0).raw();
-        redo_all(&mut catalogue, &own, &shared, ops, self.rescue.as_mut())?;
+        Redoing::new(&mut catalogue, &own, &shared, self.rescue.as_mut(), &self.ahead).all(ops)?;
         catalogue.nodes_below = 0;
         own.load_models(options.rescue)?;
         let datasets = catalogue.datasets().map(|(_, version)| Arc::clone(&version.data)).collect();
@@ -626,70 +645,6 @@ impl Opening {
             device.write(offset, &batch, false)?;
         }
         Ok(())
-    }
-}
-
-/// Second pass: the operations, in order, applied to the checkpoint's trees and catalogue.
-fn redo_all(
-    catalogue: &mut Catalogue,
-    own: &LiveDataset,
-    shared: &Shared,
-    ops: &[Vec<u8>],
-    mut rescue: Option<&mut RescueReport>,
-) -> Result<()> {
-    // From the first operation on that meets damage accounts are not what later ones expect.
-    let mut salvaging = false;
-    for batch in ops {
-        for_each(batch, &mut |mut redo| {
-            if !salvaging {
-                match redo_one(catalogue, own, shared, &mut redo) {
-                    Err(error) if rescue.is_some() && error.is_damage() => salvaging = true,
-                    done => return done,
-                }
-            }
-            if let Some(rescue) = &mut rescue {
-                rescue.redo(catalogue, own, &redo);
-            }
-            Ok(())
-        })?;
-    }
-    Ok(())
-}
-
-fn redo_one(
-    catalogue: &mut Catalogue,
-    own: &LiveDataset,
-    shared: &Shared,
-    redo: &mut Redo<'_>,
-) -> Result<()> {
-    match redo {
-        Redo::Put(OWN, key, value) => {
-            if key.kind == Key::MODEL {
-                shared.segments.mark_live(ModelEntry::decode(value)?.ptr)?;
-            }
-            own.replay_value(*key, Some(value))
-        }
-        Redo::Put(id, key, value) => catalogue.changing(*id)?.replay_value(*key, Some(value)),
-        Redo::Delete(id, key) => catalogue.changing(*id)?.replay_value(*key, None),
-        Redo::Punch { dataset, object, from, to } => {
-            catalogue.changing(*dataset)?.remove_pages(*object, *from, *to)
-        }
-        Redo::Pages(run) => {
-            if run.shared {
-                // They may have been coded again, by a fold that a crash has undone. Pointers say no less than is stored.
-                let bases = match &mut run.bases {
-                    Bases::Shared(bases) => bases.as_mut_slice(),
-                    Bases::Kept(_) | Bases::None => &mut [],
-                };
-                for ptr in run.ptrs.iter_mut().flatten().chain(bases.iter_mut().flatten()) {
-                    ptr.len_bytes = ptr.len_bytes.max(shared.stored_len(*ptr));
-                }
-            } else {
-                run.ptrs.iter().flatten().try_for_each(|ptr| shared.segments.mark_live(*ptr))?;
-            }
-            catalogue.changing(run.dataset)?.put_pages(run).map(drop)
-        }
-        Redo::Deed(deed) => catalogue.perform(deed),
     }
 }
 

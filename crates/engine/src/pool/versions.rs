@@ -192,7 +192,7 @@ impl Versions {
             ptrs.remove(page);
             let Some(bytes) = pages.get(page) else { continue };
             let records = bytes.chunks(RECORD_BYTES_MAX / 2).map(|piece| encode_metadata(piece.to_vec()));
-            ptrs.insert(*page, copies.append(RecordKind::Table, records.collect())?);
+            ptrs.insert(*page, copies.append(RecordKind::Catalogue, records.collect())?);
         }
         std::mem::swap(&mut self.pages, &mut pages);
         pages.retain(|page, _| !self.changed.contains(page));

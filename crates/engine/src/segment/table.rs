@@ -357,6 +357,11 @@ impl Segments {
         Ok(old)
     }
 
+    /// Whether any segment has records that were coded again.
+    pub fn has_recoded(&self) -> bool {
+        self.inner.read().recoded > 0
+    }
+
     /// Positions of the pointers whose lengths may be out of date: their segments have records that were coded again.
     pub fn recoded(&self, ptrs: &[Ptr]) -> Vec<usize> {
         let inner = self.inner.read();

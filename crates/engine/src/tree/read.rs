@@ -321,6 +321,26 @@ impl Tree {
         Ok(out)
     }
 
+    /// Of those nodes that lookups of `keys`, which ascend, meet first and that are not in memory, a key of each.
+    pub fn absent(&self, keys: &[Key]) -> Vec<Key> {
+        let (live, held) = (self.live.read(), Held::new());
+        let view = View { live: &live, held: &held, cache: &self.cache };
+        let (mut absent, mut rest) = (Vec::new(), keys);
+        while let Some(key) = rest.first() {
+            let upper = match view.at_leaf(key, |_, place| place.bounds.upper) {
+                Ok(upper) => upper.flatten(),
+                Err(want) => {
+                    absent.push(*key);
+                    want.bounds.upper
+                }
+            };
+            let Some(upper) = upper else { break };
+            let next = rest.partition_point(|key| *key < upper).max(1);
+            rest = rest.get(next..).unwrap_or_default();
+        }
+        absent
+    }
+
     /// Up to `limit` entries with `from <= key < to`, ascending, all as of one instant. The nodes met stay in
     /// memory during the call, so that `limit` should not be much above some thousands.
     pub fn range(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Value)>> {

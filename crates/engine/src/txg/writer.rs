@@ -29,12 +29,14 @@ pub enum RecordKind {
     Root = 3,
     /// A model of pages: live once an operation puts it into a tree.
     Model = 4,
+    /// Part of a page of the catalogue, written by a checkpoint.
+    Catalogue = 5,
 }
 
 impl RecordKind {
     /// From its stored form.
     pub fn from_raw(raw: u8) -> Option<Self> {
-        [Self::Page, Self::Node, Self::Table, Self::Root, Self::Model]
+        [Self::Page, Self::Node, Self::Table, Self::Root, Self::Model, Self::Catalogue]
             .into_iter()
             .find(|kind| *kind as u8 == raw)
     }
