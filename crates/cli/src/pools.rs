@@ -394,6 +394,7 @@ pub fn figures(pool: &Pool) -> PoolFigures {
         model_bytes: status.model_bytes,
         model_memory_bytes: status.model_memory_bytes,
         second_copies_read: status.second_copies_read,
+        account_faults: status.account_faults,
         txg: status.txg,
         checkpoints: status.totals.checkpoints,
         cache: CacheFigures {
@@ -520,6 +521,7 @@ pub fn activity(pool: &Pool, age_ms: u64) -> Activity {
             counter("checkpoints", totals.checkpoints, totals.checkpoint_bytes),
             counter("second_copies", 0, totals.copy_bytes),
             counter("second_copies_read", status.second_copies_read, 0),
+            counter("account_faults", status.account_faults, 0),
             counter("log_framing", totals.commits, totals.framing_bytes),
             counter("fold", 0, totals.fold_bytes),
             counter("durable_commits", totals.durable_commits, 0),

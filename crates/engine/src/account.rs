@@ -32,6 +32,16 @@ pub fn remainder(sum: u64, by: u64) -> u64 {
     })
 }
 
+/// As [`subtract`], from a sum that was read from a device: what is damaged there may say anything, and is no fault of the engine's own. It is counted
+/// all the same.
+#[track_caller]
+pub fn subtract_stored(sum: &mut u64, by: u64) {
+    *sum = sum.checked_sub(by).unwrap_or_else(|| {
+        tell(*sum, by);
+        0
+    });
+}
+
 /// Subtractions of this process that would have left less than nothing.
 pub fn faults() -> u64 {
     FAULTS.load(Ordering::Relaxed)
@@ -40,6 +50,11 @@ pub fn faults() -> u64 {
 #[track_caller]
 fn fault(sum: u64, by: u64) {
     debug_assert!(sum >= by, "{by} bytes are to be taken off an account that has {sum}");
+    tell(sum, by);
+}
+
+#[track_caller]
+fn tell(sum: u64, by: u64) {
     if FAULTS.fetch_add(1, Ordering::Relaxed) == 0 {
         let caller = std::panic::Location::caller();
         tracing::error!(sum, by, %caller, "an account would have fallen below zero; 'pagefold check' tells whether more is wrong");

@@ -323,6 +323,10 @@ fn advice(pool: &PoolFigures) -> Option<String> {
             "metadata is damaged, its second copy was read {} times; repair it: pagefold scrub {}",
             pool.second_copies_read, pool.name
         )),
+        "ONLINE" if pool.account_faults > 0 => Some(format!(
+            "{} times an account would have fallen below zero; unmount it and verify everything: pagefold check {}",
+            pool.account_faults, pool.name
+        )),
         "ONLINE" | "EXPORTED" if fullness(pool) >= FULL_PERCENT => Some(format!(
             "it is {} % full: delete something, or move it elsewhere; what is deleted is free a moment later",
             fullness(pool)

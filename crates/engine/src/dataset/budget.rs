@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Space;
+use crate::account::remainder;
 
 /// Bounds that are set on a dataset, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -165,7 +166,7 @@ impl Budget {
             (before, before.saturating_add(bytes))
         } else {
             let before = self.held.fetch_sub(bytes, Ordering::AcqRel);
-            (before, before.saturating_sub(bytes))
+            (before, remainder(before, bytes))
         };
         let least = self.limits.reservation;
         after.max(least).abs_diff(before.max(least))

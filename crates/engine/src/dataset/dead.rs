@@ -12,6 +12,7 @@ mod bucket;
 
 use std::collections::BTreeMap;
 
+use crate::account::subtract_stored;
 use crate::limits::RECORD_BYTES_MAX;
 use crate::segment::RECORD_OVERHEAD_BYTES;
 use crate::wire::{Reader, put_signed, put_varint};
@@ -97,7 +98,7 @@ impl DeadList {
             found.push((at, bucket));
             Ok(())
         })?;
-        self.buckets = self.buckets.saturating_sub(found.len() as u64);
+        subtract_stored(&mut self.buckets, found.len() as u64);
         for (at, bucket) in found {
             blocks.remove_bucket(self.id, at)?;
             taken.absorb(bucket, blocks)?;

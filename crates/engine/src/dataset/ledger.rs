@@ -12,6 +12,7 @@ use std::sync::Arc;
 use super::budget::Budget;
 use super::dead::{DeadList, space_of};
 use super::live::LiveDataset;
+use crate::account::subtract_stored;
 use crate::{Addr, Ptr, Result};
 
 /// What a record is to a tree.
@@ -143,12 +144,11 @@ impl Ledger {
         let before = self.sums();
         for ptr in ptrs {
             let bytes = space_of(ptr);
-            let counter = self.counter(part);
-            *counter = counter.saturating_sub(bytes);
+            subtract_stored(self.counter(part), bytes);
             if self.holds(part, ptr.addr) {
                 full |= self.dead.push(self.birth(part, ptr.addr), *ptr);
             } else {
-                self.fresh_bytes = self.fresh_bytes.saturating_sub(bytes);
+                subtract_stored(&mut self.fresh_bytes, bytes);
                 dying.push(*ptr);
             }
         }

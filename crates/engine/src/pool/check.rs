@@ -88,6 +88,12 @@ pub fn check(
             device.unwrap_or_default()
         ));
     }
+    let faults = crate::account::faults();
+    if faults > 0 {
+        report.error(format!(
+            "{faults} accounts would have fallen below zero while the log was replayed and checked"
+        ));
+    }
     Ok((pool, report))
 }
 

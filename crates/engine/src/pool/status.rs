@@ -139,6 +139,8 @@ pub struct Status {
     pub untrimmed_bytes: u64,
     /// How often a second copy of metadata was read because the first one could not be, or was damaged.
     pub second_copies_read: u64,
+    /// How often an account of this process would have fallen below zero: a fault of the engine, or damage.
+    pub account_faults: u64,
     /// What replay did at opening.
     pub replayed: ReplayReport,
     /// What was damaged, of a pool that was opened for rescue.
@@ -232,6 +234,7 @@ impl Pool {
             trim: self.trim_status(),
             untrimmed_bytes: self.untrimmed_bytes(),
             second_copies_read: self.shared.segments.stood_in(),
+            account_faults: crate::account::faults(),
             replayed: self.replayed,
             rescue: self.rescue.clone(),
         }

@@ -4,6 +4,7 @@
 //!   become a chain, each linked to the next. Every sublist of a chain has blocks.
 
 use super::{Blocks, SPACE_BYTES_MAX, decode_ptrs, encode_ptrs, space_of};
+use crate::account::subtract_stored;
 use crate::wire::{Reader, put_varint};
 use crate::{Error, Ptr, Result};
 
@@ -139,8 +140,8 @@ impl Bucket {
     }
 
     fn discount(&mut self, records: &[Ptr]) {
-        self.records = self.records.saturating_sub(records.len() as u64);
-        self.bytes = self.bytes.saturating_sub(records.iter().map(space_of).sum());
+        subtract_stored(&mut self.records, records.len() as u64);
+        subtract_stored(&mut self.bytes, records.iter().map(space_of).sum());
     }
 
     /// Visits all records. Returns how many entries of the pool's own tree they take.
