@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 static FAULTS: AtomicU64 = AtomicU64::new(0);
+static INEXACT: AtomicU64 = AtomicU64::new(0);
 
 /// Subtracts from a sum, which has to be at least as large.
 #[track_caller]
@@ -32,14 +33,19 @@ pub fn remainder(sum: u64, by: u64) -> u64 {
     })
 }
 
-/// As [`subtract`], from a sum that was read from a device: what is damaged there may say anything, and is no fault of the engine's own. It is counted
-/// all the same.
+/// As [`subtract`], from a sum that a device told, or that is of records that a device told of: where something is damaged there it may be anything, which
+/// is no fault of the engine's. It is counted apart.
 #[track_caller]
 pub fn subtract_stored(sum: &mut u64, by: u64) {
     *sum = sum.checked_sub(by).unwrap_or_else(|| {
-        tell(*sum, by);
+        tell(&INEXACT, *sum, by);
         0
     });
+}
+
+/// Subtractions of this process from stored sums that were too small.
+pub fn inexact() -> u64 {
+    INEXACT.load(Ordering::Relaxed)
 }
 
 /// Subtractions of this process that would have left less than nothing.
@@ -50,12 +56,12 @@ pub fn faults() -> u64 {
 #[track_caller]
 fn fault(sum: u64, by: u64) {
     debug_assert!(sum >= by, "{by} bytes are to be taken off an account that has {sum}");
-    tell(sum, by);
+    tell(&FAULTS, sum, by);
 }
 
 #[track_caller]
-fn tell(sum: u64, by: u64) {
-    if FAULTS.fetch_add(1, Ordering::Relaxed) == 0 {
+fn tell(count: &AtomicU64, sum: u64, by: u64) {
+    if count.fetch_add(1, Ordering::Relaxed) == 0 {
         let caller = std::panic::Location::caller();
         tracing::error!(sum, by, %caller, "an account would have fallen below zero; 'pagefold check' tells whether more is wrong");
     }

@@ -234,7 +234,7 @@ impl Pool {
             trim: self.trim_status(),
             untrimmed_bytes: self.untrimmed_bytes(),
             second_copies_read: self.shared.segments.stood_in(),
-            account_faults: crate::account::faults(),
+            account_faults: crate::account::faults() + crate::account::inexact(),
             replayed: self.replayed,
             rescue: self.rescue.clone(),
         }
