@@ -4,33 +4,20 @@
 //! (which must not exist), and prints rates.
 #![allow(clippy::unwrap_used, reason = "a tool for developers")]
 
+#[allow(dead_code, reason = "not every example needs all of it")]
+mod common;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use common::{PAGE, rows};
 use pagefold_engine::dataset::Change;
 use pagefold_engine::device::create_file_device;
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create};
 
-const PAGE: usize = 8192;
 const PAGES: u64 = 128 << 10;
-
-/// A page of a table: rows of a counter, a few words and a random number. Compresses to about a third.
-fn page(seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut out = Vec::with_capacity(PAGE);
-    while out.len() < PAGE {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        out.extend_from_slice(&seed.to_le_bytes());
-        out.extend_from_slice(&state.to_le_bytes());
-        out.extend_from_slice(b"delivered in person     AIR    ");
-    }
-    out.truncate(PAGE);
-    out
-}
 
 fn timed(name: &str, threads: u64, run: impl Fn(u64, &AtomicU64) + Sync) {
     let done = AtomicU64::new(0);
@@ -66,7 +53,7 @@ fn main() {
     pool.set_compression(compression.parse().unwrap());
     let background = pool.run().unwrap();
     let dataset = pool.dataset();
-    let batch: Vec<Vec<u8>> = (0..PAGES / 16).map(page).collect();
+    let batch: Vec<Vec<u8>> = (0..PAGES / 16).map(rows).collect();
     let write = |at: u64, data: &[u8]| {
         let offset = at * PAGE as u64;
         dataset.apply(&[Change::Write { object: 5, record_size: PAGE as u32, offset, data }]).unwrap();

@@ -6,16 +6,18 @@
 //! each for itself, as many at a time as are asked for. If FILE exists, it is only opened. Once with whole pages written anew, once with a few bytes of each.
 #![allow(clippy::unwrap_used, reason = "a tool for developers")]
 
+mod common;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use common::{PAGE, Random, rows};
 use pagefold_engine::dataset::Change;
 use pagefold_engine::device::{AlignedBuf, Device, DeviceStats, FileDevice, OpenMode, create_file_device};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create};
 
-const PAGE: usize = 8192;
 const OBJECT: u64 = 5;
 /// A little less than what changed tree nodes may take before a checkpoint is made, with a large budget.
 const TREE_BYTES_MAX: u64 = 184 << 20;
@@ -68,30 +70,6 @@ impl Device for SlowDevice {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-}
-
-/// A page of a table: ids, a few words and a random number in each row. Compresses to about a third.
-fn rows(id: u64) -> Vec<u8> {
-    let mut random = Random(id.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let mut out = Vec::with_capacity(PAGE);
-    while out.len() < PAGE {
-        out.extend_from_slice(&id.to_le_bytes());
-        out.extend_from_slice(&random.next().to_le_bytes());
-        out.extend_from_slice(b"delivered in person     AIR    ");
-    }
-    out.truncate(PAGE);
-    out
-}
-
 /// A page with hardly anything on it, so that there can be many.
 fn sparse(id: u64) -> Vec<u8> {
     let mut out = vec![0; PAGE];
@@ -108,7 +86,7 @@ fn write(pool: &Pool, page: u64, data: &[u8]) {
 /// Writes pages anew until so much log lies behind the last checkpoint. Returns how many.
 fn overwrite(pool: &Pool, pages: u64, log_bytes: u64, whole: bool) -> u64 {
     let checkpoints = pool.status().checkpoint;
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     let mut written = 0;
     // Changed nodes in memory bound the log, too.
     while pool.status().log_bytes < log_bytes && pool.status().unstored_tree_bytes < TREE_BYTES_MAX {

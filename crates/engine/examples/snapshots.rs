@@ -5,41 +5,19 @@
 //! twenty checkpoints, after as many overwrites each, and prints what they have written, in bytes each. At the end it destroys every other snapshot.
 #![allow(clippy::unwrap_used, reason = "a tool for developers")]
 
+mod common;
+
 use std::path::PathBuf;
 use std::time::Instant;
 
+use common::{PAGE, Random, rows};
 use pagefold_engine::dataset::Change;
 use pagefold_engine::device::create_file_device;
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create};
 
-const PAGE: usize = 8192;
 const PAGES: u64 = 100_000;
 const BETWEEN: u64 = 400;
 const SAMPLES: u64 = 20;
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-}
-
-/// A page of a table: ids, a few words and a random number in each row. Compresses to about a third.
-fn rows(id: u64) -> Vec<u8> {
-    let mut random = Random(id.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let mut out = Vec::with_capacity(PAGE);
-    while out.len() < PAGE {
-        out.extend_from_slice(&id.to_le_bytes());
-        out.extend_from_slice(&random.next().to_le_bytes());
-        out.extend_from_slice(b"delivered in person     AIR    ");
-    }
-    out.truncate(PAGE);
-    out
-}
 
 fn overwrite(pool: &Pool, random: &mut Random, pages: u64) {
     for _ in 0..pages {
@@ -65,7 +43,7 @@ fn main() {
     let create_options = CreateOptions { force: false, created: 0, guid: Guid([7; 16]) };
     create("snapshots", std::slice::from_ref(&path), &create_options).unwrap();
     let pool = Pool::open(std::slice::from_ref(&path), &OpenOptions::default()).unwrap();
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     // As scattered as it will ever be.
     overwrite(&pool, &mut random, 4 * PAGES);
     let begun = Instant::now();
