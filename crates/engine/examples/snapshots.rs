@@ -1,4 +1,4 @@
-//! What a checkpoint writes, and what the catalogue takes in memory, by how many snapshots a dataset has.
+//! Bytes that a checkpoint writes, and memory that the catalogue takes, by the number of snapshots of a dataset.
 //!
 //! `cargo run --release -p pagefold-engine --example snapshots -- FILE [snapshots]`: makes a pool of 8 GiB in FILE (which must not exist), with an object
 //! of 100,000 pages of 8 KiB, overwrites 400 of them at random and makes a snapshot, a thousand times unless told. At some numbers of snapshots it makes

@@ -609,7 +609,7 @@ pub struct PoolFigures {
     /// How often metadata was read from its second copy, since the first was damaged or could not be read.
     #[serde(default)]
     pub second_copies_read: u64,
-    /// How often an account would have fallen below zero: a fault of the engine, or damage.
+    /// Subtractions that would have left an account below zero: faults of the engine, or damage.
     #[serde(default)]
     pub account_faults: u64,
     /// Transaction group (batch) last committed.

@@ -1,4 +1,4 @@
-//! What examples write.
+//! Pages that examples write.
 
 /// Bytes of a page.
 pub(crate) const PAGE: usize = 8192;

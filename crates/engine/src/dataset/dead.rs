@@ -21,7 +21,7 @@ use crate::{Addr, Ptr, Result};
 pub use blocks::Blocks;
 pub use bucket::{Bucket, Chain, Sublist};
 
-/// So many records of a list are kept in memory at most, until they are put into their buckets together.
+/// A list keeps at most so many records in memory, and then puts them into their buckets together.
 const OPEN_RECORDS_MAX: usize = 1024;
 
 /// More than any pool holds, so that sums of what was read do not overflow.
@@ -37,7 +37,7 @@ pub fn space_of(ptr: &Ptr) -> u64 {
 pub struct DeadList {
     /// The number under which its buckets are stored, never used twice; 0: none are.
     pub id: u64,
-    /// How many buckets are stored.
+    /// Number of stored buckets.
     pub buckets: u64,
     /// Records that are in no bucket yet, by birth.
     open: BTreeMap<u64, Vec<Ptr>>,
@@ -45,7 +45,7 @@ pub struct DeadList {
 }
 
 impl DeadList {
-    /// What it takes in memory, in bytes.
+    /// Bytes of memory that the list takes.
     pub fn memory_bytes(&self) -> u64 {
         let entry = size_of::<(u64, Vec<Ptr>)>() * 4 / 3;
         let open = self.open.values().map(|ptrs| entry + ptrs.capacity() * size_of::<Ptr>());
@@ -59,7 +59,7 @@ impl DeadList {
         self.open_records >= OPEN_RECORDS_MAX
     }
 
-    /// Whether records are in no bucket yet.
+    /// True if the list keeps records in memory, in no bucket yet.
     pub fn is_open(&self) -> bool {
         self.open_records > 0
     }
@@ -69,7 +69,7 @@ impl DeadList {
         self.open.iter().map(|(birth, ptrs)| (*birth, ptrs.as_slice()))
     }
 
-    /// What the records born after snapshot `birth` take, in bytes.
+    /// Bytes of the records that were born after snapshot `birth`.
     ///
     /// # Errors
     /// Of reading buckets.
@@ -93,16 +93,9 @@ impl DeadList {
             self.open_records -= 1;
             taken.push(ptr);
         }
-        let mut found = Vec::new();
-        blocks.buckets(self.id, birth, &mut |at, bucket| {
-            found.push((at, bucket));
-            Ok(())
-        })?;
+        let found = blocks.take_buckets(self.id, birth)?;
         subtract_stored(&mut self.buckets, found.len() as u64);
-        for (at, bucket) in found {
-            blocks.remove_bucket(self.id, at)?;
-            taken.absorb(bucket, blocks)?;
-        }
+        found.into_iter().try_for_each(|(_, bucket)| taken.absorb(bucket, blocks))?;
         Ok(taken)
     }
 
@@ -118,13 +111,7 @@ impl DeadList {
             self.open_records += ptrs.len();
             self.open.entry(birth).or_default().extend(ptrs);
         }
-        let mut found = Vec::new();
-        blocks.buckets(other.id, 0, &mut |birth, bucket| {
-            found.push((birth, bucket));
-            Ok(())
-        })?;
-        for (birth, bucket) in found {
-            blocks.remove_bucket(other.id, birth)?;
+        for (birth, bucket) in blocks.take_buckets(other.id, 0)? {
             self.join(birth, bucket, blocks)?;
         }
         if self.open_records >= OPEN_RECORDS_MAX { self.flush(blocks) } else { Ok(()) }

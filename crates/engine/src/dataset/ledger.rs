@@ -60,8 +60,6 @@ pub struct Ledger {
     pub dead: DeadList,
     /// What follows the counters (Q1): the budget of the dataset, or of the one that the snapshot is of.
     pub budget: Option<Follower>,
-    /// Of the pool's own tree: nobody asks what it takes, and no checkpoint stores it.
-    pub is_uncounted: bool,
 }
 
 /// A budget that follows a ledger.
@@ -94,9 +92,6 @@ impl Ledger {
 
     /// Records of the tree that were just stored.
     pub fn born<'a>(&mut self, part: Part, ptrs: impl Iterator<Item = &'a Ptr>) {
-        if self.is_uncounted {
-            return;
-        }
         let bytes: u64 = ptrs.map(space_of).sum();
         let before = self.sums();
         *self.counter(part) += bytes;
@@ -106,9 +101,6 @@ impl Ledger {
 
     /// Nodes of the tree that were just stored; of these the snapshot before does not have `fresh_bytes`.
     pub fn nodes_stored<'a>(&mut self, ptrs: impl Iterator<Item = &'a Ptr>, fresh_bytes: u64) {
-        if self.is_uncounted {
-            return;
-        }
         let before = self.sums();
         self.node_bytes += ptrs.map(space_of).sum::<u64>();
         self.fresh_bytes += fresh_bytes;
@@ -148,10 +140,6 @@ impl Ledger {
     /// Records that the tree refers to no more. Those that nothing refers to are added to `dying`. True: the dead list is to
     /// be flushed.
     fn let_go(&mut self, part: Part, ptrs: &[Ptr], dying: &mut Vec<Ptr>) -> bool {
-        if self.is_uncounted {
-            dying.extend_from_slice(ptrs);
-            return false;
-        }
         let mut full = false;
         let before = self.sums();
         for ptr in ptrs {
@@ -175,18 +163,26 @@ impl LiveDataset {
         if ptrs.is_empty() {
             return Ok(());
         }
+        // The pool's own tree keeps no accounts: nobody asks what it takes.
+        let Some(blocks) = &self.blocks else {
+            self.free(part, ptrs);
+            return Ok(());
+        };
         let mut dying = Vec::with_capacity(ptrs.len());
         let mut ledger = self.ledger.lock();
-        let full = ledger.let_go(part, ptrs, &mut dying);
-        if let (true, Some(blocks)) = (full, &self.blocks) {
+        if ledger.let_go(part, ptrs, &mut dying) {
             ledger.dead.flush(blocks)?;
         }
         drop(ledger);
-        match part {
-            Part::Page => self.shared.free_pages(&dying),
-            Part::Node => self.shared.segments.mark_dead(&dying),
-        }
+        self.free(part, &dying);
         Ok(())
+    }
+
+    fn free(&self, part: Part, ptrs: &[Ptr]) {
+        match part {
+            Part::Page => self.shared.free_pages(ptrs),
+            Part::Node => self.shared.segments.mark_dead(ptrs),
+        }
     }
 
     /// A copy of the accounts.

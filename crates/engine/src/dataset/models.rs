@@ -128,7 +128,7 @@ struct Known {
     current: HashMap<(u64, u64), ModelId>,
     /// Models that stay until the pool is opened again: readers may still have records of theirs.
     kept: HashSet<ModelId>,
-    /// How many pins there are of each (M4).
+    /// Number of pins of each model (M4).
     pins: HashMap<ModelId, usize>,
 }
 
@@ -203,12 +203,6 @@ impl ModelTable {
         if let Some(model) = model {
             self.loaded.insert(id, InMemory::new(model));
         }
-    }
-
-    /// Forgets a model.
-    pub fn remove(&self, id: ModelId) {
-        self.known.write().remove(id);
-        self.loaded.remove(&id);
     }
 
     /// Records were coded away from this model: whoever read them before may need it as long as the pool is open.

@@ -132,7 +132,6 @@ impl Catalogue {
                 fresh_bytes: stored.fresh_bytes,
                 dead: stored.dead.clone(),
                 budget: None,
-                is_uncounted: false,
             };
             let version = Version {
                 kind: stored.kind,

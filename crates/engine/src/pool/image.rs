@@ -1,7 +1,7 @@
 //! The stored form of the catalogue: what a checkpoint says of datasets and snapshots.
 //!
 //! Versions lie in pages, each with those of [`PAGE_VERSIONS`] consecutive numbers: a checkpoint writes those that have changed. A page is a
-//! stream, cut into records of kind `table`. Where they are says the head, a stream, too, cut into records of kind `root`, which the root lists
+//! stream, cut into records of kind `catalogue`. Where they are says the head, a stream, too, cut into records of kind `root`, which the root lists
 //! and each checkpoint writes:
 //!
 //! | field | size |

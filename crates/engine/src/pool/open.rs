@@ -479,8 +479,7 @@ impl Opening {
         shared.dirty_limit.store(sizing.dirty_limit(0), Ordering::Relaxed);
         let store: Arc<dyn NodeStore> = Arc::new(Nodes(Arc::clone(&shared)));
         let tree = Tree::new(self.root.own, Arc::clone(&store), Arc::clone(&nodes));
-        let ledger = Ledger { is_uncounted: true, ..Ledger::default() };
-        let own = Arc::new(LiveDataset::new(OWN, tree, Arc::clone(&shared), ledger, None));
+        let own = Arc::new(LiveDataset::new(OWN, tree, Arc::clone(&shared), Ledger::default(), None));
         let blocks = Arc::new(Blocks::new(Arc::clone(&own), self.image.next_list));
         let parts = Parts { shared: Arc::clone(&shared), store, nodes: Arc::clone(&nodes), blocks };
         let mut catalogue = Catalogue::load(&self.image, parts)?;

@@ -129,9 +129,9 @@ impl<'a> Redoing<'a> {
                 if self.rescue.is_some() {
                     return self.rescued(redo);
                 }
-                if let Some(redo) = window.push(redo) {
+                if let Some(mut redo) = window.push(redo) {
                     self.finish(std::mem::take(&mut window))?;
-                    self.redo(redo)?;
+                    self.redo(&mut redo)?;
                 }
                 if window.is_full() { self.finish(std::mem::take(&mut window)) } else { Ok(()) }
             })?;
@@ -162,7 +162,7 @@ impl<'a> Redoing<'a> {
             }
             self.read_ahead(keys);
             for run in part {
-                self.redo(Redo::Pages(run))?;
+                self.redo(&mut Redo::Pages(run))?;
             }
         }
         Ok(())
@@ -195,7 +195,7 @@ impl<'a> Redoing<'a> {
     /// For rescue: in the log's own order, and on behind damage.
     fn rescued(&mut self, mut redo: Redo<'_>) -> Result<()> {
         if !self.salvaging {
-            match self.redo_one(&mut redo) {
+            match self.redo(&mut redo) {
                 Err(error) if error.is_damage() => self.salvaging = true,
                 done => return done,
             }
@@ -206,11 +206,7 @@ impl<'a> Redoing<'a> {
         Ok(())
     }
 
-    fn redo(&mut self, mut redo: Redo<'_>) -> Result<()> {
-        self.redo_one(&mut redo)
-    }
-
-    fn redo_one(&mut self, redo: &mut Redo<'_>) -> Result<()> {
+    fn redo(&mut self, redo: &mut Redo<'_>) -> Result<()> {
         let (catalogue, shared) = (&mut *self.catalogue, self.shared);
         match redo {
             Redo::Put(OWN, key, value) => {

@@ -139,7 +139,7 @@ pub struct Status {
     pub untrimmed_bytes: u64,
     /// How often a second copy of metadata was read because the first one could not be, or was damaged.
     pub second_copies_read: u64,
-    /// How often an account of this process would have fallen below zero: a fault of the engine, or damage.
+    /// Subtractions in this process that would have left an account below zero: faults of the engine, or damage.
     pub account_faults: u64,
     /// What replay did at opening.
     pub replayed: ReplayReport,

@@ -93,6 +93,17 @@ impl Blocks {
         Ok(())
     }
 
+    /// Takes the stored buckets of a list from snapshot `birth` on out of the tree; their blocks stay.
+    pub(super) fn take_buckets(&self, list: u64, birth: u64) -> Result<Vec<(u64, Bucket)>> {
+        let mut taken = Vec::new();
+        self.buckets(list, birth, &mut |at, bucket| {
+            taken.push((at, bucket));
+            Ok(())
+        })?;
+        taken.iter().try_for_each(|(at, _)| self.remove_bucket(list, *at))?;
+        Ok(taken)
+    }
+
     /// At most `limit` stored buckets of a list from snapshot `birth` on.
     ///
     /// # Errors

@@ -52,9 +52,9 @@ pub struct Chain {
 /// Records of one birth.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bucket {
-    /// How many.
+    /// Number of records.
     pub records: u64,
-    /// What they take, in bytes.
+    /// Their bytes.
     pub bytes: u64,
     /// Those that are in no block.
     pub open: Vec<Ptr>,
@@ -63,7 +63,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// What it takes in memory, in bytes.
+    /// Bytes of memory that the bucket takes.
     pub fn memory_bytes(&self) -> u64 {
         (size_of::<Self>() + self.open.capacity() * size_of::<Ptr>()) as u64
     }

@@ -35,12 +35,7 @@ impl Region {
     pub(super) fn new(len_bytes: usize) -> io::Result<Self> {
         // Twice as much, so that an aligned part is within; what is never touched takes no memory.
         let mapping_bytes = len_bytes * 2;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice affects no memory in use.
-        let mapping = unsafe {
-            mmap_anonymous(std::ptr::null_mut(), mapping_bytes, ProtFlags::READ | ProtFlags::WRITE, flags)
-        }?;
-        let mapping = NonNull::new(mapping.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mapping = map(mapping_bytes)?;
         let skip = mapping.addr().get().next_multiple_of(len_bytes) - mapping.addr().get();
         // SAFETY: `skip` is below `len_bytes`, and the mapping twice as long.
         let start = unsafe { mapping.add(skip) };
@@ -54,12 +49,7 @@ impl Region {
     /// A region of at least `len_bytes`, without huge pages.
     pub(super) fn small(len_bytes: usize) -> io::Result<Self> {
         let len_bytes = len_bytes.max(1).next_multiple_of(PAGE_BYTES);
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice affects no memory in use.
-        let mapping = unsafe {
-            mmap_anonymous(std::ptr::null_mut(), len_bytes, ProtFlags::READ | ProtFlags::WRITE, flags)
-        }?;
-        let start = NonNull::new(mapping.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let start = map(len_bytes)?;
         Ok(Self { mapping: start, mapping_bytes: len_bytes, start, len_bytes, live_bytes: 0.into() })
     }
 
@@ -86,6 +76,16 @@ impl Region {
         // SAFETY: such a stretch lies within the region, is initialised and never written again.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(start), len_bytes) }
     }
+}
+
+/// Memory of the system's, which takes none before it is touched.
+fn map(len_bytes: usize) -> io::Result<NonNull<u8>> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice affects no memory in use.
+    let mapping = unsafe {
+        mmap_anonymous(std::ptr::null_mut(), len_bytes, ProtFlags::READ | ProtFlags::WRITE, flags)
+    }?;
+    Ok(NonNull::new(mapping.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?)
 }
 
 impl Drop for Region {
