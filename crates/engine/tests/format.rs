@@ -156,7 +156,7 @@ fn root() {
     assert_eq!(newest.generation, 1);
     assert_example("root", &bytes);
     // The open directory that the example holds is an empty one.
-    assert_eq!(Directory::default().encode(1).bytes, bytes[bytes.len() - 21..][..16]);
+    assert_eq!(Directory::default().encode(1).bytes, bytes[bytes.len() - 22..][..16]);
 }
 
 /// The field that a row describes; of bytes, how many.
@@ -191,12 +191,13 @@ fn root_of_a_pool_with_data() {
         number_in(&mut reader, row)
     };
     let rows = table("root");
-    let (before, after) =
-        rows.split_at(rows.iter().position(|row| row["field"] == "own: root length").unwrap());
+    let (before, after) = rows.split_at(rows.iter().position(|row| row["field"] == "dead").unwrap());
     let values: Vec<u64> = before.iter().map(|row| field("", row)).collect();
     assert_eq!(values[1], 2, "number of the checkpoint");
     assert_eq!(*values.last().unwrap(), 1, "lists of the segment table");
     let list: Vec<u64> = table("root-list").iter().map(|row| field("", row)).collect();
+    let (dead, after) = after.split_first().unwrap();
+    assert_eq!(field("dead", dead), 0, "the only page was stored");
     assert!(field("own: root length", &after[0]) == 0 && field("own: root address", &after[1]) == 0);
     assert_eq!(field("catalogue", &after[2]), 1);
     let catalogue: Vec<u64> = table("root-list").iter().map(|row| field("", row)).collect();
@@ -239,6 +240,50 @@ fn root_of_a_pool_with_data() {
     let segments = Segments::new(MIB);
     segments.load_page(0, &metadata(&record)).unwrap();
     assert!(segments.get(2).is_some(), "the log went on in segment 2");
+}
+
+/// Records that died on a page of the segment table that was stored before.
+#[test]
+fn dead_records_are_listed() {
+    let (device, pool) = fresh_pool();
+    let write = |pool: &Pool, object| {
+        let data = [object as u8; 8192];
+        pool.dataset().apply(&[Change::Write { object, record_size: 8192, offset: 0, data: &data }]).unwrap();
+    };
+    write(&pool, 1);
+    drop(pool);
+    let reopen = || Pool::open_on(vec![Arc::clone(&device) as Arc<dyn Device>], &OpenOptions::default());
+    // A segment for each time that a pool is opened: page 0 of the table has 63 of them.
+    for object in 2..=70 {
+        let pool = reopen().unwrap();
+        write(&pool, object);
+        pool.export().unwrap();
+    }
+    let pool = reopen().unwrap();
+    write(&pool, 2);
+    pool.checkpoint(false).unwrap();
+    let (_, bytes) = newest_root(&device);
+    let mut reader = Reader::new(&bytes, "root");
+    let rows = table("root");
+    let end = rows.iter().position(|row| row["field"] == "dead").unwrap();
+    let values: Vec<u64> = rows[..end].iter().map(|row| number_in(&mut reader, row)).collect();
+    let mut entry = || table("root-list").iter().map(|row| number_in(&mut reader, row)).collect::<Vec<u64>>();
+    (0..*values.last().unwrap()).for_each(|_| drop(entry()));
+    assert_eq!(reader.varint().unwrap(), 1, "lists of dead records");
+    let entry: Vec<u64> = table("root-list").iter().map(|row| number_in(&mut reader, row)).collect();
+    let bytes = read(&device, entry[2], entry[3] as usize);
+    let mut reader = Reader::new(&bytes, "list of dead records");
+    let [magic, records, address, length] = &table("dead-records")[..] else { panic!("four fields") };
+    assert_eq!(reader.take(8).unwrap(), unhex(magic["example"]));
+    let (mut addr, mut dead) = (0, BTreeMap::new());
+    for _ in 0..number_in(&mut reader, records) {
+        addr += number_in(&mut reader, address);
+        dead.insert(addr, number_in(&mut reader, length));
+    }
+    assert_eq!(reader.remaining(), 0);
+    // The page that object 2 had, in the second segment of all.
+    let Some((raw, 10..)) = dead.first_key_value() else { panic!("{dead:?}") };
+    assert_eq!(Addr::from_raw(*raw).unwrap().segment(), 2);
 }
 
 /// A catalogue with a dataset, a snapshot and its dead list, read by the document's tables alone.

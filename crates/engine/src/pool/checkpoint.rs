@@ -2,8 +2,8 @@
 //!
 //! Order of a checkpoint, each step only after the one before:
 //! 1. cut: everything accepted goes into the log; trees and table are frozen at that instant;
-//! 2. dirty tree nodes, then changed pages of the segment table and of the catalogue, then where these are, then the root are appended to the log,
-//!    and written once more elsewhere ([`super::copies`]);
+//! 2. dirty tree nodes, then changed pages of the segment table and of the catalogue, then where these are and what else died in segments, then the
+//!    root are appended to the log, and written once more elsewhere ([`super::copies`]);
 //! 3. all devices are flushed;
 //! 4. superblocks are written and flushed: **from here on the checkpoint counts**;
 //! 5. chunks that were pending at the cut may be overwritten.
@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 
 use super::copies::Copies;
 use super::label::Superblock;
-use super::root::{Placed, Root, TablePage, encode_lists};
+use super::root::{Placed, Root, TablePage, encode_dead, encode_lists};
 use super::versions::Versions;
 use super::{Maintenance, Pool};
 use crate::dataset::Dataset;
@@ -74,7 +74,8 @@ impl Pool {
         meanwhile();
         let mut copies = Copies::new(self, number, state.copies.begun.take());
         let own = versions.persist(self, &mut copies)?;
-        let page_ptrs = store_table(&mut copies, state, table)?;
+        let dead = encode_dead(&table.dead);
+        let page_ptrs = store_table(&mut copies, state, table.pages)?;
         let mut catalogue_ptrs = state.catalogue_ptrs.clone();
         versions.persist_pages(&mut copies, &mut catalogue_ptrs)?;
         let copied = copies.publish()?;
@@ -83,6 +84,7 @@ impl Pool {
             position,
             open_directory,
             lists: copies.append_placed(encode_table(self, &page_ptrs)?)?,
+            dead: copies.append_placed(dead)?,
             own,
             catalogue: copies.append_placed(versions.encode_head(self, &catalogue_ptrs)?)?,
             copies: copied,
@@ -190,12 +192,12 @@ impl Pool {
 fn store_table(
     copies: &mut Copies<'_>,
     state: &Maintenance,
-    table: TableSnapshot,
+    changed: Vec<(u64, Vec<u8>)>,
 ) -> Result<BTreeMap<u64, Ptr>> {
     let mut page_ptrs = state.page_ptrs.clone();
     let mut pages = Vec::new();
     let mut records = Vec::new();
-    for (page, bytes) in table.pages {
+    for (page, bytes) in changed {
         page_ptrs.remove(&page);
         if !bytes.is_empty() {
             pages.push(page);

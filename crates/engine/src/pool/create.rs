@@ -34,12 +34,12 @@ pub struct CreateOptions {
 
 /// Makes a pool on these devices (files or block devices, which must exist).
 pub fn create(name: &str, paths: &[PathBuf], options: &CreateOptions) -> Result<()> {
-    create_with(name, &open_devices(paths)?, options, false)
+    create_with(name, &open_devices(paths)?, options, false, 1)
 }
 
 /// As [`create`], and tells the devices before that they hold nothing.
 pub fn create_trimmed(name: &str, paths: &[PathBuf], options: &CreateOptions) -> Result<()> {
-    create_with(name, &open_devices(paths)?, options, true)
+    create_with(name, &open_devices(paths)?, options, true, 1)
 }
 
 fn open_devices(paths: &[PathBuf]) -> Result<Devices> {
@@ -49,10 +49,17 @@ fn open_devices(paths: &[PathBuf]) -> Result<Devices> {
 
 /// Makes a pool on devices that are open.
 pub fn create_on(name: &str, devices: &Devices, options: &CreateOptions) -> Result<()> {
-    create_with(name, devices, options, false)
+    create_with(name, devices, options, false, 1)
 }
 
-fn create_with(name: &str, devices: &Devices, options: &CreateOptions, trim: bool) -> Result<()> {
+/// The log begins in segment `segment`.
+pub(super) fn create_with(
+    name: &str,
+    devices: &Devices,
+    options: &CreateOptions,
+    trim: bool,
+    segment: u64,
+) -> Result<()> {
     check_name(name)?;
     if devices.is_empty() || devices.len() > DEVICES_MAX {
         return Err(Error::Invalid(format!("a pool has 1 to {DEVICES_MAX} devices, not {}", devices.len())));
@@ -66,7 +73,7 @@ fn create_with(name: &str, devices: &Devices, options: &CreateOptions, trim: boo
     for (device, label) in devices.iter().zip(&labels).filter(|_| trim) {
         discard_chunks(device.as_ref(), 0..Chunk::count(label.size_bytes).into())?;
     }
-    let superblock = write_first_root(devices, &labels, options)?;
+    let superblock = write_first_root(devices, &labels, options, segment)?;
     for (device, label) in devices.iter().zip(&labels) {
         label.write(device.as_ref())?;
     }
@@ -122,12 +129,17 @@ fn new_label(
 }
 
 /// Writes the root of an empty pool as the first batch of its log.
-fn write_first_root(devices: &Devices, labels: &[Label], options: &CreateOptions) -> Result<Superblock> {
+fn write_first_root(
+    devices: &Devices,
+    labels: &[Label],
+    options: &CreateOptions,
+    segment: u64,
+) -> Result<Superblock> {
     let sizes: Vec<u64> = labels.iter().map(|label| label.size_bytes).collect();
     let chunks = Arc::new(Chunks::new(&sizes));
     let segments = Arc::new(Segments::new(1 << 20));
     let (chunk, next, copies) = (chunks.allocate()?, chunks.allocate()?, chunks.allocate()?);
-    let position = Position { segment: 1, chunk, used: 0, slots: 0, next, txg: 1, chain: 0 };
+    let position = Position { segment, chunk, used: 0, slots: 0, next, txg: 1, chain: 0 };
     segments.insert(Segment::fresh(position.segment, chunk));
     let mut writer =
         LogWriter::new(options.guid.low(), position, Arc::clone(&segments), chunks, devices.clone());
@@ -140,6 +152,7 @@ fn write_first_root(devices: &Devices, labels: &[Label], options: &CreateOptions
             .encode(position.segment)
             .bytes,
         lists: Vec::new(),
+        dead: Vec::new(),
         own: None,
         catalogue: Vec::new(),
         copies: Vec::new(),

@@ -1,7 +1,7 @@
 //! The door for fuzz targets to decoders of this room.
 
 use super::image::{Head, Image};
-use super::root::{Placed, Root, TablePage, decode_list, encode_lists};
+use super::root::{Placed, Root, TablePage, decode_dead, decode_list, encode_dead, encode_lists};
 use crate::segment::{DirRef, Located, Part};
 use crate::space::{Chunk, Extent};
 use crate::txg::Position;
@@ -11,7 +11,7 @@ pub use super::send::fuzzing::sealed as sealed_stream;
 
 use std::collections::BTreeMap;
 
-/// Stored roots, lists of pages of the segment table, and catalogues.
+/// Stored roots, lists of pages of the segment table and of dead records, and catalogues.
 pub fn root_seeds() -> Vec<Vec<u8>> {
     let addr = |slot| Addr::new(9, slot);
     let place = |offset| Located { device: 0, offset, len_bytes: 4000, checksum: 77 };
@@ -34,12 +34,15 @@ pub fn root_seeds() -> Vec<Vec<u8>> {
         },
         open_directory: vec![1; 60],
         lists: vec![placed(1, 8 << 20)],
+        dead: vec![placed(8, 14 << 20)],
         own: Some(Ptr { addr: addr(2), len_bytes: 900 }),
         catalogue: vec![placed(4, 9 << 20)],
         copies: vec![(9, vec![part(0, 4096)]), (10, vec![part(0, 8192), part(70, 16384)])],
     };
     let page = |page| TablePage { page, placed: placed(3, page << 13) };
     let mut seeds = encode_lists(&[page(0), page(1), page(700)]);
+    let dead = |slot| Ptr { addr: addr(slot), len_bytes: 3000 };
+    seeds.extend(encode_dead(&[dead(1), dead(77), dead(4000)]));
     seeds.push(root.encode());
     let pages = [(0, vec![placed(5, 11 << 20)]), (7, vec![placed(6, 12 << 20), placed(7, 13 << 20)])];
     seeds.extend(Image::sample().encode_head(&pages));
@@ -47,12 +50,18 @@ pub fn root_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Decodes a root, a list or a catalogue; whether it was one. What decodes is what encodes.
+/// Decodes a root, a list of either kind or a catalogue; whether it was one. What decodes is what encodes.
 pub fn root(bytes: &[u8]) -> bool {
     if let Ok(pages) = decode_list(bytes) {
         let again: Vec<_> =
             encode_lists(&pages).iter().filter_map(|list| decode_list(list).ok()).flatten().collect();
         assert_eq!(again, pages);
+        return true;
+    }
+    if let Ok(dead) = decode_dead(bytes) {
+        let again: Vec<_> =
+            encode_dead(&dead).iter().filter_map(|list| decode_dead(list).ok()).flatten().collect();
+        assert_eq!(again, dead);
         return true;
     }
     if let Ok(head) = Head::decode(bytes) {

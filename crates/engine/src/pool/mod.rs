@@ -18,6 +18,8 @@ mod copies;
 mod create;
 mod deeds;
 mod deltas;
+#[cfg(feature = "crafting")]
+pub mod crafting;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod group;

@@ -18,7 +18,7 @@ use super::label::{Label, Superblock};
 use super::places::check_places;
 use super::redo::Redoing;
 use super::rescue::{Missing, RescueReport};
-use super::root::{Placed, Root, TablePage, append_list, decode_list};
+use super::root::{Placed, Root, TablePage, append_list, decode_dead, decode_list};
 use super::salvage::Search;
 use super::sizing::Sizing;
 use super::store::Nodes;
@@ -309,7 +309,8 @@ impl Opening {
         let Superblock { addr, root: first, second, .. } = superblock;
         let placed = Placed { addr, first, second };
         let root = Root::decode(&read_placed(&devices, &segments, &placed, "root of the last checkpoint")?)?;
-        let roots: Vec<Placed> = [placed].iter().chain(&root.lists).chain(&root.catalogue).copied().collect();
+        let named = root.lists.iter().chain(&root.dead).chain(&root.catalogue);
+        let roots: Vec<Placed> = [placed].iter().chain(named).copied().collect();
         check_places(&chunks, roots.iter(), "root of the last checkpoint")?;
         let created = labels.first().map_or(0, |label| label.created);
         let mut pieces = root.catalogue.iter();
@@ -354,13 +355,24 @@ impl Opening {
                 missing.page(read.and_then(|bytes| segments.load_page(page.page, &bytes)), page.page)?;
             }
         }
+        segments.mark_clean();
+        for list in &root.dead {
+            let bytes = read_placed(&devices, &segments, list, "list of dead records");
+            let Some(dead) = missing.dead(bytes.and_then(|bytes| decode_dead(&bytes)))? else { continue };
+            if let (Some(addr), false) = (segments.load_dead(&dead), options.rescue) {
+                return Err(Error::corrupt(
+                    format!("list of dead records, {addr}"),
+                    "the segment table does not have it as live",
+                ));
+            }
+        }
+        segments.drop_vacant(root.position.segment);
         let mut rescue = None;
         if options.rescue {
             let pool = labels.first().map_or(0, |label| label.pool.low());
             let search = Search::new(&devices, pool);
             rescue = Some(missing.salvage(&table, search, &sizes, &segments, root.position.segment));
         }
-        segments.mark_clean();
         for (id, parts) in &root.copies {
             segments.set_copies(*id, parts.clone());
         }

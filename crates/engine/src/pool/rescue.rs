@@ -9,7 +9,7 @@ use super::catalogue::Catalogue;
 use super::create::OWN;
 use super::root::TablePage;
 use super::salvage::Search;
-use crate::Result;
+use crate::{Ptr, Result};
 use crate::dataset::LiveDataset;
 use crate::dataset::redo::{Deed, Redo};
 use crate::segment::{Segments, TABLE_PAGE_SEGMENTS};
@@ -22,6 +22,8 @@ pub struct RescueReport {
     pub skipped: u64,
     /// Lists of pages of the segment table that cannot be read.
     pub lists: u64,
+    /// Lists of dead records that cannot be read: these seem to live.
+    pub dead: u64,
     /// Pages of the segment table that cannot be read, those of such lists not counted.
     pub pages: u64,
     /// Directories of segments that cannot be read.
@@ -38,13 +40,15 @@ pub(super) struct Missing {
     allowed: bool,
     /// For each list: how many pages there are in those before.
     lists: Vec<usize>,
+    /// How many lists of dead records.
+    dead: u64,
     /// Numbers of pages.
     pages: BTreeSet<u64>,
 }
 
 impl Missing {
     pub(super) fn new(allowed: bool) -> Self {
-        Self { allowed, lists: Vec::new(), pages: BTreeSet::new() }
+        Self { allowed, lists: Vec::new(), dead: 0, pages: BTreeSet::new() }
     }
 
     /// A list was read, or not.
@@ -54,6 +58,17 @@ impl Missing {
             read => return read,
         }
         Ok(())
+    }
+
+    /// A list of dead records was read, or not.
+    pub(super) fn dead(&mut self, read: Result<Vec<Ptr>>) -> Result<Option<Vec<Ptr>>> {
+        match read {
+            Err(error) if self.allowed && error.is_damage() => {
+                self.dead += 1;
+                Ok(None)
+            }
+            read => read.map(Some),
+        }
     }
 
     /// A page was read, or not.
@@ -87,6 +102,7 @@ impl Missing {
     ) -> RescueReport {
         let mut report = RescueReport {
             lists: self.lists.len() as u64,
+            dead: self.dead,
             pages: self.pages.len() as u64,
             ..RescueReport::default()
         };
@@ -137,6 +153,7 @@ impl RescueReport {
             }
         };
         tell(self.lists, "lists of pages of the segment table");
+        tell(self.dead, "lists of dead records");
         tell(self.pages, "pages of the segment table");
         tell(self.directories, "directories of segments");
         if self.lists + self.pages + self.directories > 0 {

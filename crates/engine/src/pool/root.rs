@@ -4,7 +4,7 @@
 //!
 //! | field | size |
 //! |---|---|
-//! | magic `PFroot` and version 1 | 8 |
+//! | magic `PFroot` and version 2 | 8 |
 //! | number of the checkpoint | varint |
 //! | log position: segment, chunk (device, index), bytes used, slots used, next chunk (device, index), txg | 8 varints |
 //! | chain value that the next batch carries | 8 |
@@ -14,6 +14,8 @@
 //! | per list: checksum | 4 |
 //! | per list: device and offset of the second copy | 2 varints |
 //! | per list: checksum of the second copy | 4 |
+//! | number of lists of dead records | varint |
+//! | per list: as above | |
 //! | root of the pool's own tree: stored length (0: empty), raw address | 2 varints |
 //! | number of records of the catalogue (0: that of a new pool) | varint |
 //! | per record of it: as for lists | |
@@ -29,6 +31,15 @@
 //! | magic `PFlist` and version 1 | 8 |
 //! | number of pages of the segment table | varint |
 //! | per page: number, and as for lists | varint, ... |
+//!
+//! Records that died since the page of the segment table with their segment was stored are listed, too, in lists of their own:
+//!
+//! | field | size |
+//! |---|---|
+//! | magic `PFdead` and version 1 | 8 |
+//! | number of records | varint |
+//! | per record: raw address - that of the record before (the first: its address) | varint |
+//! | per record: its length, as its segment counts it | varint |
 
 use super::image::{put_ptr, read_ptr};
 use crate::limits::{CHUNK_BYTES, RECORD_BYTES_MAX};
@@ -38,8 +49,9 @@ use crate::types::COPIES;
 use crate::wire::{Reader, put_bytes, put_varint};
 use crate::{Addr, Error, Ptr, Result};
 
-const MAGIC: [u8; 8] = *b"PFroot\x01\0";
+const MAGIC: [u8; 8] = *b"PFroot\x02\0";
 const LIST_MAGIC: [u8; 8] = *b"PFlist\x01\0";
+const DEAD_MAGIC: [u8; 8] = *b"PFdead\x01\0";
 
 /// Pages in a list at most.
 const LIST_PAGES: usize = 16 << 10;
@@ -47,6 +59,13 @@ const LIST_PAGES: usize = 16 << 10;
 const LISTED_BYTES_MAX: usize = 6 + 10 + 3 + 10 + 5 + 4 + 3 + 10 + 4;
 
 const _: () = assert!(LIST_PAGES * LISTED_BYTES_MAX + 16 < RECORD_BYTES_MAX);
+
+/// Dead records in a list at most.
+const LIST_DEAD: usize = 32 << 10;
+/// Longest stored form of a dead record: varints of 64 and 32 bits.
+const DEAD_BYTES_MAX: usize = 10 + 5;
+
+const _: () = assert!(LIST_DEAD * DEAD_BYTES_MAX + 16 < RECORD_BYTES_MAX);
 
 /// A stored record with its places at the time of the checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +105,8 @@ pub(super) struct Root {
     pub(super) open_directory: Vec<u8>,
     /// Lists of the pages of the segment table.
     pub(super) lists: Vec<Placed>,
+    /// Lists of records that died since the pages of their segments were stored.
+    pub(super) dead: Vec<Placed>,
     /// Root node of the pool's own tree.
     pub(super) own: Option<Ptr>,
     /// The records of the catalogue of datasets.
@@ -103,6 +124,7 @@ impl Root {
         self.position.encode(&mut out);
         put_bytes(&mut out, &self.open_directory);
         put_lists(&mut out, &self.lists);
+        put_lists(&mut out, &self.dead);
         put_ptr(&mut out, self.own);
         put_lists(&mut out, &self.catalogue);
         put_varint(&mut out, self.copies.len() as u64);
@@ -126,11 +148,12 @@ impl Root {
         let position = Position::decode(&mut reader)?;
         let open_directory = reader.bytes(CHUNK_BYTES as usize)?.to_vec();
         let lists = read_lists(&mut reader)?;
+        let dead = read_lists(&mut reader)?;
         let own = read_ptr(&mut reader)?;
         let catalogue = read_lists(&mut reader)?;
         let copies = read_copies(&mut reader)?;
         reader.end()?;
-        Ok(Self { checkpoint, position, open_directory, lists, own, catalogue, copies })
+        Ok(Self { checkpoint, position, open_directory, lists, dead, own, catalogue, copies })
     }
 }
 
@@ -192,6 +215,40 @@ pub(super) fn decode_list(bytes: &[u8]) -> Result<Vec<TablePage>> {
     }
     reader.end()?;
     Ok(pages)
+}
+
+/// The stored lists of dead records, which ascend.
+pub(super) fn encode_dead(dead: &[Ptr]) -> Vec<Vec<u8>> {
+    let encode = |dead: &[Ptr]| {
+        let mut out = DEAD_MAGIC.to_vec();
+        put_varint(&mut out, dead.len() as u64);
+        let mut previous = 0;
+        for Ptr { addr, len_bytes } in dead {
+            put_varint(&mut out, addr.raw() - previous);
+            put_varint(&mut out, (*len_bytes).into());
+            previous = addr.raw();
+        }
+        out
+    };
+    dead.chunks(LIST_DEAD).map(encode).collect()
+}
+
+/// The records in a stored list of dead ones.
+pub(super) fn decode_dead(bytes: &[u8]) -> Result<Vec<Ptr>> {
+    let mut reader = Reader::new(bytes, "list of dead records");
+    if reader.take(8)? != DEAD_MAGIC {
+        return Err(reader.bad("it has another magic"));
+    }
+    let mut dead = Vec::new();
+    let mut last = 0_u64;
+    for _ in 0..reader.varint()? {
+        let next = last.checked_add(reader.varint()?).filter(|raw| *raw > last).and_then(Addr::from_raw);
+        let addr = next.ok_or_else(|| reader.bad("they do not ascend"))?;
+        dead.push(Ptr { addr, len_bytes: reader.varint_u32()? });
+        last = addr.raw();
+    }
+    reader.end()?;
+    Ok(dead)
 }
 
 /// Adds the pages of a further list. Pages ascend over all lists: so there are no more of them than bytes on the devices.

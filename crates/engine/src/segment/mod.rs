@@ -10,6 +10,7 @@
 //! - G5: a second copy is live if and only if the record is. What is kept twice, and where, is for the pool to say; here a second copy is a
 //!   record of another segment, whose number follows from the first one's.
 
+mod deaths;
 mod directory;
 mod entry;
 mod fetch;

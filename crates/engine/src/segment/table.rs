@@ -8,6 +8,7 @@ use parking_lot::{Mutex, RwLock};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
+use super::deaths::Deaths;
 use super::directory::{Directory, Index, LEAF_SLOTS};
 use super::entry::{DirRef, Move, Part, Segment, TABLE_PAGE_SEGMENTS};
 use super::occupancy::{Occupancy, Occupied};
@@ -25,6 +26,8 @@ const STAND_INS_LOGGED: u64 = 1000;
 pub struct TableSnapshot {
     /// Page number and stored form of each page that changed (empty: the page has no segments any more).
     pub pages: Vec<(u64, Vec<u8>)>,
+    /// Records that died since the pages of their segments were stored, and these are not stored now: ascending by address.
+    pub dead: Vec<Ptr>,
     /// Segments without live records, to be dropped when the checkpoint is durable.
     pub dropped: Vec<u64>,
 }
@@ -76,7 +79,12 @@ struct Inner {
     segments: BTreeMap<u64, Segment>,
     /// Directories of segments that have none on the device yet.
     open: BTreeMap<u64, Directory>,
+    /// Pages of whose entries more has changed than that records died.
     dirty: BTreeSet<u64>,
+    /// Of the other pages.
+    deaths: Deaths,
+    /// Segments that may have no live records.
+    vacant: BTreeSet<u64>,
     /// Of all segments: [`Segment::used_bytes`].
     used_bytes: u64,
     /// Of all segments: [`Segment::stored_bytes_max`].
@@ -97,6 +105,9 @@ impl Inner {
 
     /// Adds a segment to the sums.
     fn enter(&mut self, segment: &Segment) {
+        if segment.live.count() == 0 {
+            self.vacant.insert(segment.id);
+        }
         self.used_bytes += segment.used_bytes();
         self.stored_bytes += segment.stored_bytes_max();
         for (part, held) in segment.parts.iter().zip(&segment.held) {
@@ -113,8 +124,13 @@ impl Inner {
         }
     }
 
-    /// Changes a segment and the sums with it, but for what its parts hold of chunks.
+    /// Changes a segment and the sums with it, but for what its parts hold of chunks. Its page is to be stored.
     fn change<T>(&mut self, id: u64, change: impl FnOnce(&mut Segment) -> T) -> Option<T> {
+        self.dirty.insert(id / TABLE_PAGE_SEGMENTS);
+        self.change_sums(id, change)
+    }
+
+    fn change_sums<T>(&mut self, id: u64, change: impl FnOnce(&mut Segment) -> T) -> Option<T> {
         let segment = self.segments.get_mut(&id)?;
         let before = (segment.used_bytes(), segment.stored_bytes_max());
         let changed = change(segment);
@@ -122,7 +138,6 @@ impl Inner {
         self.stored_bytes += segment.stored_bytes_max();
         subtract(&mut self.used_bytes, before.0);
         subtract(&mut self.stored_bytes, before.1);
-        self.dirty.insert(id / TABLE_PAGE_SEGMENTS);
         Some(changed)
     }
 
@@ -137,16 +152,35 @@ impl Inner {
 
     /// Makes a record of `len_bytes` dead; false where it was.
     fn kill(&mut self, addr: Addr, len_bytes: u32) -> bool {
-        let segment = self.segments.get(&addr.segment());
+        let id = addr.segment();
+        let segment = self.segments.get(&id);
         if !segment.is_some_and(|segment| segment.live.get(addr.slot())) {
             return false;
         }
-        if let Some(Some((chunk, bytes))) =
-            self.change(addr.segment(), |segment| segment.kill(addr.slot(), len_bytes))
-        {
-            self.occupancy.shrink(chunk, bytes);
+        let killed =
+            self.change_sums(id, |segment| (segment.kill(addr.slot(), len_bytes), segment.live.count()));
+        if let Some((held, left)) = killed {
+            if let Some((chunk, bytes)) = held {
+                self.occupancy.shrink(chunk, bytes);
+            }
+            if left == 0 {
+                self.vacant.insert(id);
+            }
+        }
+        let page = id / TABLE_PAGE_SEGMENTS;
+        if !self.dirty.contains(&page) {
+            self.deaths.push(page, Ptr { addr, len_bytes });
         }
         true
+    }
+
+    /// Takes out the segments without live records whose numbers in the log are below `open`.
+    fn take_vacant(&mut self, open: u64) -> Vec<u64> {
+        let segments = &self.segments;
+        let is_vacant =
+            |id: &u64| segments.get(id).is_some_and(|segment| segment.live.count() == 0);
+        self.vacant.retain(is_vacant);
+        self.vacant.extract_if(.., |id| (*id & !COPIES) < open).collect()
     }
 
     /// The segment of second copies of records of segment `id`; it gets its parts from the caller.
@@ -155,6 +189,7 @@ impl Inner {
         self.segments.entry(id).or_insert_with(|| {
             let segment = Segment::without_parts(id);
             self.stored_bytes += segment.stored_bytes_max();
+            self.vacant.insert(id);
             segment
         });
         self.dirty.insert(id / TABLE_PAGE_SEGMENTS);
@@ -458,7 +493,7 @@ impl Segments {
         if entries.abs_diff(weighed.0) > weighed.0 / 8 {
             *weighed = (entries, inner.segments.values().map(Segment::memory_bytes).sum());
         }
-        weighed.1
+        weighed.1 + inner.deaths.memory_bytes()
     }
 
     /// Space that live records account for, in bytes.
@@ -521,12 +556,19 @@ impl Segments {
 
     /// Freezes the pages that changed since the last snapshot, for a checkpoint whose log begins in segment
     /// `open`. `page_ptrs` says where the stored pages are; those that will be replaced are made dead first,
-    /// which may change further pages (invariant: a stored page shows no replaced page record as live).
+    /// which may change further pages (invariant: what is stored shows no replaced page record as live).
     pub fn snapshot(&self, page_ptrs: &BTreeMap<u64, Ptr>, open: u64) -> TableSnapshot {
         let mut replaced: HashSet<u64> = HashSet::new();
         loop {
-            let fresh: Vec<u64> =
-                self.inner.read().dirty.iter().copied().filter(|page| !replaced.contains(page)).collect();
+            let fresh: Vec<u64> = {
+                let mut inner = self.inner.write();
+                let heavy = inner.deaths.heavy(&|page| page_ptrs.get(&page).map(|ptr| ptr.len_bytes));
+                for page in heavy {
+                    inner.deaths.forget(page);
+                    inner.dirty.insert(page);
+                }
+                inner.dirty.iter().copied().filter(|page| !replaced.contains(page)).collect()
+            };
             if fresh.is_empty() {
                 break;
             }
@@ -535,21 +577,22 @@ impl Segments {
             self.mark_dead(&old);
         }
         let mut inner = self.inner.write();
-        let mut snapshot = TableSnapshot::default();
+        let inner = &mut *inner;
+        let mut snapshot = TableSnapshot { dropped: inner.take_vacant(open), ..TableSnapshot::default() };
         for page in std::mem::take(&mut inner.dirty) {
+            inner.deaths.forget(page);
             let ids = page * TABLE_PAGE_SEGMENTS..(page + 1) * TABLE_PAGE_SEGMENTS;
             let mut bytes = Vec::new();
             let mut previous = 0;
             for (id, segment) in inner.segments.range(ids) {
-                if segment.live.count() == 0 && (*id & !COPIES) < open {
-                    snapshot.dropped.push(*id);
-                    continue;
+                if snapshot.dropped.binary_search(id).is_err() {
+                    segment.encode(previous, &mut bytes);
+                    previous = *id;
                 }
-                segment.encode(previous, &mut bytes);
-                previous = *id;
             }
             snapshot.pages.push((page, bytes));
         }
+        snapshot.dead = inner.deaths.sorted();
         snapshot
     }
 
@@ -576,6 +619,25 @@ impl Segments {
         self.inner.write().dirty.clear();
     }
 
+    /// Records that died since the pages of their segments were stored, as a checkpoint has stored them beside. Returns the first that is not
+    /// live by these pages, if there is one.
+    pub fn load_dead(&self, dead: &[Ptr]) -> Option<Addr> {
+        let mut inner = self.inner.write();
+        let mut unknown = None;
+        for ptr in dead {
+            if !inner.kill(ptr.addr, ptr.len_bytes) {
+                unknown = unknown.or(Some(ptr.addr));
+            }
+        }
+        unknown
+    }
+
+    /// Drops the segments that the checkpoint has dropped whose log began in segment `open`: their stored pages may have them still.
+    pub fn drop_vacant(&self, open: u64) {
+        let vacant = self.inner.write().take_vacant(open);
+        self.drop_dead(&vacant);
+    }
+
     /// Marks a page to be stored again by the next checkpoint.
     pub fn mark_dirty(&self, page: u64) {
         self.inner.write().dirty.insert(page);
@@ -593,6 +655,12 @@ impl Segments {
                 inner.recoded -= u64::from(segment.recoded);
                 parts.extend(segment.parts);
                 inner.open.remove(id);
+                let page = id / TABLE_PAGE_SEGMENTS;
+                let ids = page * TABLE_PAGE_SEGMENTS..(page + 1) * TABLE_PAGE_SEGMENTS;
+                if inner.segments.range(ids).next().is_none() {
+                    // Its stored form is of use no more.
+                    inner.dirty.insert(page);
+                }
             }
         }
         parts

@@ -1,0 +1,145 @@
+//! Pools of any size that nobody has to write: segments full of records of zeros, which are holes of a sparse file. For tools that measure what the size
+//! of a pool costs. Of a crafted pool `check` would say that most records belong to nobody.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::create::{FIRST_DATASET, create_with};
+use super::{CreateOptions, OpenOptions, Pool};
+use crate::dataset::redo::{Bases, PageRun};
+use crate::device::{AlignedBuf, Device, FileDevice, OpenMode};
+use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
+use crate::segment::{
+    DirEntry, Directory, LiveMap, PART_OVERHEAD_BYTES, Part, RECORD_OVERHEAD_BYTES, Segment, held_bytes, seal,
+};
+use crate::space::Extent;
+use crate::{Addr, Ptr, Result};
+
+/// What to craft.
+#[derive(Clone, Copy, Debug)]
+pub struct Crafted {
+    /// Chunks that stay free.
+    pub free_chunks: u64,
+    /// Length of each record, in bytes.
+    pub record_bytes: u32,
+    /// Fewest live records of a segment, in parts of a thousand; the others have up to all, evenly spread.
+    pub live_permille_min: u64,
+    /// Of the segments with the fewest live records, so many parts of a thousand of all have a directory on the device, and can be cleaned.
+    pub directories_permille: u64,
+    /// The object whose pages the crafted records are: one of each segment, in an order as of random overwrites.
+    pub object: u64,
+    /// Its page size in bytes.
+    pub page_bytes: u32,
+}
+
+/// How often the same map of live slots comes again.
+const MAPS: u64 = 512;
+/// Pages that are put at a time.
+const RUN: u64 = 1024;
+
+impl Crafted {
+    /// Slots of a segment: what fits a chunk beside two directories.
+    fn slots(&self) -> u32 {
+        let entry_bytes = u64::from(self.record_bytes) + RECORD_OVERHEAD_BYTES + 1;
+        ((CHUNK_BYTES - PART_OVERHEAD_BYTES - 16 * BLOCK_BYTES as u64) / entry_bytes) as u32
+    }
+
+    /// Maps of live slots, the emptiest first. The first slot, which the object has, is live in all.
+    fn maps(&self) -> Vec<LiveMap> {
+        let slots = self.slots();
+        let mut state = 1_u64;
+        let mut next = || {
+            state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+            state >> 33
+        };
+        let mut map = |number: u64| {
+            let permille = self.live_permille_min + (1000 - self.live_permille_min) * number / MAPS;
+            let mut map = LiveMap::default();
+            map.set(0);
+            for slot in (1..slots).filter(|_| next() % 1000 < permille) {
+                map.set(slot);
+            }
+            map
+        };
+        (0..MAPS).map(|number| map(number)).collect()
+    }
+}
+
+/// Makes a pool on a device whose bytes are zeros, and returns how many segments it has.
+///
+/// # Errors
+/// Those of making, opening and writing it.
+pub fn craft(path: &PathBuf, options: &CreateOptions, crafted: &Crafted) -> Result<u64> {
+    let device: Arc<dyn Device> = Arc::new(FileDevice::open(path, OpenMode::ReadWrite)?);
+    let chunks = u64::from(crate::space::Chunk::count(device.size_bytes()));
+    let segments = chunks.saturating_sub(crafted.free_chunks);
+    // The log goes on behind them.
+    create_with("crafted", &vec![Arc::clone(&device)], options, false, segments + 1)?;
+    let pool = Pool::open_on(vec![Arc::clone(&device)], &OpenOptions::default())?;
+    let maps = crafted.maps();
+    let zeros = vec![0; crafted.record_bytes as usize];
+    let entries = |id: u64, seals: bool| {
+        let mut directory = Directory::default();
+        for slot in 0..crafted.slots() {
+            let checksum = if seals { seal(Addr::new(id, slot), &zeros) } else { 0 };
+            let (start, len_bytes) = (slot * crafted.record_bytes, crafted.record_bytes);
+            directory.push(DirEntry { slot, start, len_bytes, checksum });
+        }
+        directory.encode(id)
+    };
+    let end = (crafted.slots() * crafted.record_bytes).next_multiple_of(BLOCK_BYTES as u32);
+    let template = entries(1, false).at(end, 0);
+    let with_directory = MAPS * crafted.directories_permille / 1000;
+    for id in 1..=segments {
+        // Neighbours are not equally full.
+        let number = id.wrapping_mul(0x9E37_79B9) % MAPS;
+        let live = maps.get(number as usize).cloned().unwrap_or_default();
+        let chunk = pool.chunks.allocate()?;
+        let extent = Extent { chunk, start: 0, len_bytes: CHUNK_BYTES as u32 };
+        let mut dir = template;
+        if number < with_directory {
+            let stored = entries(id, true);
+            let bytes = AlignedBuf::from_bytes(&stored.bytes);
+            device.write(chunk.offset() + u64::from(end), &bytes, false)?;
+            dir = stored.at(end, 0);
+        }
+        let count = u64::from(live.count());
+        pool.shared.segments.insert(Segment {
+            id,
+            parts: vec![Part { first_slot: 0, extent, directory: Some(dir) }],
+            slots: crafted.slots(),
+            live_bytes: count * u64::from(crafted.record_bytes),
+            held: vec![count * held_bytes(crafted.record_bytes.into())],
+            live,
+            ..Segment::default()
+        });
+    }
+    let data = pool.dataset_by_id(FIRST_DATASET);
+    let data = data.ok_or_else(|| crate::Error::corrupt("crafted pool", "it has no dataset"))?;
+    // Page p has a record of segment 1 + (p * step) mod segments: each of one, if step and their number have no divisor in common.
+    let step = (segments / 2..).find(|step| gcd(*step, segments) == 1).unwrap_or(1);
+    let id_of = |page: u64| 1 + (u128::from(page) * u128::from(step) % u128::from(segments)) as u64;
+    for first in (0..segments).step_by(RUN as usize) {
+        let pages = first..segments.min(first + RUN);
+        let ptr = |page| Some(Ptr { addr: Addr::new(id_of(page), 0), len_bytes: crafted.record_bytes });
+        data.put_pages(&PageRun {
+            dataset: FIRST_DATASET,
+            object: crafted.object,
+            record_size: crafted.page_bytes,
+            first,
+            shared: false,
+            ptrs: pages.map(ptr).collect(),
+            bases: Bases::None,
+        })?;
+        if pool.nodes.unstored_bytes() > 64 << 20 {
+            pool.checkpoint(false)?;
+        }
+    }
+    pool.checkpoint(false)?;
+    pool.export()?;
+    Ok(segments)
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
