@@ -18,6 +18,10 @@ use pagefold_engine::dataset::Change;
 use pagefold_engine::pool::crafting::{Crafted, craft};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool};
 
+/// As the server has it.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 const OBJECT: u64 = 5;
 const WRITERS: u64 = 4;
 const CLEANING: Duration = Duration::from_secs(60);

@@ -90,6 +90,13 @@ impl<'a> Reader<'a> {
     }
     /// A varint of at most 64 bits.
     pub fn varint(&mut self) -> Result<u64> {
+        // Most numbers are small.
+        if let Some((byte, rest)) = self.bytes.split_first()
+            && *byte < 0x80
+        {
+            self.bytes = rest;
+            return Ok((*byte).into());
+        }
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
             let byte = self.u8()?;

@@ -39,7 +39,7 @@ fn stored(directory: &Directory) -> (Segments, Devices, Arc<SimDevice>, u32) {
     device.write(chunk.offset() + u64::from(start), &buf, true).unwrap();
     let segments = Segments::new(8 << 20);
     let parts = vec![Part { first_slot: 0, extent, directory: Some(stored.at(start, 0)) }];
-    segments.insert(Segment { parts, slots: 64 << 10, ..Segment::fresh(SEGMENT, chunk) });
+    segments.insert(Segment { parts: parts.into(), slots: 64 << 10, ..Segment::fresh(SEGMENT, chunk) });
     (segments, vec![Arc::clone(&device) as Arc<dyn Device>], device, start)
 }
 

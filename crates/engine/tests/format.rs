@@ -15,7 +15,8 @@ use pagefold_engine::pool::{
 };
 use pagefold_engine::record::{Codec, Compression, Encoder, NoModels, bases_of, decode, encode_delta};
 use pagefold_engine::segment::{
-    Devices, DirEntry, DirEntryState, DirRef, Directory, Located, Part, Segment, Segments, seal,
+    Devices, DirEntry, DirEntryState, DirRef, Directory, Located, Part, Parts, Segment, Segments,
+    decode_page, seal,
 };
 use pagefold_engine::space::{Chunk, Chunks, Extent, reserved_places};
 use pagefold_engine::tree::{Edit, NodeCache, NodeStore, Tree, Value};
@@ -238,7 +239,7 @@ fn root_of_a_pool_with_data() {
     let record = placed(place);
 
     let segments = Segments::new(MIB);
-    segments.load_page(0, &metadata(&record)).unwrap();
+    segments.load_page(0, decode_page(0, &metadata(&record)).unwrap());
     assert!(segments.get(2).is_some(), "the log went on in segment 2");
 }
 
@@ -515,7 +516,10 @@ fn directory() {
 #[test]
 fn segment_table() {
     let segments = Segments::new(MIB);
-    segments.insert(Segment { parts: vec![part()], ..Segment::fresh(70, Chunk { device: 1, index: 12 }) });
+    segments.insert(Segment {
+        parts: Parts::from_slice(&[part()]),
+        ..Segment::fresh(70, Chunk { device: 1, index: 12 })
+    });
     segments.insert(Segment::fresh(130, Chunk { device: 0, index: 3 }));
     let entry = |slot| DirEntry { slot, start: slot * 100, len_bytes: 100, checksum: 0 };
     let entries: Vec<_> = (0..12)
@@ -525,12 +529,13 @@ fn segment_table() {
     // Page 1 has ids 64 to 127, page 2 those from 128 on. The former segment is given slots by way of its stored form.
     let bytes = example("table-page");
     let loaded = Segments::new(MIB);
-    loaded.load_page(1, &bytes).unwrap();
+    loaded.load_page(1, decode_page(1, &bytes).unwrap());
+    loaded.mark_dirty(1);
     let found = loaded.get(70).unwrap();
-    assert_eq!((found.parts, found.slots, found.live_bytes), (vec![part()], 300, 5000));
+    assert_eq!((found.parts.as_slice(), found.slots, found.live_bytes), (&[part()][..], 300, 5000));
     let live: Vec<u32> = (0..300).filter(|slot| found.live.get(*slot)).collect();
     assert_eq!(live, [0, 2, 9]);
-    assert_eq!((found.models, found.recoded), (vec![7, 12], true));
+    assert_eq!((&*found.models, found.recoded), (&[7, 12][..], true));
     assert_eq!((loaded.users_of_model(7), loaded.users_of_model(8)), (1, 0));
     let stored = loaded.snapshot(&Default::default(), 200).pages;
     assert_example("table-page", &stored[0].1);

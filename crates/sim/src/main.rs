@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 /// Devices are some ten thousand blocks, copied for each power cut: half of the time went into the C library's allocator.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Simulates crashes of the storage engine.
 #[derive(Parser)]

@@ -30,7 +30,7 @@ pub use live::LiveDataset;
 pub use models::{ModelEntry, ModelPin, ModelTable};
 pub use one::{Attempt, PageFetch};
 pub use references::references;
-pub use room::Room;
+pub use room::{PASS_TABLE_BYTES, Room};
 pub use shared::{Bounds, Commit, Counters, PrimaryCache, Shared, count};
 
 use crate::Result;

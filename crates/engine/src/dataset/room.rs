@@ -23,6 +23,11 @@ const PAGE_NODES: u64 = 16;
 const NEW_PAGES_NODES: u64 = 64;
 /// All nodes of a tree take about three and a half times their stored bytes in memory, and twice that counts for those that changed.
 const TREE_MEMORY: u64 = 8;
+/// Least bytes of what is accepted that a record dies for, and least memory of a changed node, which replaces two records: itself and its copy.
+const PAGE_BYTES_MIN: u64 = 512;
+const NODE_BYTES_MIN: u64 = 2048;
+/// Pages of the segment table that a pass changes by moving segments take so many bytes at most.
+pub const PASS_TABLE_BYTES: u64 = 32 << 20;
 /// What a value changes at once when it is accepted: memory of a leaf and a branch, counted twice as all that changed is.
 pub(super) const EDIT_ROOM_BYTES: u64 = 128 << 10;
 /// Longest time that a writer is delayed at once.
@@ -50,8 +55,13 @@ impl Shared {
         let changed = 2 * self.nodes.unstored_bytes();
         let to_change = claimed.saturating_mul(PAGE_NODES);
         let to_change = to_change.min(TREE_MEMORY * get(&self.room.node_bytes) + claimed / NEW_PAGES_NODES);
-        let tables = 2 * (self.segments.stored_bytes() + get(&self.room.fixed_bytes));
-        claimed.saturating_add(edits).saturating_add(get(&self.redo_bytes) + changed + to_change + 2 * tables)
+        let redo = get(&self.redo_bytes);
+        // All that changes replaces something.
+        let dead =
+            claimed.saturating_add(redo) / PAGE_BYTES_MIN + (changed + to_change + edits) / NODE_BYTES_MIN;
+        let tables: u64 = self.segments.to_store(dead, PASS_TABLE_BYTES).iter().sum();
+        let tables = 2 * (tables + 2 * get(&self.room.fixed_bytes));
+        claimed.saturating_add(edits).saturating_add(redo + changed + to_change + tables)
     }
 
     /// Free chunks that have to be there then, but for those of the cleaner.

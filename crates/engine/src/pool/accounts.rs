@@ -151,7 +151,8 @@ impl Pool {
     pub fn overhead_bytes(&self) -> u64 {
         let mut records = 0;
         self.shared.segments.for_each(|segment| {
-            records += segment.live_bytes + u64::from(segment.live.count()) * RECORD_OVERHEAD_BYTES;
+            records +=
+                u64::from(segment.live_bytes) + u64::from(segment.live.count()) * RECORD_OVERHEAD_BYTES;
         });
         remainder(self.shared.segments.used_bytes(), records)
     }

@@ -527,8 +527,9 @@ impl Pool {
                     }
                 }
             }
-            if found != segment.live_bytes {
-                let (id, counted) = (segment.id, segment.live_bytes);
+            let counted = u64::from(segment.live_bytes);
+            if found != counted {
+                let id = segment.id;
                 report.error(format!(
                     "segment {id} accounts for {counted} bytes, and its live records have {found}"
                 ));

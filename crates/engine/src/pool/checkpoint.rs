@@ -22,7 +22,7 @@ use crate::dataset::Dataset;
 use crate::dataset::count;
 use crate::limits::BLOCK_BYTES;
 use crate::record::encode_metadata;
-use crate::segment::{Located, TableSnapshot};
+use crate::segment::{Located, Part, Segments, TableSnapshot};
 use crate::space::Chunk;
 use crate::txg::{Position, RecordKind};
 use crate::{Addr, Ptr, Result};
@@ -83,7 +83,7 @@ impl Pool {
             checkpoint: number,
             position,
             open_directory,
-            lists: copies.append_placed(encode_table(self, &page_ptrs)?)?,
+            lists: copies.append_placed(encode_table(self, &page_ptrs, &mut state.page_places)?)?,
             dead: copies.append_placed(dead)?,
             own,
             catalogue: copies.append_placed(versions.encode_head(self, &catalogue_ptrs)?)?,
@@ -209,12 +209,49 @@ fn store_table(
     Ok(page_ptrs)
 }
 
+/// Where a record and its second copy lie, as long as their segments lie where they did: finding that anew takes their directories.
+#[derive(Debug)]
+pub(super) struct Known {
+    placed: Placed,
+    parts: [Part; 2],
+}
+
+impl Known {
+    fn new(segments: &Segments, placed: Placed) -> Option<Self> {
+        let parts = [segments.part(placed.addr)?, segments.part(placed.addr.copy())?];
+        Some(Self { placed, parts })
+    }
+
+    /// That of a page that was just read from there.
+    pub(super) fn of_page(segments: &Segments, page: &TablePage) -> Option<(u64, Self)> {
+        Self::new(segments, page.placed).map(|known| (page.page, known))
+    }
+
+    fn holds(&self, segments: &Segments, addr: Addr) -> bool {
+        let lies = |addr, part: &Part| segments.part(addr).is_some_and(|now| now.lies_as(part));
+        let [first, second] = &self.parts;
+        self.placed.addr == addr && lies(addr, first) && lies(addr.copy(), second)
+    }
+}
+
 /// The lists of the table's pages.
-fn encode_table(pool: &Pool, page_ptrs: &BTreeMap<u64, Ptr>) -> Result<Vec<Vec<u8>>> {
-    let table: Vec<TablePage> = page_ptrs
-        .iter()
-        .map(|(page, Ptr { addr, .. })| Ok(TablePage { page: *page, placed: pool.placed(*addr)? }))
-        .collect::<Result<_>>()?;
+fn encode_table(
+    pool: &Pool,
+    page_ptrs: &BTreeMap<u64, Ptr>,
+    places: &mut BTreeMap<u64, Known>,
+) -> Result<Vec<Vec<u8>>> {
+    let segments = &pool.shared.segments;
+    let mut before = std::mem::take(places);
+    let mut table = Vec::with_capacity(page_ptrs.len());
+    for (page, Ptr { addr, .. }) in page_ptrs {
+        let known = before.remove(page).filter(|known| known.holds(segments, *addr));
+        let placed = match &known {
+            Some(known) => known.placed,
+            None => pool.placed(*addr)?,
+        };
+        table.push(TablePage { page: *page, placed });
+        places.extend(known.or_else(|| Known::new(segments, placed)).map(|known| (*page, known)));
+    }
     Ok(if table.is_empty() { Vec::new() } else { encode_lists(&table) })
 }
 

@@ -4,6 +4,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use smallvec::smallvec;
+
 use super::create::{FIRST_DATASET, create_with};
 use super::{CreateOptions, OpenOptions, Pool};
 use crate::dataset::redo::{Bases, PageRun};
@@ -106,10 +108,10 @@ pub fn craft(path: &PathBuf, options: &CreateOptions, crafted: &Crafted) -> Resu
         let count = u64::from(live.count());
         pool.shared.segments.insert(Segment {
             id,
-            parts: vec![Part { first_slot: 0, extent, directory: Some(dir) }],
+            parts: smallvec![Part { first_slot: 0, extent, directory: Some(dir) }],
             slots: crafted.slots(),
-            live_bytes: count * u64::from(crafted.record_bytes),
-            held: vec![count * held_bytes(crafted.record_bytes.into())],
+            live_bytes: live.count() * crafted.record_bytes,
+            held: smallvec![count * held_bytes(crafted.record_bytes.into())],
             live,
             ..Segment::default()
         });

@@ -15,11 +15,11 @@ mod clean;
 mod commit;
 mod compare;
 mod copies;
+#[cfg(feature = "crafting")]
+pub mod crafting;
 mod create;
 mod deeds;
 mod deltas;
-#[cfg(feature = "crafting")]
-pub mod crafting;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod group;
@@ -94,6 +94,7 @@ pub use crate::txg::LogDamage;
 use crate::txg::{Flushes, LogWriter, Position};
 use crate::{Ptr, Result};
 use catalogue::Catalogue;
+use checkpoint::Known;
 use clean::Cleaner;
 use copies::CopiesState;
 use deltas::Attempts;
@@ -114,6 +115,8 @@ struct Maintenance {
     checkpoint: u64,
     /// Stored pages of the segment table.
     page_ptrs: BTreeMap<u64, Ptr>,
+    /// Where they lay when they were listed last.
+    page_places: BTreeMap<u64, Known>,
     /// Stored pages of the catalogue, and their bytes.
     catalogue_ptrs: BTreeMap<u64, Vec<Ptr>>,
     catalogue_pages: BTreeMap<u64, Vec<u8>>,

@@ -1,6 +1,6 @@
 //! Opening a pool: the last checkpoint, and what the log says after it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::ahead::Ahead;
 use super::catalogue::{Catalogue, Parts};
-use super::checkpoint::write_superblock;
+use super::checkpoint::{Known, write_superblock};
 use super::clean::Cleaner;
 use super::copies::CopiesState;
 use super::create::{FIRST_DATASET, OWN};
@@ -29,8 +29,10 @@ use crate::dataset::{
 use crate::device::{AlignedBuf, Device, FileDevice, OpenMode, RecordedDevice, Recording};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::record::{Compression, RecordCache, decode_metadata, model_of};
-use crate::segment::{Devices, DirEntryState, Directory, Located, Segment, Segments, read_span, seal};
-use crate::space::{Chunk, Chunks};
+use crate::segment::{
+    Devices, DirEntryState, Directory, Located, Segment, Segments, decode_page, neighbours, read_span, seal,
+};
+use crate::space::{ByChunk, Chunk, Chunks};
 use crate::tree::{NodeCache, NodeStore, Tree};
 use crate::txg::{
     BatchView, LogDamage, LogEnd, LogWriter, Position, RecordKind, Source, replay, write_directory,
@@ -145,7 +147,7 @@ struct Opening {
     chunks: Arc<Chunks>,
     segments: Arc<Segments>,
     /// Chunks in use as of the checkpoint.
-    used_before: BTreeSet<Chunk>,
+    used_before: Vec<Chunk>,
     /// Bytes in use of each segment that replay found batches in.
     used: HashMap<u64, (Chunk, u32)>,
     /// The last batches, from the first on of which nothing tells that it was flushed.
@@ -265,6 +267,38 @@ fn read_placed(devices: &Devices, segments: &Segments, placed: &Placed, what: &s
     segments.or_second(first, || read_copy(devices, addr.copy(), second, what))
 }
 
+/// Pages of the segment table that lie next to each other, the last up to byte `end` of their device: by one request, and those that it does not give by one
+/// of their own.
+fn read_pages(
+    devices: &Devices,
+    segments: &Segments,
+    pages: &[&TablePage],
+    end: u64,
+) -> Vec<(u64, Result<Vec<Segment>>)> {
+    let first = pages.first().map(|page| page.placed.first);
+    let together = first.and_then(|first| {
+        let device = devices.get(usize::from(first.device))?;
+        let (buf, start) = read_span(device.as_ref(), first.offset, end - first.offset).ok()?;
+        Some((first.offset, buf, start))
+    });
+    let read = |page: &TablePage| {
+        let Placed { addr, first, .. } = page.placed;
+        let bytes = together.as_ref().and_then(|(offset, buf, start)| {
+            let from = start + usize::try_from(first.offset - offset).ok()?;
+            let bytes = buf.get(from..from + first.len_bytes as usize)?;
+            (seal(addr, bytes) == first.checksum).then_some(bytes)
+        });
+        match bytes {
+            Some(bytes) => decode_page(page.page, &decode_metadata(bytes)?),
+            None => {
+                let record = read_placed(devices, segments, &page.placed, "page of the segment table")?;
+                decode_page(page.page, &decode_metadata(&record)?)
+            }
+        }
+    };
+    pages.iter().map(|page| (page.page, read(page))).collect()
+}
+
 /// Reads one copy of it.
 pub(super) fn read_copy(devices: &Devices, addr: Addr, place: &Located, what: &str) -> Result<Vec<u8>> {
     let device = devices
@@ -288,12 +322,38 @@ pub(super) fn read_copy(devices: &Devices, addr: Addr, place: &Located, what: &s
     Ok(bytes.to_vec())
 }
 
+/// The chunks that segments lie in.
+///
+/// # Errors
+/// [`Error::Corrupt`] where one is beyond its device, or (if that is `bounded`) has more than it holds.
+fn used_chunks(segments: &Segments, device_bytes: &[u64], bounded: bool) -> Result<Vec<Chunk>> {
+    let counts: Vec<u32> = device_bytes.iter().map(|bytes| Chunk::count(*bytes)).collect();
+    let mut filled: ByChunk<u64> = ByChunk::default();
+    let (mut used, mut outside, mut overfull) = (Vec::new(), false, false);
+    segments.for_each(|segment| {
+        for part in &segment.parts {
+            let chunk = part.extent.chunk;
+            outside |= counts.get(usize::from(chunk.device)).is_none_or(|count| chunk.index >= *count);
+            let Some(bytes) = filled.get_mut(chunk) else { continue };
+            if *bytes == 0 {
+                used.push(chunk);
+            }
+            *bytes += u64::from(part.extent.len_bytes);
+            overfull |= *bytes > CHUNK_BYTES;
+        }
+    });
+    if outside {
+        return Err(Error::corrupt("segment table", "a segment lies beyond the pool's devices"));
+    }
+    if bounded && overfull {
+        return Err(Error::corrupt("segment table", "a chunk has more than it holds"));
+    }
+    Ok(used)
+}
+
 /// What tree nodes, segment directories and models may take of the cache budget at most, in sixteenths. Records have what is left, see
 /// [`Pool::settle_caches`].
 const CACHE_SHARES: (u64, u64, u64) = (4, 2, 2);
-
-/// Pages of the segment table that are in memory as they are stored.
-const TABLE_PAGES_AT_ONCE: usize = 1024;
 
 impl Opening {
     fn load(
@@ -346,16 +406,25 @@ impl Opening {
             missing.list(read, table.len())?;
         }
         check_places(&chunks, table.iter().map(|page| &page.placed), "list of pages of the segment table")?;
-        for pages in table.chunks(TABLE_PAGES_AT_ONCE) {
-            let read = |page: &TablePage| {
-                let record = read_placed(&devices, &segments, &page.placed, "page of the segment table")?;
-                decode_metadata(&record)
-            };
-            for (page, read) in pages.iter().zip(ahead.map(pages, read)) {
-                missing.page(read.and_then(|bytes| segments.load_page(page.page, &bytes)), page.page)?;
-            }
+        let mut sorted: Vec<&TablePage> = table.iter().collect();
+        sorted.sort_unstable_by_key(|page| (page.placed.first.device, page.placed.first.offset));
+        let mut groups = Vec::new();
+        let mut rest = sorted.as_slice();
+        while let Some((count, end)) = neighbours(rest.iter().map(|page| page.placed.first)) {
+            let (group, later) = rest.split_at(count);
+            groups.push((group, end));
+            rest = later;
         }
-        segments.mark_clean();
+        let read = |(group, end): &(&[&TablePage], u64)| read_pages(&devices, &segments, group, *end);
+        ahead.each(&groups, read, |_, pages| {
+            pages.into_iter().try_for_each(|(page, read)| match read {
+                Ok(read) => {
+                    segments.load_page(page, read);
+                    Ok(())
+                }
+                Err(error) => missing.page(error, page),
+            })
+        })?;
         for list in &root.dead {
             let bytes = read_placed(&devices, &segments, list, "list of dead records");
             let Some(dead) = missing.dead(bytes.and_then(|bytes| decode_dead(&bytes)))? else { continue };
@@ -376,22 +445,8 @@ impl Opening {
         for (id, parts) in &root.copies {
             segments.set_copies(*id, parts.clone());
         }
-        let mut filled: BTreeMap<Chunk, u64> = BTreeMap::new();
-        let mut outside = false;
-        segments.for_each(|segment| {
-            for part in &segment.parts {
-                outside |= !chunks.exists(part.extent.chunk);
-                *filled.entry(part.extent.chunk).or_default() += u64::from(part.extent.len_bytes);
-            }
-        });
-        if outside {
-            return Err(Error::corrupt("segment table", "a segment lies beyond the pool's devices"));
-        }
         // What was found on the devices without a table may have been there before something else was.
-        if rescue.is_none() && filled.values().any(|bytes| *bytes > CHUNK_BYTES) {
-            return Err(Error::corrupt("segment table", "a chunk has more than it holds"));
-        }
-        let mut used_before: BTreeSet<Chunk> = filled.into_keys().collect();
+        let mut used_before = used_chunks(&segments, &sizes, rescue.is_none())?;
         used_before.extend(roots.iter().map(|placed| Chunk::at(placed.second.device, placed.second.offset)));
         let position = root.position;
         let directory = Directory::decode(&root.open_directory, position.segment, CHUNK_BYTES as u32)?;
@@ -512,6 +567,7 @@ impl Opening {
             position.txg = lost.flushed.max(end.position.txg).saturating_add(TXG_LEAP);
         }
         shared.read_only.store(options.read_only, Ordering::Relaxed);
+        let page_places = self.table.iter().filter_map(|page| Known::of_page(&self.segments, page)).collect();
         let page_ptrs = self.table.iter().map(|page| (page.page, page.placed.ptr())).collect();
         let writer = LogWriter::new(
             self.labels.first().map_or(0, |label| label.pool.low()),
@@ -542,6 +598,7 @@ impl Opening {
             maintenance: Mutex::new(Maintenance {
                 checkpoint: self.root.checkpoint,
                 page_ptrs,
+                page_places,
                 catalogue_ptrs: self.catalogue_ptrs,
                 catalogue_pages: self.catalogue_pages,
                 window_start: self.root.position,
@@ -601,17 +658,13 @@ impl Opening {
     fn settle_space(&self, end: &LogEnd, read_only: bool) -> Result<Position> {
         let mut used_now = Vec::new();
         self.segments.for_each(|segment| used_now.extend(segment.parts.iter().map(|part| part.extent.chunk)));
-        for chunk in used_now {
-            self.chunks.retain(chunk);
-        }
+        self.chunks.retain_all(used_now);
         let next = end.position.next;
         if !self.chunks.exists(next) {
             return Err(Error::corrupt("log", "its next chunk lies beyond the pool's devices"));
         }
         self.chunks.retain(next);
-        for chunk in &self.used_before {
-            self.chunks.hold(*chunk);
-        }
+        self.chunks.hold_all(&self.used_before);
         let segment = end.position.segment + 1;
         if read_only {
             return Ok(Position { segment, chunk: next, used: 0, slots: 0, next, ..end.position });

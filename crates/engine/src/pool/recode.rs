@@ -14,12 +14,12 @@ use std::sync::atomic::Ordering;
 
 use rayon::prelude::*;
 
-use super::clean::move_to;
+use super::clean::{ChangedPages, move_to};
 use super::commit::encode_page;
 use super::models::Current;
 use super::pack::{Packer, Survivor};
 use super::{Maintenance, Pool};
-use crate::dataset::{Commit, Dataset, LiveDataset, ModelPin, count};
+use crate::dataset::{Commit, Dataset, LiveDataset, ModelPin, PASS_TABLE_BYTES, count};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::record::{Compression, decode, is_delta, model_of};
 use crate::segment::{Move, Segment};
@@ -337,12 +337,16 @@ impl Pool {
     ) -> Result<Vec<(u64, Move, Recoded)>> {
         let mut moved = Vec::new();
         let (mut pages, mut packed_bytes) = (0, 0);
+        let mut changed = ChangedPages::default();
         while let Some((id, targets)) = plan.targets.pop_first() {
             pages += targets.len();
             let recoded = self.recode_segment(state, id, &targets, plan)?;
             if let Some(recoded) = recoded {
                 let bytes: u64 = recoded.survivors.iter().map(|(_, _, bytes)| bytes.len() as u64 + 16).sum();
-                if packed_bytes + bytes > spare * CHUNK_BYTES / 8 * 7 {
+                let page_bytes = |page| self.shared.segments.page_bytes(page);
+                changed.add(&[id], &page_bytes);
+                let too_many = changed.with(&[], &page_bytes) > PASS_TABLE_BYTES && !moved.is_empty();
+                if too_many || packed_bytes + bytes > spare * CHUNK_BYTES / 8 * 7 {
                     plan.targets.insert(id, targets);
                     break;
                 }

@@ -9,11 +9,11 @@ use super::catalogue::Catalogue;
 use super::create::OWN;
 use super::root::TablePage;
 use super::salvage::Search;
-use crate::{Ptr, Result};
 use crate::dataset::LiveDataset;
 use crate::dataset::redo::{Deed, Redo};
 use crate::segment::{Segments, TABLE_PAGE_SEGMENTS};
 use crate::space::Chunk;
+use crate::{Error, Ptr, Result};
 
 /// What opening a pool for rescue met.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,12 +71,12 @@ impl Missing {
         }
     }
 
-    /// A page was read, or not.
-    pub(super) fn page(&mut self, read: Result<()>, number: u64) -> Result<()> {
-        match read {
-            Err(error) if self.allowed && error.is_damage() => drop(self.pages.insert(number)),
-            read => return read,
+    /// A page could not be read.
+    pub(super) fn page(&mut self, error: Error, number: u64) -> Result<()> {
+        if !self.allowed || !error.is_damage() {
+            return Err(error);
         }
+        self.pages.insert(number);
         Ok(())
     }
 

@@ -284,7 +284,7 @@ impl<'a> Search<'a> {
         let Some(end) = taken.keys().next_back().map(|slot| slot + 1) else { return };
         let mut segment = segments.get(id).unwrap_or(Segment { id, ..Segment::default() });
         segment.slots = segment.slots.max(end);
-        segment.parts = parts;
+        segment.parts = parts.into_iter().collect();
         segments.salvage(segment, open);
     }
 }

@@ -8,18 +8,34 @@ use std::collections::BTreeMap;
 
 use crate::Ptr;
 
-/// Bytes that a dead record takes where it is stored, about.
-const STORED_BYTES: u64 = 8;
+/// Bytes that a dead record takes where it is stored, about, and at most.
+const DEAD_BYTES: u64 = 8;
+const DEAD_BYTES_MAX: u64 = 15;
 /// A page is stored again when its dead take one part in so many of it: they are stored by each checkpoint.
 const PAGE_PART: u64 = 8;
 /// Most dead records that are kept: 4 MiB of memory, and about 2 MiB in each checkpoint.
 const KEPT_MAX: u64 = 256 << 10;
+/// A checkpoint may store as many bytes of pages, whatever died.
+const REWRITTEN_BYTES_MIN: u64 = 256 << 10;
+
+/// Bytes of pages that a checkpoint stores at most because of records that died, of which `fresh` did since the last one, where all pages take
+/// `table_bytes`. By storing so much, of the pages with most dead, it is rid of as many dead as came.
+pub(super) fn rewritten_bytes_max(fresh: u64, table_bytes: u64) -> u64 {
+    REWRITTEN_BYTES_MIN + fresh.saturating_mul(DEAD_BYTES * PAGE_PART + table_bytes / KEPT_MAX)
+}
+
+/// Bytes that a checkpoint stores at most because `fresh` records died: of pages, and of the dead themselves, beside those that were kept before.
+pub(super) fn stored_bytes_max(fresh: u64, table_bytes: u64) -> u64 {
+    rewritten_bytes_max(fresh, table_bytes) + fresh * DEAD_BYTES_MAX
+}
 
 /// The dead records of all pages.
 #[derive(Debug, Default)]
 pub(super) struct Deaths {
     pages: BTreeMap<u64, Vec<Ptr>>,
     count: u64,
+    /// How many died since the last checkpoint.
+    fresh: u64,
 }
 
 impl Deaths {
@@ -27,6 +43,17 @@ impl Deaths {
     pub(super) fn push(&mut self, page: u64, ptr: Ptr) {
         self.pages.entry(page).or_default().push(ptr);
         self.count += 1;
+        self.fresh += 1;
+    }
+
+    /// How many died since the last checkpoint.
+    pub(super) const fn fresh(&self) -> u64 {
+        self.fresh
+    }
+
+    /// A checkpoint stores what is kept.
+    pub(super) const fn settle(&mut self) {
+        self.fresh = 0;
     }
 
     /// The page is stored anew: without them.
@@ -36,24 +63,27 @@ impl Deaths {
         }
     }
 
-    /// Pages to be stored anew, going by the bytes that they are stored in: those whose dead are many for that, and while all that are kept are too
-    /// many, those with most of them.
-    pub(super) fn heavy(&self, stored_bytes: &dyn Fn(u64) -> Option<u32>) -> Vec<u64> {
-        let is_heavy = |page: u64, dead: u64| {
-            stored_bytes(page).is_none_or(|bytes| dead * STORED_BYTES * PAGE_PART > bytes.into())
-        };
-        let count = |ptrs: &Vec<Ptr>| ptrs.len() as u64;
-        let (heavy, mut light): (Vec<_>, Vec<_>) = self
-            .pages
-            .iter()
-            .map(|(page, ptrs)| (count(ptrs), *page))
-            .partition(|(dead, page)| is_heavy(*page, *dead));
-        let mut kept: u64 = light.iter().map(|(dead, _)| dead).sum();
-        let mut pages: Vec<u64> = heavy.into_iter().map(|(_, page)| page).collect();
-        light.sort_unstable();
-        while kept > KEPT_MAX
-            && let Some((dead, page)) = light.pop()
-        {
+    /// Pages to be stored anew, those with most dead first, until they take `most_bytes`: those whose dead are many for the bytes that they are stored in
+    /// (`stored_bytes`), and others as long as too many dead are kept. `page_bytes` is what a page takes at most.
+    pub(super) fn heavy(
+        &self,
+        stored_bytes: &dyn Fn(u64) -> Option<u32>,
+        page_bytes: &dyn Fn(u64) -> u64,
+        most_bytes: u64,
+    ) -> Vec<u64> {
+        let mut by_dead: Vec<(u64, u64)> =
+            self.pages.iter().map(|(page, ptrs)| (ptrs.len() as u64, *page)).collect();
+        by_dead.sort_unstable_by(|a, b| b.cmp(a));
+        let (mut kept, mut bytes, mut pages) = (self.count, 0, Vec::new());
+        for (dead, page) in by_dead {
+            let many = dead * DEAD_BYTES * PAGE_PART;
+            if kept <= KEPT_MAX && stored_bytes(page).is_some_and(|stored| many <= stored.into()) {
+                continue;
+            }
+            bytes += page_bytes(page);
+            if bytes > most_bytes {
+                break;
+            }
             kept -= dead;
             pages.push(page);
         }
@@ -89,31 +119,44 @@ mod tests {
     #[test]
     fn pages_are_stored_again_for_many_dead() {
         let mut deaths = dead(3, 20);
-        assert_eq!(deaths.heavy(&|_| Some(20 * 64)), [] as [u64; 0]);
-        assert_eq!(deaths.heavy(&|_| Some(20 * 64 - 1)), [3]);
+        let none = [] as [u64; 0];
+        let heavy = |stored, most| deaths.heavy(&|_| stored, &|_| 5000, most);
+        assert_eq!(heavy(Some(20 * 64), 9000), none);
+        assert_eq!(heavy(Some(20 * 64 - 1), 9000), [3]);
+        assert_eq!(heavy(Some(20 * 64 - 1), 4999), none);
         // A page that is not stored yet.
-        assert_eq!(deaths.heavy(&|_| None), [3]);
-        assert_eq!(deaths.sorted().len(), 20);
+        assert_eq!(heavy(None, 9000), [3]);
+        assert_eq!((deaths.sorted().len(), deaths.fresh()), (20, 20));
+        deaths.settle();
         deaths.forget(3);
-        assert_eq!((deaths.sorted().len(), deaths.count, deaths.memory_bytes()), (0, 0, 0));
+        assert_eq!((deaths.sorted().len(), deaths.count, deaths.fresh()), (0, 0, 0));
+        assert_eq!(deaths.memory_bytes(), 0);
     }
 
+    /// Random overwrites of a pool of which all that is kept is a small part: what is stored for them is bounded, and what is kept, too.
     #[test]
     fn no_more_are_kept_than_may_be() {
+        let (pages, page_bytes) = (40_000_u64, 20_000_u64);
         let mut deaths = Deaths::default();
-        let pages = 1000;
-        // Page n has 500 and n dead.
-        for page in 0..pages {
-            for slot in 0..500 + page as u32 {
+        let mut state = 1_u64;
+        let mut slot = 0;
+        for round in 0..200 {
+            for _ in 0..2500 {
+                state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+                let page = (state >> 33) % pages;
+                slot += 1;
                 deaths.push(page, Ptr { addr: Addr::new(page * 64 + 1, slot), len_bytes: 100 });
             }
+            let most = rewritten_bytes_max(deaths.fresh(), pages * page_bytes);
+            let heavy = deaths.heavy(&|_| Some(20_000), &|_| page_bytes, most);
+            let written = heavy.len() as u64 * page_bytes;
+            assert!(written <= most && most < 10 << 20, "{written} of {most}");
+            heavy.iter().for_each(|page| deaths.forget(*page));
+            deaths.settle();
+            assert!(deaths.count <= KEPT_MAX + 2500, "{} in round {round}", deaths.count);
         }
-        let heavy = deaths.heavy(&|_| Some(u32::MAX));
-        assert!(heavy.contains(&(pages - 1)) && !heavy.contains(&0));
-        heavy.iter().for_each(|page| deaths.forget(*page));
-        let left = deaths.sorted().len() as u64;
-        assert_eq!(deaths.count, left);
-        assert!((KEPT_MAX - 2000..=KEPT_MAX).contains(&left), "{left}");
+        assert!(deaths.count > KEPT_MAX - 2500);
+        assert_eq!(deaths.sorted().len() as u64, deaths.count);
         assert!(deaths.sorted().is_sorted_by_key(|ptr| ptr.addr));
     }
 }

@@ -20,6 +20,8 @@
 //! | per model: number - previous number | varint |
 //! | 1 if records were coded again at their addresses, else 0 | 1 |
 
+use smallvec::{SmallVec, smallvec};
+
 use super::directory::{Directory, LEAF_SLOTS};
 use crate::Result;
 use crate::account::subtract;
@@ -105,6 +107,10 @@ impl LiveMap {
     /// The slots that are live, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.words.len() as u32 * 64).filter(|slot| self.get(*slot))
+    }
+    /// It grows no more.
+    pub(super) fn shrink(&mut self) {
+        self.words.shrink_to_fit();
     }
     /// How many slots are live.
     pub fn count(&self) -> u32 {
@@ -224,25 +230,28 @@ impl Part {
     }
 }
 
-/// One entry of the segment table.
+/// Parts of a segment: nearly all have one.
+pub type Parts = SmallVec<[Part; 1]>;
+
+/// One entry of the segment table. There is one for each chunk of a pool at least, all in memory: so they are kept small.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
     /// Its id, never used twice.
     pub id: u64,
     /// Where its bytes lie, ascending by slot; never empty.
-    pub parts: Vec<Part>,
+    pub parts: Parts,
     /// Number of slots ever given out.
     pub slots: u32,
     /// Stored bytes of live records.
-    pub live_bytes: u64,
+    pub live_bytes: u32,
     /// Bytes at the ends of chunks that live records leave unused ([`tail_bytes`]).
-    pub tail_bytes: u64,
+    pub tail_bytes: u32,
     /// Bytes of chunks that the live records of each part hold ([`held_bytes`]).
-    pub held: Vec<u64>,
+    pub held: SmallVec<[u64; 2]>,
     /// Which slots are live.
     pub live: LiveMap,
     /// Models that its records use, ascending; and perhaps some that only records used that are dead by now.
-    pub models: Vec<u32>,
+    pub models: Box<[u32]>,
     /// Records were coded again at their addresses: what pointers say of their lengths may be out of date.
     pub recoded: bool,
 }
@@ -261,24 +270,24 @@ pub struct Move {
 }
 
 impl Segment {
-    /// What it takes in memory as an entry of the table, in bytes: itself and its key in nodes of a map that are three quarters full, and what it
-    /// points to.
-    pub fn memory_bytes(&self) -> u64 {
-        let entry = (size_of::<Self>() + size_of::<u64>()) as u64 * 4 / 3;
+    /// What it points to in memory, in bytes.
+    pub fn pointed_bytes(&self) -> u64 {
+        let parts = if self.parts.spilled() { self.parts.capacity() } else { 0 };
+        let held = if self.held.spilled() { self.held.capacity() } else { 0 };
         let pointed = [
-            self.parts.capacity() * size_of::<Part>(),
+            parts * size_of::<Part>(),
+            held * size_of::<u64>(),
             self.live.words.capacity() * size_of::<u64>(),
-            self.models.capacity() * size_of::<u32>(),
+            self.models.len() * size_of::<u32>(),
         ];
-        let pointed = pointed.iter().filter(|bytes| **bytes > 0).map(|bytes| allocated_bytes(*bytes as u64));
-        entry + pointed.sum::<u64>()
+        pointed.iter().filter(|bytes| **bytes > 0).map(|bytes| allocated_bytes(*bytes as u64)).sum()
     }
 
     /// A segment that was just opened in `chunk`.
     pub fn fresh(id: u64, chunk: Chunk) -> Self {
         let extent = Extent { chunk, start: 0, len_bytes: CHUNK_BYTES as u32 };
-        let parts = vec![Part { first_slot: 0, extent, directory: None }];
-        Self { parts, held: vec![0], ..Self::without_parts(id) }
+        let parts = smallvec![Part { first_slot: 0, extent, directory: None }];
+        Self { parts, held: smallvec![0], ..Self::without_parts(id) }
     }
     /// One that has none of its records yet.
     pub(super) fn without_parts(id: u64) -> Self {
@@ -295,7 +304,8 @@ impl Segment {
     }
     /// What its live records hold of chunks, in bytes.
     fn records_bytes(&self) -> u64 {
-        self.live_bytes + u64::from(self.live.count()) * RECORD_OVERHEAD_BYTES + self.tail_bytes
+        let own = u64::from(self.live_bytes) + u64::from(self.tail_bytes);
+        own + u64::from(self.live.count()) * RECORD_OVERHEAD_BYTES
     }
     /// Most bytes that its stored form takes.
     pub fn stored_bytes_max(&self) -> u64 {
@@ -315,8 +325,9 @@ impl Segment {
         if !self.live.set(slot) {
             return None;
         }
-        self.live_bytes += u64::from(len_bytes);
-        self.tail_bytes += tail_bytes(len_bytes.into());
+        // More than a chunk holds only where somebody made an image on purpose.
+        self.live_bytes = self.live_bytes.saturating_add(len_bytes);
+        self.tail_bytes = self.tail_bytes.saturating_add(tail_bytes(len_bytes.into()) as u32);
         let bytes = held_bytes(len_bytes.into());
         let at = self.part_at(slot)?;
         if let Some(held) = self.held.get_mut(at) {
@@ -329,8 +340,10 @@ impl Segment {
         if !self.live.clear(slot) {
             return None;
         }
-        subtract(&mut self.live_bytes, len_bytes.into());
-        subtract(&mut self.tail_bytes, tail_bytes(len_bytes.into()));
+        let (mut live, mut tail) = (self.live_bytes.into(), self.tail_bytes.into());
+        subtract(&mut live, len_bytes.into());
+        subtract(&mut tail, tail_bytes(len_bytes.into()));
+        (self.live_bytes, self.tail_bytes) = (live as u32, tail as u32);
         let bytes = held_bytes(len_bytes.into());
         let at = self.part_at(slot)?;
         if let Some(held) = self.held.get_mut(at) {
@@ -341,14 +354,14 @@ impl Segment {
     /// Its live records have these lengths now.
     pub(super) fn restate(&mut self, lens: &[(u32, u32)]) {
         let live = lens.iter().filter(|(slot, _)| self.live.get(*slot)).map(|(_, len)| u64::from(*len));
-        self.live_bytes = live.clone().sum();
-        self.tail_bytes = live.map(tail_bytes).sum();
+        self.live_bytes = live.clone().sum::<u64>() as u32;
+        self.tail_bytes = live.map(tail_bytes).sum::<u64>() as u32;
     }
     /// Gives it other parts. Those that it had before keep what they hold; of the others, `lens` has the live records.
     pub(super) fn lie_in(&mut self, parts: Vec<Part>, lens: &[(u32, u32)]) -> Vec<Part> {
         // Records die while others are moved.
         let live = |(slot, _): &&(u32, u32)| self.live.get(*slot);
-        let mut held = Vec::with_capacity(parts.len());
+        let mut held = SmallVec::with_capacity(parts.len());
         for (at, part) in parts.iter().enumerate() {
             let kept = self.parts.iter().position(|old| old.lies_as(part)).and_then(|old| self.held.get(old));
             let end = parts.get(at + 1).map_or(u32::MAX, |next| next.first_slot);
@@ -358,7 +371,7 @@ impl Segment {
             held.push(kept.copied().unwrap_or_else(packed));
         }
         self.held = held;
-        std::mem::replace(&mut self.parts, parts)
+        std::mem::replace(&mut self.parts, parts.into_iter().collect()).into_vec()
     }
     /// Appends the stored form; `previous` is the id of the entry before it on the page, or 0.
     pub(super) fn encode(&self, previous: u64, out: &mut Vec<u8>) {
@@ -368,8 +381,8 @@ impl Segment {
             part.encode(out);
         }
         put_varint(out, self.slots.into());
-        put_varint(out, self.live_bytes);
-        put_varint(out, self.tail_bytes);
+        put_varint(out, self.live_bytes.into());
+        put_varint(out, self.tail_bytes.into());
         for held in self.held.iter().skip(1) {
             put_varint(out, *held);
         }
@@ -386,24 +399,24 @@ impl Segment {
     pub(super) fn decode(previous: u64, reader: &mut Reader<'_>) -> Result<Self> {
         let id = previous.checked_add(reader.varint()?).filter(|id| *id > 0 && *id < 1 << (64 - SLOT_BITS));
         let id = id.ok_or_else(|| reader.bad("a segment id is out of range"))?;
-        let parts = Part::decode_all(reader)?;
+        let parts: Parts = Part::decode_all(reader)?.into_iter().collect();
         let slots = reader.varint_u32()?;
-        let live_bytes = reader.varint()?;
-        let tail_bytes = reader.varint()?;
+        let live_bytes = reader.varint_u32()?;
+        let tail_bytes = reader.varint_u32()?;
         if slots > SEGMENT_SLOTS_MAX {
             return Err(reader.bad("a segment has more than a chunk holds"));
         }
-        let mut held = vec![0; parts.len()];
+        let mut held: SmallVec<[u64; 2]> = smallvec![0; parts.len()];
         for part in held.iter_mut().skip(1) {
             *part = reader.varint()?;
         }
         let live = LiveMap::decode(reader, slots)?;
         // No record is empty.
-        let impossible = live_bytes.max(tail_bytes) > CHUNK_BYTES || u64::from(live.count()) > live_bytes;
+        let impossible = u64::from(live_bytes.max(tail_bytes)) > CHUNK_BYTES || live.count() > live_bytes;
         if impossible {
             return Err(reader.bad("a segment has more than a chunk holds"));
         }
-        let models = decode_models(reader)?;
+        let models = decode_models(reader)?.into_boxed_slice();
         let recoded = match reader.u8()? {
             0 => false,
             1 => true,

@@ -1,12 +1,14 @@
 //! What live records hold of each chunk, kept up with every record that is born, dies or moves, so that the cleaner finds what it wants without
 //! looking at all of them.
 
-use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeSet, BinaryHeap};
+
+use smallvec::SmallVec;
 
 use super::entry::PART_OVERHEAD_BYTES;
 use crate::account::subtract;
 use crate::limits::CHUNK_BYTES;
-use crate::space::Chunk;
+use crate::space::{ByChunk, Chunk};
 use crate::types::COPIES;
 
 /// Chunks whose live bytes differ by less are one level; within it the oldest comes first.
@@ -16,9 +18,11 @@ const LEVEL_BYTES: u64 = CHUNK_BYTES / 64;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Occupied {
     /// Bytes that its live records hold.
-    held_bytes: u64,
+    held_bytes: u32,
     /// Segments with parts in it; one with two parts stands twice.
-    segments: Vec<u64>,
+    segments: SmallVec<[u64; 1]>,
+    /// Whether it has its place among the levels.
+    ranked: bool,
 }
 
 impl Occupied {
@@ -27,7 +31,7 @@ impl Occupied {
         if self.held_bytes == 0 {
             return 0;
         }
-        self.held_bytes + self.segments.len() as u64 * PART_OVERHEAD_BYTES
+        u64::from(self.held_bytes) + self.segments.len() as u64 * PART_OVERHEAD_BYTES
     }
 
     /// Segments with parts in it; one with two parts stands twice.
@@ -40,6 +44,16 @@ impl Occupied {
         self.segments.iter().map(|id| id & !COPIES).max().unwrap_or_default()
     }
 
+    fn grow(&mut self, bytes: u64) {
+        self.held_bytes = self.held_bytes.saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
+    }
+
+    fn shrink(&mut self, bytes: u64) {
+        let mut held = self.held_bytes.into();
+        subtract(&mut held, bytes);
+        self.held_bytes = held as u32;
+    }
+
     fn level(&self) -> usize {
         (self.packed_bytes() / LEVEL_BYTES) as usize
     }
@@ -48,44 +62,81 @@ impl Occupied {
 /// All chunks that segments lie in.
 #[derive(Debug, Default)]
 pub(super) struct Occupancy {
-    chunks: HashMap<Chunk, Occupied>,
+    chunks: ByChunk<Occupied>,
     /// By what they hold, then by age.
     levels: Vec<BTreeSet<(u64, Chunk)>>,
+    /// Chunks that have no place there yet: opening a pool need not wait for that.
+    unranked: Vec<Chunk>,
 }
 
 impl Occupancy {
     /// Changes what is known of a chunk, and its level with it.
     fn change(&mut self, chunk: Chunk, change: impl FnOnce(&mut Occupied)) {
-        let occupied = self.chunks.entry(chunk).or_default();
+        let Some(occupied) = self.chunks.get_mut(chunk) else { return };
         let before = (occupied.level(), occupied.youngest());
-        let was_listed = !occupied.segments.is_empty();
+        let was_ranked = occupied.ranked;
+        let was_empty = occupied.segments.is_empty();
         change(occupied);
         let after = (occupied.level(), occupied.youngest());
-        let is_listed = !occupied.segments.is_empty();
-        if !is_listed {
-            self.chunks.remove(&chunk);
-        }
-        if was_listed == is_listed && before == after {
+        occupied.ranked = !occupied.segments.is_empty() && (was_ranked || was_empty);
+        let is_ranked = occupied.ranked;
+        if was_ranked == is_ranked && before == after {
             return;
         }
-        if let (true, Some(level)) = (was_listed, self.levels.get_mut(before.0)) {
+        if let (true, Some(level)) = (was_ranked, self.levels.get_mut(before.0)) {
             level.remove(&(before.1, chunk));
         }
-        if is_listed {
-            if self.levels.len() <= after.0 {
-                self.levels.resize_with(after.0 + 1, BTreeSet::new);
-            }
-            if let Some(level) = self.levels.get_mut(after.0) {
-                level.insert((after.1, chunk));
-            }
+        if is_ranked {
+            self.level(after.0).insert((after.1, chunk));
         }
+    }
+
+    fn level(&mut self, number: usize) -> &mut BTreeSet<(u64, Chunk)> {
+        if self.levels.len() <= number {
+            self.levels.resize_with(number + 1, BTreeSet::new);
+        }
+        // It was made just now, if not before.
+        &mut self.levels[number]
+    }
+
+    /// As [`Occupancy::enter`], where many enter: chunks that nothing lay in have to be ranked before the next is chosen.
+    pub(super) fn enter_unranked(&mut self, chunk: Chunk, segment: u64, held_bytes: u64) {
+        let Some(occupied) = self.chunks.get_mut(chunk) else { return };
+        if occupied.segments.is_empty() {
+            occupied.segments.push(segment);
+            occupied.grow(held_bytes);
+            self.unranked.push(chunk);
+        } else {
+            self.enter(chunk, segment, held_bytes);
+        }
+    }
+
+    /// Ranks up to so many chunks that are not; false where none is left.
+    pub(super) fn rank(&mut self, most: usize) -> bool {
+        let from = self.unranked.len().saturating_sub(most);
+        for chunk in self.unranked.split_off(from) {
+            let Some(occupied) = self.chunks.get_mut(chunk) else { continue };
+            if occupied.segments.is_empty() || std::mem::replace(&mut occupied.ranked, true) {
+                continue;
+            }
+            let (level, youngest) = (occupied.level(), occupied.youngest());
+            self.level(level).insert((youngest, chunk));
+        }
+        !self.unranked.is_empty()
+    }
+
+    /// What it takes in memory, in bytes.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        let ranked: usize = self.levels.iter().map(BTreeSet::len).sum();
+        // Sets are about two thirds full.
+        self.chunks.memory_bytes() + (ranked * size_of::<(u64, Chunk)>()) as u64 * 3 / 2
     }
 
     /// A part of a segment lies in a chunk, and its live records hold so many bytes.
     pub(super) fn enter(&mut self, chunk: Chunk, segment: u64, held_bytes: u64) {
         self.change(chunk, |occupied| {
             occupied.segments.push(segment);
-            occupied.held_bytes += held_bytes;
+            occupied.grow(held_bytes);
         });
     }
 
@@ -95,25 +146,25 @@ impl Occupancy {
             if let Some(at) = occupied.segments.iter().position(|id| *id == segment) {
                 occupied.segments.swap_remove(at);
             }
-            subtract(&mut occupied.held_bytes, held_bytes);
+            occupied.shrink(held_bytes);
         });
     }
 
     /// Live records of a chunk hold more.
     pub(super) fn grow(&mut self, chunk: Chunk, bytes: u64) {
-        self.change(chunk, |occupied| occupied.held_bytes += bytes);
+        self.change(chunk, |occupied| occupied.grow(bytes));
     }
 
     /// Live records of a chunk hold less.
     pub(super) fn shrink(&mut self, chunk: Chunk, bytes: u64) {
-        self.change(chunk, |occupied| subtract(&mut occupied.held_bytes, bytes));
+        self.change(chunk, |occupied| occupied.shrink(bytes));
     }
 
     pub(super) fn get(&self, chunk: Chunk) -> Option<&Occupied> {
-        self.chunks.get(&chunk)
+        self.chunks.get(chunk).filter(|occupied| !occupied.segments.is_empty())
     }
 
-    /// Visits chunks, those first whose `score` of what they hold (in bytes) and of their youngest segment is highest, until `visit` says
+    /// Visits the chunks that are ranked, those first whose `score` of what they hold (in bytes) and of their youngest segment is highest, until `visit` says
     /// false. Within a level the oldest comes first, so the score has to rise with age; costs grow with the chunks that are visited.
     pub(super) fn by_score(
         &self,
@@ -124,14 +175,14 @@ impl Occupancy {
         let mut heads = BinaryHeap::new();
         let mut push = |at: usize, heads: &mut BinaryHeap<Head>| {
             let Some((youngest, chunk)) = levels.get_mut(at).and_then(Iterator::next) else { return };
-            let Some(occupied) = self.chunks.get(chunk) else { return };
+            let Some(occupied) = self.chunks.get(*chunk) else { return };
             heads.push(Head { score: score(occupied.packed_bytes(), *youngest), level: at, chunk: *chunk });
         };
         for at in 0..self.levels.len() {
             push(at, &mut heads);
         }
         while let Some(Head { level, chunk, .. }) = heads.pop() {
-            let Some(occupied) = self.chunks.get(&chunk) else { continue };
+            let Some(occupied) = self.chunks.get(chunk) else { continue };
             if !visit(chunk, occupied) {
                 return;
             }

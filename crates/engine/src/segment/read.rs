@@ -70,6 +70,23 @@ pub fn read_span(device: &dyn Device, offset: u64, len_bytes: u64) -> Result<(Al
     Ok((buf, start))
 }
 
+/// How many of these places, which ascend, one request should read, and where it ends.
+pub fn neighbours(mut sorted: impl Iterator<Item = Located>) -> Option<(usize, u64)> {
+    let first = sorted.next()?;
+    let (mut count, mut end) = (1, first.end());
+    for next in sorted {
+        let joins = next.device == first.device
+            && next.offset <= end.saturating_add(MERGE_GAP_BYTES)
+            && next.end().max(end) - first.offset <= MERGE_BYTES_MAX;
+        if !joins {
+            break;
+        }
+        end = end.max(next.end());
+        count += 1;
+    }
+    Some((count, end))
+}
+
 /// Records that one request reads, and what it reads.
 struct Group<'a> {
     records: &'a [(Located, usize)],
@@ -79,19 +96,7 @@ struct Group<'a> {
 impl<'a> Group<'a> {
     /// The first records of `sorted` that lie together, and the rest.
     fn split(sorted: &'a [(Located, usize)]) -> Option<(Self, &'a [(Located, usize)])> {
-        let (first, _) = sorted.first()?;
-        let mut end = first.end();
-        let mut count = 1;
-        while let Some((next, _)) = sorted.get(count) {
-            let joins = next.device == first.device
-                && next.offset <= end + MERGE_GAP_BYTES
-                && next.end().max(end) - first.offset <= MERGE_BYTES_MAX;
-            if !joins {
-                break;
-            }
-            end = end.max(next.end());
-            count += 1;
-        }
+        let (count, end) = neighbours(sorted.iter().map(|(located, _)| *located))?;
         let (records, rest) = sorted.split_at(count);
         Some((Self { records, end }, rest))
     }

@@ -8,8 +8,9 @@ use parking_lot::{Mutex, RwLock};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
-use super::deaths::Deaths;
+use super::deaths::{Deaths, rewritten_bytes_max, stored_bytes_max};
 use super::directory::{Directory, Index, LEAF_SLOTS};
+use super::entries::Entries;
 use super::entry::{DirRef, Move, Part, Segment, TABLE_PAGE_SEGMENTS};
 use super::occupancy::{Occupancy, Occupied};
 use crate::account::subtract;
@@ -17,6 +18,9 @@ use crate::space::{Chunk, Extent};
 use crate::types::COPIES;
 use crate::wire::Reader;
 use crate::{Addr, Error, Ptr, Result};
+
+/// Chunks that are ranked while others wait for the table: a few milliseconds.
+const RANKED_AT_ONCE: usize = 8 << 10;
 
 /// So many times it is logged that a second copy was read.
 const STAND_INS_LOGGED: u64 = 1000;
@@ -76,11 +80,13 @@ impl Weighter<PieceKey, Piece> for PieceWeight {
 
 #[derive(Default)]
 struct Inner {
-    segments: BTreeMap<u64, Segment>,
+    segments: Entries,
     /// Directories of segments that have none on the device yet.
     open: BTreeMap<u64, Directory>,
     /// Pages of whose entries more has changed than that records died.
     dirty: BTreeSet<u64>,
+    /// Of the segments on these: [`Segment::stored_bytes_max`].
+    dirty_bytes: u64,
     /// Of the other pages.
     deaths: Deaths,
     /// Segments that may have no live records.
@@ -97,47 +103,85 @@ struct Inner {
 }
 
 impl Inner {
-    fn count_models(&mut self, models: &[u32]) {
-        for model in models {
-            *self.models.entry(*model).or_default() += 1;
+    /// A page is to be stored.
+    fn touch(&mut self, page: u64) {
+        if self.dirty.insert(page) {
+            self.dirty_bytes += self.page_bytes(page);
         }
     }
 
-    /// Adds a segment to the sums.
-    fn enter(&mut self, segment: &Segment) {
+    /// What a page takes where it is stored, at most.
+    fn page_bytes(&self, page: u64) -> u64 {
+        self.segments.page(page).iter().map(Segment::stored_bytes_max).sum()
+    }
+
+    /// What the entry of a segment takes where it is stored was `before`, and is `after`.
+    fn restored(&mut self, id: u64, before: u64, after: u64) {
+        self.stored_bytes += after;
+        subtract(&mut self.stored_bytes, before);
+        if self.dirty.contains(&(id / TABLE_PAGE_SEGMENTS)) {
+            self.dirty_bytes += after;
+            subtract(&mut self.dirty_bytes, before);
+        }
+    }
+
+    /// Puts a segment into the table and its sums; its page is to be stored.
+    fn put(&mut self, segment: Segment) {
+        self.touch(segment.id / TABLE_PAGE_SEGMENTS);
+        for (part, held) in segment.parts.iter().zip(&segment.held) {
+            self.occupancy.enter(part.extent.chunk, segment.id, *held);
+        }
+        self.add(&segment);
+        self.restored(segment.id, 0, segment.stored_bytes_max());
+        self.segments.insert(segment);
+    }
+
+    /// Adds a segment to the sums, but for those of what is stored and of what parts hold of chunks.
+    fn add(&mut self, segment: &Segment) {
         if segment.live.count() == 0 {
             self.vacant.insert(segment.id);
         }
         self.used_bytes += segment.used_bytes();
-        self.stored_bytes += segment.stored_bytes_max();
-        for (part, held) in segment.parts.iter().zip(&segment.held) {
-            self.occupancy.enter(part.extent.chunk, segment.id, *held);
+        for model in segment.models.iter() {
+            *self.models.entry(*model).or_default() += 1;
         }
+        self.recoded += u64::from(segment.recoded);
     }
 
-    /// Takes a segment off the sums.
-    fn leave(&mut self, segment: &Segment) {
+    /// Takes a segment out of the table and its sums.
+    fn take(&mut self, id: u64) -> Option<Segment> {
+        let segment = self.segments.remove(id)?;
+        self.restored(id, segment.stored_bytes_max(), 0);
         subtract(&mut self.used_bytes, segment.used_bytes());
-        subtract(&mut self.stored_bytes, segment.stored_bytes_max());
         for (part, held) in segment.parts.iter().zip(&segment.held) {
-            self.occupancy.leave(part.extent.chunk, segment.id, *held);
+            self.occupancy.leave(part.extent.chunk, id, *held);
         }
+        for model in segment.models.iter() {
+            let count = self.models.entry(*model).or_default();
+            subtract(count, 1);
+            if *count == 0 {
+                self.models.remove(model);
+            }
+        }
+        subtract(&mut self.recoded, segment.recoded.into());
+        Some(segment)
     }
 
-    /// Changes a segment and the sums with it, but for what its parts hold of chunks. Its page is to be stored.
+    /// Changes a segment and the sums with it, but for what its parts hold of chunks, its models, and whether it was coded again. Its page is to be
+    /// stored.
     fn change<T>(&mut self, id: u64, change: impl FnOnce(&mut Segment) -> T) -> Option<T> {
-        self.dirty.insert(id / TABLE_PAGE_SEGMENTS);
+        self.touch(id / TABLE_PAGE_SEGMENTS);
         self.change_sums(id, change)
     }
 
     fn change_sums<T>(&mut self, id: u64, change: impl FnOnce(&mut Segment) -> T) -> Option<T> {
-        let segment = self.segments.get_mut(&id)?;
+        let segment = self.segments.get_mut(id)?;
         let before = (segment.used_bytes(), segment.stored_bytes_max());
         let changed = change(segment);
-        self.used_bytes += segment.used_bytes();
-        self.stored_bytes += segment.stored_bytes_max();
+        let after = (segment.used_bytes(), segment.stored_bytes_max());
+        self.used_bytes += after.0;
         subtract(&mut self.used_bytes, before.0);
-        subtract(&mut self.stored_bytes, before.1);
+        self.restored(id, before.1, after.1);
         Some(changed)
     }
 
@@ -153,7 +197,7 @@ impl Inner {
     /// Makes a record of `len_bytes` dead; false where it was.
     fn kill(&mut self, addr: Addr, len_bytes: u32) -> bool {
         let id = addr.segment();
-        let segment = self.segments.get(&id);
+        let segment = self.segments.get(id);
         if !segment.is_some_and(|segment| segment.live.get(addr.slot())) {
             return false;
         }
@@ -177,8 +221,7 @@ impl Inner {
     /// Takes out the segments without live records whose numbers in the log are below `open`.
     fn take_vacant(&mut self, open: u64) -> Vec<u64> {
         let segments = &self.segments;
-        let is_vacant =
-            |id: &u64| segments.get(id).is_some_and(|segment| segment.live.count() == 0);
+        let is_vacant = |id: &u64| segments.get(*id).is_some_and(|segment| segment.live.count() == 0);
         self.vacant.retain(is_vacant);
         self.vacant.extract_if(.., |id| (*id & !COPIES) < open).collect()
     }
@@ -186,13 +229,10 @@ impl Inner {
     /// The segment of second copies of records of segment `id`; it gets its parts from the caller.
     fn copies_of(&mut self, id: u64) {
         let id = id | COPIES;
-        self.segments.entry(id).or_insert_with(|| {
-            let segment = Segment::without_parts(id);
-            self.stored_bytes += segment.stored_bytes_max();
-            self.vacant.insert(id);
-            segment
-        });
-        self.dirty.insert(id / TABLE_PAGE_SEGMENTS);
+        if self.segments.get(id).is_none() {
+            self.put(Segment::without_parts(id));
+        }
+        self.touch(id / TABLE_PAGE_SEGMENTS);
     }
 
     /// Adds parts in which none of its live records lies yet.
@@ -211,16 +251,6 @@ impl Inner {
         let addr = ptr.addr.copy();
         self.change(addr.segment(), |segment| segment.slots = segment.slots.max(addr.slot() + 1));
         self.revive(addr, ptr.len_bytes);
-    }
-
-    fn discount_models(&mut self, models: &[u32]) {
-        for model in models {
-            let count = self.models.entry(*model).or_default();
-            subtract(count, 1);
-            if *count == 0 {
-                self.models.remove(model);
-            }
-        }
     }
 }
 
@@ -266,28 +296,17 @@ impl Segments {
     /// Adds a segment: one just opened, or one read from a stored page.
     pub fn insert(&self, segment: Segment) {
         let mut inner = self.inner.write();
-        inner.enter(&segment);
-        inner.count_models(&segment.models);
-        inner.recoded += u64::from(segment.recoded);
         if segment.parts.iter().any(|part| part.directory.is_none()) {
             inner.open.entry(segment.id).or_default();
         }
-        inner.dirty.insert(segment.id / TABLE_PAGE_SEGMENTS);
-        inner.segments.insert(segment.id, segment);
+        inner.put(segment);
     }
 
     /// Puts a segment as it was found on the devices in the place of what the table has of it; `entries` are those of its parts
     /// that have no directory.
     pub fn salvage(&self, segment: Segment, entries: Directory) {
         let id = segment.id;
-        {
-            let mut inner = self.inner.write();
-            if let Some(old) = inner.segments.remove(&id) {
-                inner.leave(&old);
-                inner.discount_models(&old.models);
-                inner.recoded -= u64::from(old.recoded);
-            }
-        }
+        drop(self.inner.write().take(id));
         self.insert(segment);
         self.set_open_directory(id, entries);
     }
@@ -305,7 +324,9 @@ impl Segments {
                 if let Some(model) = state.model
                     && let Err(at) = segment.models.binary_search(&model)
                 {
-                    segment.models.insert(at, model);
+                    let mut longer = std::mem::take(&mut segment.models).into_vec();
+                    longer.insert(at, model);
+                    segment.models = longer.into_boxed_slice();
                     models.push(model);
                 }
                 if state.live
@@ -318,7 +339,9 @@ impl Segments {
             (held, models)
         });
         let (held, models) = appended.ok_or_else(|| no_segment(id))?;
-        inner.count_models(&models);
+        for model in models {
+            *inner.models.entry(model).or_default() += 1;
+        }
         if let Some((chunk, bytes)) = held {
             inner.occupancy.grow(chunk, bytes);
         }
@@ -343,12 +366,14 @@ impl Segments {
     /// The segment's directory is on the device now.
     pub fn close(&self, id: u64, dir: DirRef) -> Result<()> {
         let mut inner = self.inner.write();
-        let segment = inner.segments.get_mut(&id).ok_or_else(|| no_segment(id))?;
-        let part = segment.parts.first_mut().ok_or_else(|| no_segment(id))?;
-        part.directory = Some(dir);
-        let extent = part.extent;
+        let extent = inner.change(id, |segment| {
+            let part = segment.parts.first_mut()?;
+            part.directory = Some(dir);
+            segment.live.shrink();
+            Some(part.extent)
+        });
+        let extent = extent.flatten().ok_or_else(|| no_segment(id))?;
         let directory = inner.open.remove(&id);
-        inner.dirty.insert(id / TABLE_PAGE_SEGMENTS);
         drop(inner);
         if let Some(directory) = directory {
             self.keep_leaves(id, extent, dir, &directory);
@@ -367,10 +392,7 @@ impl Segments {
     /// The segment lies elsewhere now. Returns where it was.
     pub fn relocate(&self, id: u64, to: Move) -> Result<Vec<Part>> {
         let mut inner = self.inner.write();
-        let inner = &mut *inner;
-        let mut segment = inner.segments.remove(&id).ok_or_else(|| no_segment(id))?;
-        inner.leave(&segment);
-        inner.recoded += u64::from(to.recoded && !segment.recoded);
+        let mut segment = inner.take(id).ok_or_else(|| no_segment(id))?;
         segment.recoded |= to.recoded;
         if to.recoded {
             segment.restate(&to.lens);
@@ -383,12 +405,8 @@ impl Segments {
             models.sort_unstable();
             models.dedup();
         }
-        inner.count_models(&models);
-        let before = std::mem::replace(&mut segment.models, models);
-        inner.discount_models(&before);
-        inner.enter(&segment);
-        inner.segments.insert(id, segment);
-        inner.dirty.insert(id / TABLE_PAGE_SEGMENTS);
+        segment.models = models.into_boxed_slice();
+        inner.put(segment);
         Ok(old)
     }
 
@@ -404,15 +422,14 @@ impl Segments {
             return Vec::new();
         }
         let recoded =
-            |ptr: &Ptr| inner.segments.get(&ptr.addr.segment()).is_some_and(|segment| segment.recoded);
+            |ptr: &Ptr| inner.segments.get(ptr.addr.segment()).is_some_and(|segment| segment.recoded);
         ptrs.iter().enumerate().filter(|(_, ptr)| recoded(ptr)).map(|(at, _)| at).collect()
     }
 
     /// Makes a record live (replay: an operation refers to it).
     pub fn mark_live(&self, ptr: Ptr) -> Result<()> {
         let mut inner = self.inner.write();
-        let segment =
-            inner.segments.get(&ptr.addr.segment()).ok_or_else(|| no_segment(ptr.addr.segment()))?;
+        let segment = inner.segments.get(ptr.addr.segment()).ok_or_else(|| no_segment(ptr.addr.segment()))?;
         if ptr.addr.slot() >= segment.slots {
             return Err(Error::corrupt(format!("address {}", ptr.addr), "its segment has no such slot"));
         }
@@ -423,7 +440,7 @@ impl Segments {
     /// The second copies of records of segment `id` lie in these parts, too. They are live if the records are (G5).
     pub fn add_copies(&self, id: u64, parts: &[Part], records: impl Iterator<Item = (u32, u32)>) {
         let mut inner = self.inner.write();
-        let live = inner.segments.get(&id).map(|segment| segment.live.clone()).unwrap_or_default();
+        let live = inner.segments.get(id).map(|segment| segment.live.clone()).unwrap_or_default();
         inner.copies_of(id);
         inner.add_parts(id | COPIES, parts);
         for (slot, len_bytes) in records.filter(|(slot, _)| live.get(*slot)) {
@@ -436,25 +453,23 @@ impl Segments {
     pub fn set_copies(&self, id: u64, parts: Vec<Part>) {
         let mut inner = self.inner.write();
         inner.copies_of(id);
-        if let Some(mut segment) = inner.segments.remove(&(id | COPIES)) {
-            inner.leave(&segment);
+        if let Some(mut segment) = inner.take(id | COPIES) {
             segment.lie_in(parts, &[]);
-            inner.enter(&segment);
-            inner.segments.insert(id | COPIES, segment);
+            inner.put(segment);
         }
     }
 
     /// A record that is live has a second copy, if there are any of its segment (replay).
     pub fn copied(&self, ptr: Ptr) {
         let mut inner = self.inner.write();
-        if inner.segments.contains_key(&ptr.addr.copy().segment()) {
+        if inner.segments.get(ptr.addr.copy().segment()).is_some() {
             inner.copy(ptr);
         }
     }
 
     /// The parts in which second copies of records of segment `id` lie.
     pub fn copies(&self, id: u64) -> Vec<Part> {
-        self.get(id | COPIES).map(|segment| segment.parts).unwrap_or_default()
+        self.get(id | COPIES).map(|segment| segment.parts.into_vec()).unwrap_or_default()
     }
 
     /// Makes records dead, and their second copies with them (G5): nothing refers to them any more.
@@ -472,7 +487,7 @@ impl Segments {
 
     /// Whether a record is live.
     pub fn is_live(&self, addr: Addr) -> bool {
-        self.inner.read().segments.get(&addr.segment()).is_some_and(|segment| segment.live.get(addr.slot()))
+        self.inner.read().segments.get(addr.segment()).is_some_and(|segment| segment.live.get(addr.slot()))
     }
 
     /// How many segments have records that use `model`, or had: it is needed unless this is 0.
@@ -485,15 +500,15 @@ impl Segments {
         self.directories.weight()
     }
 
-    /// Memory that the table's entries take, in bytes. They are counted one by one only when there are an eighth more or fewer than the last time.
+    /// Memory that the table takes, in bytes. Its entries are counted one by one only when there are an eighth more or fewer than the last time.
     pub fn table_bytes(&self) -> u64 {
         let mut weighed = self.weighed.lock();
         let inner = self.inner.read();
         let entries = inner.segments.len();
         if entries.abs_diff(weighed.0) > weighed.0 / 8 {
-            *weighed = (entries, inner.segments.values().map(Segment::memory_bytes).sum());
+            *weighed = (entries, inner.segments.memory_bytes());
         }
-        weighed.1 + inner.deaths.memory_bytes()
+        weighed.1 + inner.deaths.memory_bytes() + inner.occupancy.memory_bytes()
     }
 
     /// Space that live records account for, in bytes.
@@ -501,9 +516,19 @@ impl Segments {
         self.inner.read().used_bytes
     }
 
-    /// Bytes that all pages of the table take where they are stored, at most.
-    pub fn stored_bytes(&self) -> u64 {
-        self.inner.read().stored_bytes
+    /// Bytes that a checkpoint stores of the table at most, if so many records die before, and the next one at most, if a pass moves segments
+    /// meanwhile of which all pages take `moved_bytes` at most.
+    pub fn to_store(&self, dead: u64, moved_bytes: u64) -> [u64; 2] {
+        let inner = self.inner.read();
+        let all = inner.stored_bytes;
+        let first = inner.dirty_bytes + stored_bytes_max(inner.deaths.fresh() + dead, all);
+        let second = moved_bytes + stored_bytes_max(dead, all);
+        [first, second].map(|bytes| bytes.min(all))
+    }
+
+    /// Bytes that a page of the table takes where it is stored, at most.
+    pub fn page_bytes(&self, page: u64) -> u64 {
+        self.inner.read().page_bytes(page)
     }
 
     /// What is in a chunk, if anything is.
@@ -511,42 +536,55 @@ impl Segments {
         self.inner.read().occupancy.get(chunk).cloned()
     }
 
-    /// Visits chunks that segments lie in, those first whose `score` is highest, until `visit` says false: a function of the bytes that live
-    /// records hold of a chunk, and of the youngest segment that has records there, which has to rise with age.
+    /// Ranks chunks that were there when the pool was opened, for [`Segments::chunks_by_score`]: some at a time, so that nobody waits long.
+    pub fn rank(&self) {
+        while self.inner.write().occupancy.rank(RANKED_AT_ONCE) {}
+    }
+
+    /// Visits chunks that segments lie in, and that are ranked, those first whose `score` is highest, until `visit` says false: a function of the bytes that live
+    /// records hold of a chunk, and of the youngest segment that has records there, which has to rise with age. `visit` is given what tells how many bytes a page
+    /// of the table takes where it is stored, at most.
     pub fn chunks_by_score(
         &self,
         score: &dyn Fn(u64, u64) -> f64,
-        visit: &mut dyn FnMut(Chunk, &Occupied) -> bool,
+        visit: &mut dyn FnMut(Chunk, &Occupied, &dyn Fn(u64) -> u64) -> bool,
     ) {
-        self.inner.read().occupancy.by_score(score, visit);
+        let inner = self.inner.read();
+        let page_bytes = |page| inner.page_bytes(page);
+        inner.occupancy.by_score(score, &mut |chunk, occupied| visit(chunk, occupied, &page_bytes));
     }
 
     /// A copy of one entry.
     pub fn get(&self, id: u64) -> Option<Segment> {
-        self.inner.read().segments.get(&id).cloned()
+        self.inner.read().segments.get(id).cloned()
     }
 
     /// A copy of the entry with this number, or of the next one.
     pub fn at_or_after(&self, id: u64) -> Option<Segment> {
-        self.inner.read().segments.range(id..).next().map(|(_, segment)| segment.clone())
+        self.inner.read().segments.from(id).next().cloned()
     }
 
     /// The highest number of a segment of the log.
     pub fn last_id(&self) -> Option<u64> {
-        self.inner.read().segments.range(..COPIES).next_back().map(|(id, _)| *id)
+        self.inner.read().segments.last_below(COPIES).map(|segment| segment.id)
     }
 
     /// Calls `visit` with every entry, in the order of ids.
     pub fn for_each(&self, mut visit: impl FnMut(&Segment)) {
-        for segment in self.inner.read().segments.values() {
+        for segment in self.inner.read().segments.from(0) {
             visit(segment);
         }
+    }
+
+    /// The part that a record lies in.
+    pub fn part(&self, addr: Addr) -> Option<Part> {
+        self.inner.read().segments.get(addr.segment())?.part(addr.slot()).copied()
     }
 
     /// Location of a slot's part, and its directory entry if the segment is an open one.
     pub(super) fn place(&self, addr: Addr) -> Option<Place> {
         let inner = self.inner.read();
-        let segment = inner.segments.get(&addr.segment())?;
+        let segment = inner.segments.get(addr.segment())?;
         let part = segment.part(addr.slot())?;
         Some(match part.directory {
             Some(dir) => Place::Closed(part.extent, dir),
@@ -558,17 +596,18 @@ impl Segments {
     /// `open`. `page_ptrs` says where the stored pages are; those that will be replaced are made dead first,
     /// which may change further pages (invariant: what is stored shows no replaced page record as live).
     pub fn snapshot(&self, page_ptrs: &BTreeMap<u64, Ptr>, open: u64) -> TableSnapshot {
+        {
+            let mut inner = self.inner.write();
+            let most = rewritten_bytes_max(inner.deaths.fresh(), inner.stored_bytes);
+            let stored_bytes = |page| page_ptrs.get(&page).map(|ptr: &Ptr| ptr.len_bytes);
+            for page in inner.deaths.heavy(&stored_bytes, &|page| inner.page_bytes(page), most) {
+                inner.touch(page);
+            }
+        }
         let mut replaced: HashSet<u64> = HashSet::new();
         loop {
-            let fresh: Vec<u64> = {
-                let mut inner = self.inner.write();
-                let heavy = inner.deaths.heavy(&|page| page_ptrs.get(&page).map(|ptr| ptr.len_bytes));
-                for page in heavy {
-                    inner.deaths.forget(page);
-                    inner.dirty.insert(page);
-                }
-                inner.dirty.iter().copied().filter(|page| !replaced.contains(page)).collect()
-            };
+            let fresh: Vec<u64> =
+                self.inner.read().dirty.iter().copied().filter(|page| !replaced.contains(page)).collect();
             if fresh.is_empty() {
                 break;
             }
@@ -579,44 +618,39 @@ impl Segments {
         let mut inner = self.inner.write();
         let inner = &mut *inner;
         let mut snapshot = TableSnapshot { dropped: inner.take_vacant(open), ..TableSnapshot::default() };
+        inner.dirty_bytes = 0;
         for page in std::mem::take(&mut inner.dirty) {
             inner.deaths.forget(page);
-            let ids = page * TABLE_PAGE_SEGMENTS..(page + 1) * TABLE_PAGE_SEGMENTS;
             let mut bytes = Vec::new();
             let mut previous = 0;
-            for (id, segment) in inner.segments.range(ids) {
-                if snapshot.dropped.binary_search(id).is_err() {
+            for segment in inner.segments.page(page) {
+                if snapshot.dropped.binary_search(&segment.id).is_err() {
                     segment.encode(previous, &mut bytes);
-                    previous = *id;
+                    previous = segment.id;
                 }
             }
             snapshot.pages.push((page, bytes));
         }
+        inner.deaths.settle();
         snapshot.dead = inner.deaths.sorted();
         snapshot
     }
 
-    /// Reads the segments of a stored page into the table.
-    pub fn load_page(&self, page: u64, bytes: &[u8]) -> Result<()> {
-        let mut reader = Reader::new(bytes, "page of the segment table");
-        let mut previous = 0;
-        if bytes.is_empty() {
-            return Err(reader.bad("it has no segments"));
-        }
-        while reader.remaining() > 0 {
-            let segment = Segment::decode(previous, &mut reader)?;
-            if segment.id / TABLE_PAGE_SEGMENTS != page || segment.id <= previous && previous != 0 {
-                return Err(reader.bad("a segment is on the wrong page"));
+    /// Puts the segments of a stored page into the table, as [`decode_page`] has read them.
+    pub fn load_page(&self, page: u64, segments: Vec<Segment>) {
+        let mut inner = self.inner.write();
+        let inner = &mut *inner;
+        for segment in &segments {
+            if segment.parts.iter().any(|part| part.directory.is_none()) {
+                inner.open.entry(segment.id).or_default();
             }
-            previous = segment.id;
-            self.insert(segment);
+            for (part, held) in segment.parts.iter().zip(&segment.held) {
+                inner.occupancy.enter_unranked(part.extent.chunk, segment.id, *held);
+            }
+            inner.add(segment);
+            inner.restored(segment.id, 0, segment.stored_bytes_max());
         }
-        Ok(())
-    }
-
-    /// Nothing has changed since the stored pages (after they were loaded).
-    pub fn mark_clean(&self) {
-        self.inner.write().dirty.clear();
+        inner.segments.put_page(page, segments);
     }
 
     /// Records that died since the pages of their segments were stored, as a checkpoint has stored them beside. Returns the first that is not
@@ -640,7 +674,7 @@ impl Segments {
 
     /// Marks a page to be stored again by the next checkpoint.
     pub fn mark_dirty(&self, page: u64) {
-        self.inner.write().dirty.insert(page);
+        self.inner.write().touch(page);
     }
 
     /// Drops segments that have no live records. Returns the parts they leave.
@@ -648,23 +682,40 @@ impl Segments {
         let mut inner = self.inner.write();
         let mut parts = Vec::with_capacity(ids.len());
         for id in ids {
-            if inner.segments.get(id).is_some_and(|segment| segment.live.count() == 0) {
-                let Some(segment) = inner.segments.remove(id) else { continue };
-                inner.leave(&segment);
-                inner.discount_models(&segment.models);
-                inner.recoded -= u64::from(segment.recoded);
-                parts.extend(segment.parts);
+            if inner.segments.get(*id).is_some_and(|segment| segment.live.count() == 0) {
+                parts.extend(inner.take(*id).into_iter().flat_map(|segment| segment.parts));
                 inner.open.remove(id);
                 let page = id / TABLE_PAGE_SEGMENTS;
-                let ids = page * TABLE_PAGE_SEGMENTS..(page + 1) * TABLE_PAGE_SEGMENTS;
-                if inner.segments.range(ids).next().is_none() {
+                if inner.segments.page(page).is_empty() {
                     // Its stored form is of use no more.
-                    inner.dirty.insert(page);
+                    inner.touch(page);
                 }
             }
         }
         parts
     }
+}
+
+/// The segments of a stored page.
+///
+/// # Errors
+/// [`Error::Corrupt`] where it is none, or has segments of another page.
+pub fn decode_page(page: u64, bytes: &[u8]) -> Result<Vec<Segment>> {
+    let mut reader = Reader::new(bytes, "page of the segment table");
+    let mut segments: Vec<Segment> = Vec::new();
+    if bytes.is_empty() {
+        return Err(reader.bad("it has no segments"));
+    }
+    while reader.remaining() > 0 {
+        let previous = segments.last().map_or(0, |segment| segment.id);
+        let segment = Segment::decode(previous, &mut reader)?;
+        if segment.id / TABLE_PAGE_SEGMENTS != page || segment.id <= previous {
+            return Err(reader.bad("a segment is on the wrong page"));
+        }
+        segments.push(segment);
+    }
+    segments.shrink_to_fit();
+    Ok(segments)
 }
 
 /// A directory entry and whether its record is live from the start.

@@ -6,14 +6,16 @@
 //!
 //! S2: a chunk is discarded only while it is free, and is not given out before the discard has returned ([`trim`]).
 
+mod by_chunk;
 mod geometry;
 mod ranges;
 mod trim;
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 
 use parking_lot::{Condvar, Mutex};
 
+pub use by_chunk::ByChunk;
 pub use geometry::{reserved_places, stretches};
 pub use ranges::Ranges;
 use trim::Trims;
@@ -73,12 +75,18 @@ struct State {
     counts: Vec<u32>,
     /// Free chunks by device.
     free: Vec<Ranges>,
-    users: HashMap<Chunk, u32>,
-    pending: Vec<Chunk>,
+    users: ByChunk<u32>,
+    pending: BTreeSet<Chunk>,
     trims: Trims,
 }
 
 impl State {
+    fn user(&mut self, chunk: Chunk, add: i32) -> u32 {
+        let Some(users) = self.users.get_mut(chunk) else { return 0 };
+        *users = users.saturating_add_signed(add);
+        *users
+    }
+
     fn take_free(&mut self, chunk: Chunk) -> bool {
         self.trims.taken(chunk);
         self.free.get_mut(usize::from(chunk.device)).is_some_and(|free| free.remove(chunk.index))
@@ -138,7 +146,7 @@ impl Chunks {
         };
         let chunk = Chunk { device: device as u16, index };
         state.trims.taken(chunk);
-        state.users.insert(chunk, 1);
+        state.user(chunk, 1);
         Ok(chunk)
     }
 
@@ -146,33 +154,52 @@ impl Chunks {
     pub fn retain(&self, chunk: Chunk) {
         let mut state = self.state.lock();
         state.take_free(chunk);
-        state.pending.retain(|pending| *pending != chunk);
-        *state.users.entry(chunk).or_insert(0) += 1;
+        state.pending.remove(&chunk);
+        state.user(chunk, 1);
+    }
+
+    /// As [`Chunks::retain`], of many.
+    pub fn retain_all(&self, mut chunks: Vec<Chunk>) {
+        chunks.sort_unstable();
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        for run in chunks.chunk_by(|a, b| a.device == b.device && b.index - a.index <= 1) {
+            let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+            if let Some(free) = state.free.get_mut(usize::from(first.device)) {
+                free.remove_range(first.index.into()..u64::from(last.index) + 1);
+            }
+            for chunk in run {
+                state.trims.taken(*chunk);
+                state.pending.remove(chunk);
+                state.user(*chunk, 1);
+            }
+        }
     }
 
     /// Removes a user; a chunk without users is pending until [`Chunks::recycle`].
     pub fn release(&self, chunk: Chunk) {
         let mut state = self.state.lock();
-        let Some(users) = state.users.get_mut(&chunk) else { return };
-        *users -= 1;
-        if *users == 0 {
-            state.users.remove(&chunk);
-            state.pending.push(chunk);
+        let used = state.users.get(chunk).is_some_and(|users| *users > 0);
+        if used && state.user(chunk, -1) == 0 {
+            state.pending.insert(chunk);
         }
     }
 
-    /// Puts a chunk that nothing uses among the pending ones (it was in use by the last checkpoint).
-    pub fn hold(&self, chunk: Chunk) {
+    /// Puts those of the chunks that nothing uses among the pending ones (they were in use by the last checkpoint).
+    pub fn hold_all(&self, chunks: &[Chunk]) {
         let mut state = self.state.lock();
-        if !state.users.contains_key(&chunk) && state.take_free(chunk) {
-            state.pending.push(chunk);
+        for chunk in chunks {
+            let used = state.users.get(*chunk).is_some_and(|users| *users > 0);
+            if !used && state.take_free(*chunk) {
+                state.pending.insert(*chunk);
+            }
         }
     }
 
     /// The chunks that are pending now: to be given to [`Chunks::recycle`] when the checkpoint that is being
     /// made is durable.
     pub fn take_pending(&self) -> Vec<Chunk> {
-        std::mem::take(&mut self.state.lock().pending)
+        std::mem::take(&mut self.state.lock().pending).into_iter().collect()
     }
 
     /// Frees chunks that were pending before a checkpoint which is now durable.

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use super::super::pack::Begun;
 use super::super::{Maintenance, Pool};
+use crate::dataset::PASS_TABLE_BYTES;
 use crate::limits::CHUNK_BYTES;
-use crate::segment::Occupied;
+use crate::segment::{Occupied, TABLE_PAGE_SEGMENTS};
 use crate::space::Chunk;
 use crate::types::COPIES;
 
@@ -54,6 +55,27 @@ impl Sum {
     }
 }
 
+/// Pages of the segment table that a pass changes.
+#[derive(Debug, Default)]
+pub(in super::super) struct ChangedPages {
+    pages: BTreeSet<u64>,
+    bytes: u64,
+}
+
+impl ChangedPages {
+    /// Bytes that they take where they are stored, at most, if it moved these segments, too.
+    pub(in super::super) fn with(&self, segments: &[u64], page_bytes: &dyn Fn(u64) -> u64) -> u64 {
+        let pages: BTreeSet<u64> = segments.iter().map(|id| id / TABLE_PAGE_SEGMENTS).collect();
+        self.bytes + pages.difference(&self.pages).map(|page| page_bytes(*page)).sum::<u64>()
+    }
+
+    /// It moves them, too.
+    pub(in super::super) fn add(&mut self, segments: &[u64], page_bytes: &dyn Fn(u64) -> u64) {
+        self.bytes = self.with(segments, page_bytes);
+        self.pages.extend(segments.iter().map(|id| id / TABLE_PAGE_SEGMENTS));
+    }
+}
+
 /// How much is gained by cleaning a chunk with so many live bytes whose youngest record is of segment `youngest`, while the log is at segment
 /// `now`: what becomes free, by what is read and written, and more for what is old, since it will not die soon by itself (Rosenblum and
 /// Ousterhout, "The design and implementation of a log-structured file system", 1992, section 3.5; the age by its square root, so that the
@@ -83,9 +105,13 @@ impl Pool {
         let mut plan = Plan::default();
         let mut sums = [Sum::in_begun(state.cleaner.begun), Sum::in_begun(state.copies.begun)];
         let (mut gained, mut skipped) = (0, 0);
+        let mut changed = ChangedPages::default();
+        // Beyond what is promised to any pass.
+        let spare_bytes = PASS_TABLE_BYTES + self.shared.clean_outputs() * CHUNK_BYTES / 8;
+        self.shared.segments.rank();
         self.shared.segments.chunks_by_score(
             &|live, youngest| score(live, youngest, now),
-            &mut |chunk, occupied| {
+            &mut |chunk, occupied, page_bytes| {
                 let live_bytes = occupied.packed_bytes();
                 if live_bytes * 1000 > CHUNK_BYTES * FULL_PERMILLE || is_fixed(chunk, occupied) {
                     skipped += 1;
@@ -95,9 +121,16 @@ impl Pool {
                 let mut with = sums;
                 with[usize::from(of_copies)].live_bytes += live_bytes;
                 let outputs = with[0].outputs() + with[1].outputs();
-                if outputs > wish.outputs {
+                let pages_bytes = changed.with(occupied.segments(), page_bytes);
+                let is_first = plan.sources.is_empty();
+                if is_first && pages_bytes > spare_bytes {
+                    skipped += 1;
+                    return skipped < SKIPPED_MAX;
+                }
+                if outputs > wish.outputs || !is_first && pages_bytes > PASS_TABLE_BYTES {
                     return false;
                 }
+                changed.add(occupied.segments(), page_bytes);
                 sums = with;
                 plan.sources.insert(chunk);
                 plan.segments.extend(occupied.segments());

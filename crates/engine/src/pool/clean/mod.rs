@@ -19,7 +19,7 @@ use crate::segment::{Move, PARTS_MAX, Part, Segment};
 use crate::space::Chunk;
 use crate::types::COPIES;
 use crate::{Addr, Error, Result};
-pub(super) use choose::OUTPUT_BYTES;
+pub(super) use choose::{ChangedPages, OUTPUT_BYTES};
 use choose::{Plan, Wish};
 
 /// What a pass of the cleaner did.

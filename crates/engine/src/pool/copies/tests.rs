@@ -183,7 +183,7 @@ fn second_copies_die_with_the_records() {
     let live = |pool: &Pool| {
         let mut bytes = [0; 2];
         pool.shared.segments.for_each(|segment| {
-            bytes[usize::from(segment.id >= COPIES)] += segment.live_bytes;
+            bytes[usize::from(segment.id >= COPIES)] += u64::from(segment.live_bytes);
         });
         bytes
     };

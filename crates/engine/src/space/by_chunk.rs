@@ -1,0 +1,63 @@
+//! A value for each chunk: chunks whose neighbours have one cost next to nothing beside it, and those that have none cost nothing, since a device may
+//! claim to have four billion.
+
+use std::collections::HashMap;
+
+use super::Chunk;
+
+/// Chunks whose values lie together.
+const TOGETHER: u32 = 64;
+
+/// Values by chunk; all are [`Default`] until they are changed.
+#[derive(Debug)]
+pub struct ByChunk<T> {
+    blocks: HashMap<(u16, u32), Box<[T]>>,
+}
+
+impl<T> Default for ByChunk<T> {
+    fn default() -> Self {
+        Self { blocks: HashMap::new() }
+    }
+}
+
+impl<T: Default> ByChunk<T> {
+    /// The value of a chunk, if one near it was ever changed.
+    pub fn get(&self, chunk: Chunk) -> Option<&T> {
+        let block = self.blocks.get(&(chunk.device, chunk.index / TOGETHER))?;
+        block.get((chunk.index % TOGETHER) as usize)
+    }
+
+    /// The value of a chunk, to be changed.
+    pub fn get_mut(&mut self, chunk: Chunk) -> Option<&mut T> {
+        let block = self.blocks.entry((chunk.device, chunk.index / TOGETHER));
+        let block = block.or_insert_with(|| (0..TOGETHER).map(|_| T::default()).collect());
+        block.get_mut((chunk.index % TOGETHER) as usize)
+    }
+
+    /// What it takes in memory beside what values point to, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        let block_bytes = TOGETHER as usize * size_of::<T>() + 2 * size_of::<((u16, u32), Box<[T]>)>();
+        (self.blocks.len() * block_bytes) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_chunk_has_its_own() {
+        let mut values: ByChunk<u32> = ByChunk::default();
+        let chunk = |device, index| Chunk { device, index };
+        assert_eq!(values.get(chunk(0, 5)), None);
+        for (number, chunk) in
+            [chunk(0, 0), chunk(0, 63), chunk(0, 64), chunk(1, 0), chunk(9, u32::MAX)].into_iter().enumerate()
+        {
+            *values.get_mut(chunk).unwrap() = number as u32 + 1;
+        }
+        let found = [chunk(0, 0), chunk(0, 1), chunk(0, 63), chunk(0, 64), chunk(1, 0), chunk(9, u32::MAX)];
+        assert_eq!(found.map(|chunk| values.get(chunk).copied()), [1, 0, 2, 3, 4, 5].map(Some));
+        assert_eq!(values.get(chunk(1, 64)), None);
+        assert!(values.memory_bytes() < 4 * 64 * 8);
+    }
+}
