@@ -15,7 +15,7 @@ use pagefold_engine::pool::{
 };
 use pagefold_engine::record::{Codec, Compression, Encoder, NoModels, bases_of, decode, encode_delta};
 use pagefold_engine::segment::{
-    Devices, DirEntry, DirEntryState, DirRef, Directory, Located, Part, Parts, Segment, Segments,
+    Devices, DirEntry, DirEntryState, DirRef, Directory, Located, PageIds, Part, Parts, Segment, Segments,
     decode_page, seal,
 };
 use pagefold_engine::space::{Chunk, Chunks, Extent, reserved_places};
@@ -239,7 +239,7 @@ fn root_of_a_pool_with_data() {
     let record = placed(place);
 
     let segments = Segments::new(MIB);
-    segments.load_page(0, decode_page(0, &metadata(&record)).unwrap());
+    segments.load_page(0, decode_page(PageIds::default(), 0, &metadata(&record)).unwrap());
     assert!(segments.get(2).is_some(), "the log went on in segment 2");
 }
 
@@ -529,7 +529,7 @@ fn segment_table() {
     // Page 1 has ids 64 to 127, page 2 those from 128 on. The former segment is given slots by way of its stored form.
     let bytes = example("table-page");
     let loaded = Segments::new(MIB);
-    loaded.load_page(1, decode_page(1, &bytes).unwrap());
+    loaded.load_page(1, decode_page(PageIds::default(), 1, &bytes).unwrap());
     loaded.mark_dirty(1);
     let found = loaded.get(70).unwrap();
     assert_eq!((found.parts.as_slice(), found.slots, found.live_bytes), (&[part()][..], 300, 5000));

@@ -7,7 +7,7 @@ use pagefold_engine::dataset::Change;
 use pagefold_engine::device::{Device, SimDevice};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
 use pagefold_engine::record::Compression;
-use pagefold_engine::segment::Devices;
+use pagefold_engine::segment::{Devices, PageIds};
 
 use crate::history::{History, Step};
 use crate::model::COUNTER;
@@ -91,6 +91,7 @@ fn options(salt: u64) -> OpenOptions {
         log_bytes: Some(16 << 20),
         salt,
         reads_at_once: 1,
+        table_page_ids: PageIds::new(4),
         ..OpenOptions::default()
     }
 }

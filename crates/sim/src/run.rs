@@ -10,7 +10,7 @@ use pagefold_engine::pool::{
     CALL_PAGES, CreateOptions, Flight, Guid, LearnOptions, OpenOptions, PageRange, Pool, create_on,
 };
 use pagefold_engine::record::Compression;
-use pagefold_engine::segment::Devices;
+use pagefold_engine::segment::{Devices, PageIds};
 
 use crate::history::{Act, Bounds, Deed, History, OBJECTS, Step, Theme};
 use crate::images::{Camera, States};
@@ -217,6 +217,8 @@ fn options(history: &History, salt: u64) -> OpenOptions {
         log_bytes: Some(16 << 20),
         salt,
         reads_at_once: 1,
+        // As many pages as the tables of large pools have.
+        table_page_ids: PageIds::new(2 + (history.devices.iter().sum::<u64>() >> 22) as u8 % 5),
         ..OpenOptions::default()
     }
 }

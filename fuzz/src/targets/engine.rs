@@ -10,7 +10,9 @@ use pagefold_engine::pool::{CreateOptions, Guid, create_on};
 use pagefold_engine::record::{
     Compression, Encoder, ModelId, Models, NoModels, Record, bases_of, decode, encode_delta, logical_len,
 };
-use pagefold_engine::segment::{DirEntry, Directory, LiveMap, Part, Segment, Segments};
+use pagefold_engine::segment::{
+    DirEntry, Directory, LiveMap, PageIds, Part, Parts, Segment, Segments, decode_page,
+};
 use pagefold_engine::space::{Chunk, Chunks, Extent};
 use pagefold_engine::txg::{self, Position, batch as stored};
 use pagefold_engine::types::SLOT_BITS;
@@ -341,11 +343,11 @@ pub(super) fn table_seeds() -> Vec<Vec<u8>> {
     let table = Segments::new(1 << 20);
     for id in [1, 2, 90] {
         let mut segment = Segment::fresh(id, Chunk { device: 0, index: id as u32 });
-        segment.parts = vec![Part {
+        segment.parts = Parts::from_slice(&[Part {
             first_slot: 0,
             extent: Extent { chunk: Chunk { device: 0, index: 4 }, start: 0, len_bytes: 100_000 },
             directory: None,
-        }];
+        }]);
         segment.slots = 100;
         segment.live = LiveMap::default();
         for slot in (0..100).step_by(3) {
@@ -360,7 +362,8 @@ pub(super) fn table_seeds() -> Vec<Vec<u8>> {
 
 pub(super) fn table(bytes: &[u8]) -> bool {
     let table = Segments::new(1 << 20);
-    let loaded = table.load_page(0, bytes).is_ok();
+    let read = decode_page(PageIds::default(), 0, bytes);
+    let loaded = read.map(|segments| table.load_page(0, segments)).is_ok();
     table.for_each(|segment| {
         let _counted = (segment.used_bytes(), segment.live.count(), segment.part(segment.slots));
     });

@@ -9,7 +9,6 @@ use super::catalogue::{Catalogue, Version};
 use super::send::is_hidden;
 use crate::account::remainder;
 use crate::dataset::Dataset;
-use crate::segment::RECORD_OVERHEAD_BYTES;
 use crate::{Error, Result};
 
 /// A dataset or snapshot and what it holds, in stored bytes of all its records, metadata counted.
@@ -149,12 +148,8 @@ impl Pool {
     /// Of the bytes in use, those that are no records with their entries in directories: what parts of segments take beside, and ends of chunks
     /// that long records leave unused.
     pub fn overhead_bytes(&self) -> u64 {
-        let mut records = 0;
-        self.shared.segments.for_each(|segment| {
-            records +=
-                u64::from(segment.live_bytes) + u64::from(segment.live.count()) * RECORD_OVERHEAD_BYTES;
-        });
-        remainder(self.shared.segments.used_bytes(), records)
+        let (used_bytes, record_bytes) = self.shared.segments.used_by_records();
+        remainder(used_bytes, record_bytes)
     }
 
     /// An error if the chunks are not free that what is accepted, and all that follows from it, may need (A1), or if an account went wrong.
@@ -172,6 +167,7 @@ impl Pool {
                 "{fruitless} passes of the cleaner gained less than they were begun for"
             )));
         }
+        self.shared.segments.verify_sums()?;
         if self.shared.is_cleanable() || self.shared.check_writable().is_err() {
             return Ok(());
         }

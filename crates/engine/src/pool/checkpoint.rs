@@ -83,6 +83,7 @@ impl Pool {
             checkpoint: number,
             position,
             open_directory,
+            page_ids: self.shared.segments.page_ids(),
             lists: copies.append_placed(encode_table(self, &page_ptrs, &mut state.page_places)?)?,
             dead: copies.append_placed(dead)?,
             own,

@@ -1,7 +1,7 @@
 //! Pools of any size that nobody has to write: segments full of records of zeros, which are holes of a sparse file. For tools that measure what the size
 //! of a pool costs. Of a crafted pool `check` would say that most records belong to nobody.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use smallvec::smallvec;
@@ -63,7 +63,7 @@ impl Crafted {
             }
             map
         };
-        (0..MAPS).map(|number| map(number)).collect()
+        (0..MAPS).map(&mut map).collect()
     }
 }
 
@@ -71,7 +71,7 @@ impl Crafted {
 ///
 /// # Errors
 /// Those of making, opening and writing it.
-pub fn craft(path: &PathBuf, options: &CreateOptions, crafted: &Crafted) -> Result<u64> {
+pub fn craft(path: &Path, options: &CreateOptions, crafted: &Crafted) -> Result<u64> {
     let device: Arc<dyn Device> = Arc::new(FileDevice::open(path, OpenMode::ReadWrite)?);
     let chunks = u64::from(crate::space::Chunk::count(device.size_bytes()));
     let segments = chunks.saturating_sub(crafted.free_chunks);

@@ -151,6 +151,7 @@ fn write_first_root(
             .unwrap_or_default()
             .encode(position.segment)
             .bytes,
+        page_ids: segments.page_ids(),
         lists: Vec::new(),
         dead: Vec::new(),
         own: None,

@@ -2,7 +2,7 @@
 
 use super::image::{Head, Image};
 use super::root::{Placed, Root, TablePage, decode_dead, decode_list, encode_dead, encode_lists};
-use crate::segment::{DirRef, Located, Part};
+use crate::segment::{DirRef, Located, PageIds, Part};
 use crate::space::{Chunk, Extent};
 use crate::txg::Position;
 use crate::{Addr, Ptr};
@@ -33,6 +33,7 @@ pub fn root_seeds() -> Vec<Vec<u8>> {
             chain: 1,
         },
         open_directory: vec![1; 60],
+        page_ids: PageIds::default(),
         lists: vec![placed(1, 8 << 20)],
         dead: vec![placed(8, 14 << 20)],
         own: Some(Ptr { addr: addr(2), len_bytes: 900 }),

@@ -30,7 +30,8 @@ use crate::device::{AlignedBuf, Device, FileDevice, OpenMode, RecordedDevice, Re
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::record::{Compression, RecordCache, decode_metadata, model_of};
 use crate::segment::{
-    Devices, DirEntryState, Directory, Located, Segment, Segments, decode_page, neighbours, read_span, seal,
+    Devices, DirEntryState, Directory, Located, PageIds, Segment, Segments, decode_page, neighbours,
+    read_span, seal,
 };
 use crate::space::{ByChunk, Chunk, Chunks};
 use crate::tree::{NodeCache, NodeStore, Tree};
@@ -58,6 +59,9 @@ pub struct OpenOptions {
     pub salt: u64,
     /// How many reads are under way at once while the pool is opened; 1: none beside another, and always in the same order.
     pub reads_at_once: usize,
+    /// How many segments share a page of the segment table, for a pool that has no page yet: the simulator's small pools have tables of many pages
+    /// by this. `None`: as the pool has it.
+    pub table_page_ids: Option<PageIds>,
     /// Where changes are entered when they are accepted, so that they survive the process; what a dead one left in it is redone.
     /// Not for `read_only` and `accept_loss`.
     pub journal: Option<Arc<Journal>>,
@@ -82,6 +86,7 @@ impl Default for OpenOptions {
             rescue: false,
             salt,
             reads_at_once: READS_AT_ONCE_DEFAULT,
+            table_page_ids: None,
             journal: None,
             record: None,
         }
@@ -289,10 +294,10 @@ fn read_pages(
             (seal(addr, bytes) == first.checksum).then_some(bytes)
         });
         match bytes {
-            Some(bytes) => decode_page(page.page, &decode_metadata(bytes)?),
+            Some(bytes) => decode_page(segments.page_ids(), page.page, &decode_metadata(bytes)?),
             None => {
                 let record = read_placed(devices, segments, &page.placed, "page of the segment table")?;
-                decode_page(page.page, &decode_metadata(&record)?)
+                decode_page(segments.page_ids(), page.page, &decode_metadata(&record)?)
             }
         }
     };
@@ -369,6 +374,9 @@ impl Opening {
         let Superblock { addr, root: first, second, .. } = superblock;
         let placed = Placed { addr, first, second };
         let root = Root::decode(&read_placed(&devices, &segments, &placed, "root of the last checkpoint")?)?;
+        // Before a pool has any page it can be of any kind.
+        let wanted = options.table_page_ids.filter(|_| root.lists.is_empty());
+        segments.set_page_ids(wanted.unwrap_or(root.page_ids));
         let named = root.lists.iter().chain(&root.dead).chain(&root.catalogue);
         let roots: Vec<Placed> = [placed].iter().chain(named).copied().collect();
         check_places(&chunks, roots.iter(), "root of the last checkpoint")?;

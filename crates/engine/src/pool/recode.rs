@@ -337,7 +337,7 @@ impl Pool {
     ) -> Result<Vec<(u64, Move, Recoded)>> {
         let mut moved = Vec::new();
         let (mut pages, mut packed_bytes) = (0, 0);
-        let mut changed = ChangedPages::default();
+        let mut changed = ChangedPages::new(self.shared.segments.page_ids());
         while let Some((id, targets)) = plan.targets.pop_first() {
             pages += targets.len();
             let recoded = self.recode_segment(state, id, &targets, plan)?;

@@ -11,7 +11,7 @@ use super::root::TablePage;
 use super::salvage::Search;
 use crate::dataset::LiveDataset;
 use crate::dataset::redo::{Deed, Redo};
-use crate::segment::{Segments, TABLE_PAGE_SEGMENTS};
+use crate::segment::Segments;
 use crate::space::Chunk;
 use crate::{Error, Ptr, Result};
 
@@ -117,8 +117,8 @@ impl Missing {
         }
         if report.lists + report.pages > 0 {
             let known: BTreeSet<u64> = ids.into_iter().collect();
-            let wanted =
-                |id: u64| id < end && !known.contains(&id) && self.has(table, id / TABLE_PAGE_SEGMENTS);
+            let page_ids = segments.page_ids();
+            let wanted = |id: u64| id < end && !known.contains(&id) && self.has(table, page_ids.page(id));
             for (device, bytes) in (0..).zip(device_bytes) {
                 let (mut index, count) = (0, Chunk::count(*bytes));
                 // Holes are passed over: a sparse file may say to be of any size.

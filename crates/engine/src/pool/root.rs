@@ -9,6 +9,7 @@
 //! | log position: segment, chunk (device, index), bytes used, slots used, next chunk (device, index), txg | 8 varints |
 //! | chain value that the next batch carries | 8 |
 //! | directory of the open segment: length and bytes | varint + n |
+//! | segments that share a page of the segment table | 1 |
 //! | number of lists of pages of the segment table | varint |
 //! | per list: raw address, device, offset, stored length | 4 varints |
 //! | per list: checksum | 4 |
@@ -43,7 +44,7 @@
 
 use super::image::{put_ptr, read_ptr};
 use crate::limits::{CHUNK_BYTES, RECORD_BYTES_MAX};
-use crate::segment::{Located, Part};
+use crate::segment::{Located, PageIds, Part};
 use crate::txg::Position;
 use crate::types::COPIES;
 use crate::wire::{Reader, put_bytes, put_varint};
@@ -103,6 +104,8 @@ pub(super) struct Root {
     pub(super) position: Position,
     /// Stored directory of the segment that is open there.
     pub(super) open_directory: Vec<u8>,
+    /// How many segments share a page of the segment table.
+    pub(super) page_ids: PageIds,
     /// Lists of the pages of the segment table.
     pub(super) lists: Vec<Placed>,
     /// Lists of records that died since the pages of their segments were stored.
@@ -123,6 +126,7 @@ impl Root {
         put_varint(&mut out, self.checkpoint);
         self.position.encode(&mut out);
         put_bytes(&mut out, &self.open_directory);
+        out.push(self.page_ids.get());
         put_lists(&mut out, &self.lists);
         put_lists(&mut out, &self.dead);
         put_ptr(&mut out, self.own);
@@ -147,13 +151,15 @@ impl Root {
         let checkpoint = reader.varint()?;
         let position = Position::decode(&mut reader)?;
         let open_directory = reader.bytes(CHUNK_BYTES as usize)?.to_vec();
+        let page_ids = PageIds::new(reader.u8()?)
+            .ok_or_else(|| reader.bad("pages of the segment table have an impossible number of segments"))?;
         let lists = read_lists(&mut reader)?;
         let dead = read_lists(&mut reader)?;
         let own = read_ptr(&mut reader)?;
         let catalogue = read_lists(&mut reader)?;
         let copies = read_copies(&mut reader)?;
         reader.end()?;
-        Ok(Self { checkpoint, position, open_directory, lists, dead, own, catalogue, copies })
+        Ok(Self { checkpoint, position, open_directory, page_ids, lists, dead, own, catalogue, copies })
     }
 }
 

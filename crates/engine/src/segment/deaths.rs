@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use super::entry::PageIds;
 use crate::Ptr;
 
 /// Bytes that a dead record takes where it is stored, about, and at most.
@@ -15,18 +16,19 @@ const DEAD_BYTES_MAX: u64 = 15;
 const PAGE_PART: u64 = 8;
 /// Most dead records that are kept: 4 MiB of memory, and about 2 MiB in each checkpoint.
 const KEPT_MAX: u64 = 256 << 10;
-/// A checkpoint may store as many bytes of pages, whatever died.
-const REWRITTEN_BYTES_MIN: u64 = 256 << 10;
+/// A checkpoint may store as many bytes of pages, for each segment that shares one, whatever died.
+const REWRITTEN_BYTES_MIN: u64 = 4 << 10;
 
 /// Bytes of pages that a checkpoint stores at most because of records that died, of which `fresh` did since the last one, where all pages take
 /// `table_bytes`. By storing so much, of the pages with most dead, it is rid of as many dead as came.
-pub(super) fn rewritten_bytes_max(fresh: u64, table_bytes: u64) -> u64 {
-    REWRITTEN_BYTES_MIN + fresh.saturating_mul(DEAD_BYTES * PAGE_PART + table_bytes / KEPT_MAX)
+pub(super) fn rewritten_bytes_max(fresh: u64, table_bytes: u64, ids: PageIds) -> u64 {
+    let least = REWRITTEN_BYTES_MIN * u64::from(ids.get());
+    least + fresh.saturating_mul(DEAD_BYTES * PAGE_PART + table_bytes / KEPT_MAX)
 }
 
 /// Bytes that a checkpoint stores at most because `fresh` records died: of pages, and of the dead themselves, beside those that were kept before.
-pub(super) fn stored_bytes_max(fresh: u64, table_bytes: u64) -> u64 {
-    rewritten_bytes_max(fresh, table_bytes) + fresh * DEAD_BYTES_MAX
+pub(super) fn stored_bytes_max(fresh: u64, table_bytes: u64, ids: PageIds) -> u64 {
+    rewritten_bytes_max(fresh, table_bytes, ids) + fresh * DEAD_BYTES_MAX
 }
 
 /// The dead records of all pages.
@@ -147,7 +149,7 @@ mod tests {
                 slot += 1;
                 deaths.push(page, Ptr { addr: Addr::new(page * 64 + 1, slot), len_bytes: 100 });
             }
-            let most = rewritten_bytes_max(deaths.fresh(), pages * page_bytes);
+            let most = rewritten_bytes_max(deaths.fresh(), pages * page_bytes, PageIds::default());
             let heavy = deaths.heavy(&|_| Some(20_000), &|_| page_bytes, most);
             let written = heavy.len() as u64 * page_bytes;
             assert!(written <= most && most < 10 << 20, "{written} of {most}");

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::entry::{Segment, TABLE_PAGE_SEGMENTS};
+use super::entry::{PageIds, Segment};
 use crate::memory::allocated_bytes;
 
 /// All entries, ascending by id.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
+    ids: PageIds,
     /// None is empty.
     pages: BTreeMap<u64, Vec<Segment>>,
     len: usize,
@@ -18,6 +19,19 @@ fn position(page: &[Segment], id: u64) -> Result<usize, usize> {
 }
 
 impl Entries {
+    pub(super) fn new(ids: PageIds) -> Self {
+        Self { ids, ..Self::default() }
+    }
+
+    pub(super) const fn page_ids(&self) -> PageIds {
+        self.ids
+    }
+
+    /// The page of a segment.
+    pub(super) fn page_of(&self, id: u64) -> u64 {
+        self.ids.page(id)
+    }
+
     pub(super) const fn len(&self) -> usize {
         self.len
     }
@@ -37,19 +51,19 @@ impl Entries {
     }
 
     pub(super) fn get(&self, id: u64) -> Option<&Segment> {
-        let page = self.page(id / TABLE_PAGE_SEGMENTS);
+        let page = self.page(self.page_of(id));
         page.get(position(page, id).ok()?)
     }
 
     pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Segment> {
-        let page = self.pages.get_mut(&(id / TABLE_PAGE_SEGMENTS))?;
+        let page = self.pages.get_mut(&(self.page_of(id)))?;
         let at = position(page, id).ok()?;
         page.get_mut(at)
     }
 
     /// Puts an entry in its place, and returns the one that was there.
     pub(super) fn insert(&mut self, segment: Segment) -> Option<Segment> {
-        let page = self.pages.entry(segment.id / TABLE_PAGE_SEGMENTS).or_default();
+        let page = self.pages.entry(self.page_of(segment.id)).or_default();
         match position(page, segment.id) {
             Ok(at) => page.get_mut(at).map(|old| std::mem::replace(old, segment)),
             Err(at) => {
@@ -69,7 +83,7 @@ impl Entries {
     }
 
     pub(super) fn remove(&mut self, id: u64) -> Option<Segment> {
-        let number = id / TABLE_PAGE_SEGMENTS;
+        let number = self.page_of(id);
         let page = self.pages.get_mut(&number)?;
         let segment = page.remove(position(page, id).ok()?);
         self.len -= 1;
@@ -83,13 +97,13 @@ impl Entries {
 
     /// All entries from `id` on.
     pub(super) fn from(&self, id: u64) -> impl Iterator<Item = &Segment> {
-        let pages = self.pages.range(id / TABLE_PAGE_SEGMENTS..);
+        let pages = self.pages.range(self.page_of(id)..);
         pages.flat_map(|(_, page)| page).skip_while(move |segment| segment.id < id)
     }
 
     /// The last entry below `id`.
     pub(super) fn last_below(&self, id: u64) -> Option<&Segment> {
-        let mut pages = self.pages.range(..=id / TABLE_PAGE_SEGMENTS).rev();
+        let mut pages = self.pages.range(..=self.page_of(id)).rev();
         pages.find_map(|(_, page)| page.iter().rev().find(|segment| segment.id < id))
     }
 }
@@ -100,7 +114,7 @@ mod tests {
 
     #[test]
     fn as_a_map_does() {
-        let mut entries = Entries::default();
+        let mut entries = Entries::new(PageIds::new(32).unwrap());
         let mut model = BTreeMap::new();
         let mut state = 1_u64;
         for step in 0..20_000_u64 {
@@ -122,8 +136,8 @@ mod tests {
             assert_eq!(entries.len(), model.len());
             if step % 100 == 0 {
                 assert!(entries.from(id).eq(model.range(id..).map(|(_, segment)| segment)));
-                let page = id / TABLE_PAGE_SEGMENTS;
-                let ids = page * TABLE_PAGE_SEGMENTS..(page + 1) * TABLE_PAGE_SEGMENTS;
+                let page = entries.page_of(id);
+                let ids = page * 32..(page + 1) * 32;
                 assert!(entries.page(page).iter().eq(model.range(ids).map(|(_, segment)| segment)));
             }
         }

@@ -31,8 +31,33 @@ use crate::space::{Chunk, Extent};
 use crate::types::SLOT_BITS;
 use crate::wire::{Reader, put_bytes, put_varint};
 
-/// Consecutive segment ids that share one stored page of the table.
+/// Consecutive segment ids that share one stored page of the table, unless the pool was made with fewer; and most of them.
 pub const TABLE_PAGE_SEGMENTS: u64 = 64;
+
+/// How many consecutive segment ids share one stored page of the table: it is the same as long as a pool has any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageIds(u8);
+
+impl Default for PageIds {
+    fn default() -> Self {
+        Self(TABLE_PAGE_SEGMENTS as u8)
+    }
+}
+
+impl PageIds {
+    /// So many. `None`: none, or more than there may be.
+    pub fn new(ids: u8) -> Option<Self> {
+        (1..=TABLE_PAGE_SEGMENTS).contains(&ids.into()).then_some(Self(ids))
+    }
+    /// How many.
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+    /// The page of a segment.
+    pub fn page(self, id: u64) -> u64 {
+        id / u64::from(self.0)
+    }
+}
 
 /// Bytes that a live record costs beside its own: its entries in both copies of a directory.
 pub const RECORD_OVERHEAD_BYTES: u64 = 16;
@@ -302,10 +327,13 @@ impl Segment {
         let parts = self.parts.len() as u64;
         self.records_bytes() + parts * PART_OVERHEAD_BYTES + leaves * 2 * LEAF_OVERHEAD_BYTES
     }
+    /// Its live records with their entries in directories, in bytes.
+    pub fn live_records_bytes(&self) -> u64 {
+        u64::from(self.live_bytes) + u64::from(self.live.count()) * RECORD_OVERHEAD_BYTES
+    }
     /// What its live records hold of chunks, in bytes.
     fn records_bytes(&self) -> u64 {
-        let own = u64::from(self.live_bytes) + u64::from(self.tail_bytes);
-        own + u64::from(self.live.count()) * RECORD_OVERHEAD_BYTES
+        self.live_records_bytes() + u64::from(self.tail_bytes)
     }
     /// Most bytes that its stored form takes.
     pub fn stored_bytes_max(&self) -> u64 {

@@ -22,14 +22,14 @@ mod table;
 
 pub use directory::{DirEntry, Directory, StoredDirectory};
 pub use entry::{
-    DirRef, LiveMap, Move, PART_OVERHEAD_BYTES, PARTS_MAX, Part, Parts, RECORD_OVERHEAD_BYTES, Segment,
-    TABLE_PAGE_SEGMENTS, held_bytes,
+    DirRef, LiveMap, Move, PART_OVERHEAD_BYTES, PARTS_MAX, PageIds, Part, Parts, RECORD_OVERHEAD_BYTES,
+    Segment, TABLE_PAGE_SEGMENTS, held_bytes,
 };
 pub use fetch::RecordFetch;
 pub use found::{FoundDirectory, find_directory, next_directory};
 pub use occupancy::Occupied;
 pub use read::{Devices, DirCopy, Located, neighbours, read_span};
-pub use table::{DirEntryState, Segments, TableSnapshot, decode_page};
+pub use table::{DirEntryState, Segments, TableSnapshot, VisitChunk, decode_page};
 
 use crate::Addr;
 

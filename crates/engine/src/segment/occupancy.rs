@@ -125,6 +125,11 @@ impl Occupancy {
         !self.unranked.is_empty()
     }
 
+    /// What live records hold of all chunks, in bytes.
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.chunks.values().map(|occupied| u64::from(occupied.held_bytes)).sum()
+    }
+
     /// What it takes in memory, in bytes.
     pub(super) fn memory_bytes(&self) -> u64 {
         let ranked: usize = self.levels.iter().map(BTreeSet::len).sum();

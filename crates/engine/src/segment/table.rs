@@ -11,7 +11,7 @@ use quick_cache::sync::Cache;
 use super::deaths::{Deaths, rewritten_bytes_max, stored_bytes_max};
 use super::directory::{Directory, Index, LEAF_SLOTS};
 use super::entries::Entries;
-use super::entry::{DirRef, Move, Part, Segment, TABLE_PAGE_SEGMENTS};
+use super::entry::{DirRef, Move, PageIds, Part, Segment};
 use super::occupancy::{Occupancy, Occupied};
 use crate::account::subtract;
 use crate::space::{Chunk, Extent};
@@ -93,6 +93,8 @@ struct Inner {
     vacant: BTreeSet<u64>,
     /// Of all segments: [`Segment::used_bytes`].
     used_bytes: u64,
+    /// Of all segments: [`Segment::live_records_bytes`].
+    record_bytes: u64,
     /// Of all segments: [`Segment::stored_bytes_max`].
     stored_bytes: u64,
     occupancy: Occupancy,
@@ -119,7 +121,7 @@ impl Inner {
     fn restored(&mut self, id: u64, before: u64, after: u64) {
         self.stored_bytes += after;
         subtract(&mut self.stored_bytes, before);
-        if self.dirty.contains(&(id / TABLE_PAGE_SEGMENTS)) {
+        if self.dirty.contains(&self.segments.page_of(id)) {
             self.dirty_bytes += after;
             subtract(&mut self.dirty_bytes, before);
         }
@@ -127,7 +129,7 @@ impl Inner {
 
     /// Puts a segment into the table and its sums; its page is to be stored.
     fn put(&mut self, segment: Segment) {
-        self.touch(segment.id / TABLE_PAGE_SEGMENTS);
+        self.touch(self.segments.page_of(segment.id));
         for (part, held) in segment.parts.iter().zip(&segment.held) {
             self.occupancy.enter(part.extent.chunk, segment.id, *held);
         }
@@ -142,7 +144,8 @@ impl Inner {
             self.vacant.insert(segment.id);
         }
         self.used_bytes += segment.used_bytes();
-        for model in segment.models.iter() {
+        self.record_bytes += segment.live_records_bytes();
+        for model in &segment.models {
             *self.models.entry(*model).or_default() += 1;
         }
         self.recoded += u64::from(segment.recoded);
@@ -153,10 +156,11 @@ impl Inner {
         let segment = self.segments.remove(id)?;
         self.restored(id, segment.stored_bytes_max(), 0);
         subtract(&mut self.used_bytes, segment.used_bytes());
+        subtract(&mut self.record_bytes, segment.live_records_bytes());
         for (part, held) in segment.parts.iter().zip(&segment.held) {
             self.occupancy.leave(part.extent.chunk, id, *held);
         }
-        for model in segment.models.iter() {
+        for model in &segment.models {
             let count = self.models.entry(*model).or_default();
             subtract(count, 1);
             if *count == 0 {
@@ -170,18 +174,23 @@ impl Inner {
     /// Changes a segment and the sums with it, but for what its parts hold of chunks, its models, and whether it was coded again. Its page is to be
     /// stored.
     fn change<T>(&mut self, id: u64, change: impl FnOnce(&mut Segment) -> T) -> Option<T> {
-        self.touch(id / TABLE_PAGE_SEGMENTS);
+        self.touch(self.segments.page_of(id));
         self.change_sums(id, change)
     }
 
     fn change_sums<T>(&mut self, id: u64, change: impl FnOnce(&mut Segment) -> T) -> Option<T> {
         let segment = self.segments.get_mut(id)?;
-        let before = (segment.used_bytes(), segment.stored_bytes_max());
+        let sums = |segment: &Segment| {
+            (segment.used_bytes(), segment.live_records_bytes(), segment.stored_bytes_max())
+        };
+        let before = sums(segment);
         let changed = change(segment);
-        let after = (segment.used_bytes(), segment.stored_bytes_max());
+        let after = sums(segment);
         self.used_bytes += after.0;
         subtract(&mut self.used_bytes, before.0);
-        self.restored(id, before.1, after.1);
+        self.record_bytes += after.1;
+        subtract(&mut self.record_bytes, before.1);
+        self.restored(id, before.2, after.2);
         Some(changed)
     }
 
@@ -211,7 +220,7 @@ impl Inner {
                 self.vacant.insert(id);
             }
         }
-        let page = id / TABLE_PAGE_SEGMENTS;
+        let page = self.segments.page_of(id);
         if !self.dirty.contains(&page) {
             self.deaths.push(page, Ptr { addr, len_bytes });
         }
@@ -223,7 +232,9 @@ impl Inner {
         let segments = &self.segments;
         let is_vacant = |id: &u64| segments.get(*id).is_some_and(|segment| segment.live.count() == 0);
         self.vacant.retain(is_vacant);
-        self.vacant.extract_if(.., |id| (*id & !COPIES) < open).collect()
+        let taken: Vec<u64> = self.vacant.iter().copied().filter(|id| (*id & !COPIES) < open).collect();
+        self.vacant.retain(|id| (*id & !COPIES) >= open);
+        taken
     }
 
     /// The segment of second copies of records of segment `id`; it gets its parts from the caller.
@@ -232,7 +243,7 @@ impl Inner {
         if self.segments.get(id).is_none() {
             self.put(Segment::without_parts(id));
         }
-        self.touch(id / TABLE_PAGE_SEGMENTS);
+        self.touch(self.segments.page_of(id));
     }
 
     /// Adds parts in which none of its live records lies yet.
@@ -253,6 +264,9 @@ impl Inner {
         self.revive(addr, ptr.len_bytes);
     }
 }
+
+/// What is told of a chunk: its segments, and a function of how many bytes a page of the table takes where it is stored. False: no more are wanted.
+pub type VisitChunk<'a> = dyn FnMut(Chunk, &Occupied, &dyn Fn(u64) -> u64) -> bool + 'a;
 
 /// The segment table of an open pool.
 pub struct Segments {
@@ -276,6 +290,16 @@ impl Segments {
             stood_in: AtomicU64::default(),
             directories,
         }
+    }
+
+    /// So many segments share a page of a table that is empty yet.
+    pub fn set_page_ids(&self, ids: PageIds) {
+        self.inner.write().segments = Entries::new(ids);
+    }
+
+    /// How many segments share a page.
+    pub fn page_ids(&self) -> PageIds {
+        self.inner.read().segments.page_ids()
     }
 
     /// How often a second copy was read because the first one could not be, or was damaged.
@@ -516,13 +540,40 @@ impl Segments {
         self.inner.read().used_bytes
     }
 
+    /// These, and those of them that are records with their entries in directories.
+    pub fn used_by_records(&self) -> (u64, u64) {
+        let inner = self.inner.read();
+        (inner.used_bytes, inner.record_bytes)
+    }
+
+    /// An error if a sum is not that of the entries.
+    pub fn verify_sums(&self) -> Result<()> {
+        let inner = self.inner.read();
+        let of_all = |sum: fn(&Segment) -> u64| inner.segments.from(0).map(sum).sum::<u64>();
+        let held = |segment: &Segment| segment.held.iter().sum::<u64>();
+        let counted = [
+            ("used", inner.used_bytes, of_all(Segment::used_bytes)),
+            ("of records", inner.record_bytes, of_all(Segment::live_records_bytes)),
+            ("stored", inner.stored_bytes, of_all(Segment::stored_bytes_max)),
+            ("changed", inner.dirty_bytes, inner.dirty.iter().map(|page| inner.page_bytes(*page)).sum()),
+            ("held of chunks", inner.occupancy.held_bytes(), inner.segments.from(0).map(held).sum()),
+        ];
+        match counted.iter().find(|(_, counted, found)| counted != found) {
+            Some((what, counted, found)) => Err(Error::Invalid(format!(
+                "the segment table accounts for {counted} bytes {what}, and its entries for {found}"
+            ))),
+            None => Ok(()),
+        }
+    }
+
     /// Bytes that a checkpoint stores of the table at most, if so many records die before, and the next one at most, if a pass moves segments
     /// meanwhile of which all pages take `moved_bytes` at most.
     pub fn to_store(&self, dead: u64, moved_bytes: u64) -> [u64; 2] {
         let inner = self.inner.read();
         let all = inner.stored_bytes;
-        let first = inner.dirty_bytes + stored_bytes_max(inner.deaths.fresh() + dead, all);
-        let second = moved_bytes + stored_bytes_max(dead, all);
+        let ids = inner.segments.page_ids();
+        let first = inner.dirty_bytes + stored_bytes_max(inner.deaths.fresh() + dead, all, ids);
+        let second = moved_bytes + stored_bytes_max(dead, all, ids);
         [first, second].map(|bytes| bytes.min(all))
     }
 
@@ -547,7 +598,7 @@ impl Segments {
     pub fn chunks_by_score(
         &self,
         score: &dyn Fn(u64, u64) -> f64,
-        visit: &mut dyn FnMut(Chunk, &Occupied, &dyn Fn(u64) -> u64) -> bool,
+        visit: &mut VisitChunk<'_>,
     ) {
         let inner = self.inner.read();
         let page_bytes = |page| inner.page_bytes(page);
@@ -598,7 +649,8 @@ impl Segments {
     pub fn snapshot(&self, page_ptrs: &BTreeMap<u64, Ptr>, open: u64) -> TableSnapshot {
         {
             let mut inner = self.inner.write();
-            let most = rewritten_bytes_max(inner.deaths.fresh(), inner.stored_bytes);
+            let most =
+                rewritten_bytes_max(inner.deaths.fresh(), inner.stored_bytes, inner.segments.page_ids());
             let stored_bytes = |page| page_ptrs.get(&page).map(|ptr: &Ptr| ptr.len_bytes);
             for page in inner.deaths.heavy(&stored_bytes, &|page| inner.page_bytes(page), most) {
                 inner.touch(page);
@@ -618,7 +670,7 @@ impl Segments {
         let mut inner = self.inner.write();
         let inner = &mut *inner;
         let mut snapshot = TableSnapshot { dropped: inner.take_vacant(open), ..TableSnapshot::default() };
-        inner.dirty_bytes = 0;
+        let bound = std::mem::take(&mut inner.dirty_bytes);
         for page in std::mem::take(&mut inner.dirty) {
             inner.deaths.forget(page);
             let mut bytes = Vec::new();
@@ -631,6 +683,7 @@ impl Segments {
             }
             snapshot.pages.push((page, bytes));
         }
+        debug_assert!(snapshot.pages.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>() <= bound);
         inner.deaths.settle();
         snapshot.dead = inner.deaths.sorted();
         snapshot
@@ -685,7 +738,7 @@ impl Segments {
             if inner.segments.get(*id).is_some_and(|segment| segment.live.count() == 0) {
                 parts.extend(inner.take(*id).into_iter().flat_map(|segment| segment.parts));
                 inner.open.remove(id);
-                let page = id / TABLE_PAGE_SEGMENTS;
+                let page = inner.segments.page_of(*id);
                 if inner.segments.page(page).is_empty() {
                     // Its stored form is of use no more.
                     inner.touch(page);
@@ -700,7 +753,7 @@ impl Segments {
 ///
 /// # Errors
 /// [`Error::Corrupt`] where it is none, or has segments of another page.
-pub fn decode_page(page: u64, bytes: &[u8]) -> Result<Vec<Segment>> {
+pub fn decode_page(ids: PageIds, page: u64, bytes: &[u8]) -> Result<Vec<Segment>> {
     let mut reader = Reader::new(bytes, "page of the segment table");
     let mut segments: Vec<Segment> = Vec::new();
     if bytes.is_empty() {
@@ -709,7 +762,7 @@ pub fn decode_page(page: u64, bytes: &[u8]) -> Result<Vec<Segment>> {
     while reader.remaining() > 0 {
         let previous = segments.last().map_or(0, |segment| segment.id);
         let segment = Segment::decode(previous, &mut reader)?;
-        if segment.id / TABLE_PAGE_SEGMENTS != page || segment.id <= previous {
+        if ids.page(segment.id) != page || segment.id <= previous {
             return Err(reader.bad("a segment is on the wrong page"));
         }
         segments.push(segment);

@@ -34,6 +34,11 @@ impl<T: Default> ByChunk<T> {
         block.get_mut((chunk.index % TOGETHER) as usize)
     }
 
+    /// The values of all chunks that are near one that was ever changed, in no order.
+    pub fn values(&self) -> impl Iterator<Item = &T> {
+        self.blocks.values().flatten()
+    }
+
     /// What it takes in memory beside what values point to, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         let block_bytes = TOGETHER as usize * size_of::<T>() + 2 * size_of::<((u16, u32), Box<[T]>)>();

@@ -6,7 +6,7 @@ use super::super::pack::Begun;
 use super::super::{Maintenance, Pool};
 use crate::dataset::PASS_TABLE_BYTES;
 use crate::limits::CHUNK_BYTES;
-use crate::segment::{Occupied, TABLE_PAGE_SEGMENTS};
+use crate::segment::{Occupied, PageIds};
 use crate::space::Chunk;
 use crate::types::COPIES;
 
@@ -56,23 +56,28 @@ impl Sum {
 }
 
 /// Pages of the segment table that a pass changes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in super::super) struct ChangedPages {
+    ids: PageIds,
     pages: BTreeSet<u64>,
     bytes: u64,
 }
 
 impl ChangedPages {
+    pub(in super::super) const fn new(ids: PageIds) -> Self {
+        Self { ids, pages: BTreeSet::new(), bytes: 0 }
+    }
+
     /// Bytes that they take where they are stored, at most, if it moved these segments, too.
     pub(in super::super) fn with(&self, segments: &[u64], page_bytes: &dyn Fn(u64) -> u64) -> u64 {
-        let pages: BTreeSet<u64> = segments.iter().map(|id| id / TABLE_PAGE_SEGMENTS).collect();
+        let pages: BTreeSet<u64> = segments.iter().map(|id| self.ids.page(*id)).collect();
         self.bytes + pages.difference(&self.pages).map(|page| page_bytes(*page)).sum::<u64>()
     }
 
     /// It moves them, too.
     pub(in super::super) fn add(&mut self, segments: &[u64], page_bytes: &dyn Fn(u64) -> u64) {
         self.bytes = self.with(segments, page_bytes);
-        self.pages.extend(segments.iter().map(|id| id / TABLE_PAGE_SEGMENTS));
+        self.pages.extend(segments.iter().map(|id| self.ids.page(*id)));
     }
 }
 
@@ -105,7 +110,7 @@ impl Pool {
         let mut plan = Plan::default();
         let mut sums = [Sum::in_begun(state.cleaner.begun), Sum::in_begun(state.copies.begun)];
         let (mut gained, mut skipped) = (0, 0);
-        let mut changed = ChangedPages::default();
+        let mut changed = ChangedPages::new(self.shared.segments.page_ids());
         // Beyond what is promised to any pass.
         let spare_bytes = PASS_TABLE_BYTES + self.shared.clean_outputs() * CHUNK_BYTES / 8;
         self.shared.segments.rank();
