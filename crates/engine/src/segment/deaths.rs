@@ -23,12 +23,12 @@ const REWRITTEN_BYTES_MIN: u64 = 4 << 10;
 /// `table_bytes`. By storing so much, of the pages with most dead, it is rid of as many dead as came.
 pub(super) fn rewritten_bytes_max(fresh: u64, table_bytes: u64, ids: PageIds) -> u64 {
     let least = REWRITTEN_BYTES_MIN * u64::from(ids.get());
-    least + fresh.saturating_mul(DEAD_BYTES * PAGE_PART + table_bytes / KEPT_MAX)
+    fresh.saturating_mul(DEAD_BYTES * PAGE_PART + table_bytes / KEPT_MAX).saturating_add(least)
 }
 
 /// Bytes that a checkpoint stores at most because `fresh` records died: of pages, and of the dead themselves, beside those that were kept before.
 pub(super) fn stored_bytes_max(fresh: u64, table_bytes: u64, ids: PageIds) -> u64 {
-    rewritten_bytes_max(fresh, table_bytes, ids) + fresh * DEAD_BYTES_MAX
+    rewritten_bytes_max(fresh, table_bytes, ids).saturating_add(fresh.saturating_mul(DEAD_BYTES_MAX))
 }
 
 /// The dead records of all pages.
@@ -53,7 +53,7 @@ impl Deaths {
         self.fresh
     }
 
-    /// A checkpoint stores what is kept.
+    /// What is kept is stored.
     pub(super) const fn settle(&mut self) {
         self.fresh = 0;
     }

@@ -572,8 +572,9 @@ impl Segments {
         let inner = self.inner.read();
         let all = inner.stored_bytes;
         let ids = inner.segments.page_ids();
-        let first = inner.dirty_bytes + stored_bytes_max(inner.deaths.fresh() + dead, all, ids);
-        let second = moved_bytes + stored_bytes_max(dead, all, ids);
+        let fresh = inner.deaths.fresh().saturating_add(dead);
+        let first = stored_bytes_max(fresh, all, ids).saturating_add(inner.dirty_bytes);
+        let second = stored_bytes_max(dead, all, ids).saturating_add(moved_bytes);
         [first, second].map(|bytes| bytes.min(all))
     }
 
@@ -595,11 +596,7 @@ impl Segments {
     /// Visits chunks that segments lie in, and that are ranked, those first whose `score` is highest, until `visit` says false: a function of the bytes that live
     /// records hold of a chunk, and of the youngest segment that has records there, which has to rise with age. `visit` is given what tells how many bytes a page
     /// of the table takes where it is stored, at most.
-    pub fn chunks_by_score(
-        &self,
-        score: &dyn Fn(u64, u64) -> f64,
-        visit: &mut VisitChunk<'_>,
-    ) {
+    pub fn chunks_by_score(&self, score: &dyn Fn(u64, u64) -> f64, visit: &mut VisitChunk<'_>) {
         let inner = self.inner.read();
         let page_bytes = |page| inner.page_bytes(page);
         inner.occupancy.by_score(score, &mut |chunk, occupied| visit(chunk, occupied, &page_bytes));
@@ -716,6 +713,7 @@ impl Segments {
                 unknown = unknown.or(Some(ptr.addr));
             }
         }
+        inner.deaths.settle();
         unknown
     }
 

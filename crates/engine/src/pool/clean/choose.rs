@@ -111,7 +111,7 @@ impl Pool {
         let mut sums = [Sum::in_begun(state.cleaner.begun), Sum::in_begun(state.copies.begun)];
         let (mut gained, mut skipped) = (0, 0);
         let mut changed = ChangedPages::new(self.shared.segments.page_ids());
-        // Beyond what is promised to any pass.
+        // What is promised to any pass, and what survivors may leave of theirs.
         let spare_bytes = PASS_TABLE_BYTES + self.shared.clean_outputs() * CHUNK_BYTES / 8;
         self.shared.segments.rank();
         self.shared.segments.chunks_by_score(
@@ -127,12 +127,13 @@ impl Pool {
                 with[usize::from(of_copies)].live_bytes += live_bytes;
                 let outputs = with[0].outputs() + with[1].outputs();
                 let pages_bytes = changed.with(occupied.segments(), page_bytes);
-                let is_first = plan.sources.is_empty();
-                if is_first && pages_bytes > spare_bytes {
+                if pages_bytes > spare_bytes && plan.sources.is_empty() {
                     skipped += 1;
                     return skipped < SKIPPED_MAX;
                 }
-                if outputs > wish.outputs || !is_first && pages_bytes > PASS_TABLE_BYTES {
+                // What is beyond the promise is taken where nothing would be gained without.
+                let pages_max = if gained < wish.gain { spare_bytes } else { PASS_TABLE_BYTES };
+                if outputs > wish.outputs || pages_bytes > pages_max {
                     return false;
                 }
                 changed.add(occupied.segments(), page_bytes);
