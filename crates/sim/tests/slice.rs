@@ -47,6 +47,12 @@ fn failing_calls_are_never_acknowledged() {
     assert!(slice(2_000..2_100, Theme::Faults, 0).failed > 0);
 }
 
+/// Replay of this one never ended: leaves that were read ahead drove one another out of a tiny cache.
+#[test]
+fn replay_ends_where_leaves_do_not_fit_the_cache() {
+    assert!(slice(226..227, Theme::Aged, 0).opens > 0);
+}
+
 #[test]
 fn flipped_bits_never_lie() {
     assert!(slice(3_000..3_100, Theme::Flips, 0).opens > 0);

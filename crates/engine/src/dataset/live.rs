@@ -18,6 +18,7 @@ use super::pending::{PageBuf, Pending};
 use super::shared::{Beyond, ROOMY_BYTES, Shared, Shortage};
 use super::usage::{UsageDelta, UsageTable};
 use super::{Attempt, Change, Dataset, Space, Synced, Usage};
+use crate::limits::TREE_LEVELS_MAX;
 use crate::tree::{Applied, Edit, Tree, Value};
 use crate::{Key, Ptr, Result};
 
@@ -252,16 +253,14 @@ impl LiveDataset {
     }
 
     /// Brings the leaves of these keys, which ascend, into memory; `load` gets a key of each node that is absent, level by level, and calls
-    /// [`Dataset::get`] for it. What cannot be read is left out.
+    /// [`Dataset::get`] for it. What cannot be read is left out, and so is what drives out others where not all fit the cache.
     pub fn load_leaves(&self, keys: &[Key], load: &dyn Fn(&[Key])) {
-        let mut before = Vec::new();
-        loop {
+        for _ in 0..TREE_LEVELS_MAX {
             let absent = self.tree.absent(keys);
-            if absent.is_empty() || absent == before {
+            if absent.is_empty() {
                 return;
             }
             load(&absent);
-            before = absent;
         }
     }
 
