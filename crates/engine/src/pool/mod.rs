@@ -25,6 +25,7 @@ pub mod fuzzing;
 mod group;
 mod image;
 pub mod label;
+mod load;
 mod memory;
 mod models;
 mod open;

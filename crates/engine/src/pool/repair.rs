@@ -3,7 +3,7 @@
 //! Nothing moves meanwhile: checkpoints and folding wait. Neighbours in the same blocks are written again as they were read; no block is written by
 //! anybody else, since each write of the log or of a pack begins at a block of its own.
 
-use super::open::read_copy;
+use super::load::read_copy;
 use super::root::Placed;
 use super::{Label, Pool};
 use crate::device::Device;

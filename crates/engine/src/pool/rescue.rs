@@ -51,6 +51,11 @@ impl Missing {
         Self { allowed, lists: Vec::new(), dead: 0, pages: BTreeSet::new() }
     }
 
+    /// Whether damage is no reason to fail.
+    pub(super) const fn allowed(&self) -> bool {
+        self.allowed
+    }
+
     /// A list was read, or not.
     pub(super) fn list(&mut self, read: Result<()>, pages_before: usize) -> Result<()> {
         match read {

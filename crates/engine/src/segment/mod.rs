@@ -16,6 +16,7 @@ mod entries;
 mod entry;
 mod fetch;
 mod found;
+mod inner;
 mod occupancy;
 mod read;
 mod table;

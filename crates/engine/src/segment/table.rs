@@ -1,6 +1,6 @@
 //! The segment table: one entry per segment, in memory, stored in pages at each checkpoint.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,12 +8,12 @@ use parking_lot::{Mutex, RwLock};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
-use super::deaths::{Deaths, rewritten_bytes_max, stored_bytes_max};
+use super::deaths::{rewritten_bytes_max, stored_bytes_max};
 use super::directory::{Directory, Index, LEAF_SLOTS};
 use super::entries::Entries;
 use super::entry::{DirRef, Move, PageIds, Part, Segment};
-use super::occupancy::{Occupancy, Occupied};
-use crate::account::subtract;
+use super::inner::Inner;
+use super::occupancy::Occupied;
 use crate::space::{Chunk, Extent};
 use crate::types::COPIES;
 use crate::wire::Reader;
@@ -75,193 +75,6 @@ impl Weighter<PieceKey, Piece> for PieceWeight {
             Piece::Leaf(leaf) => leaf.memory_bytes(),
         };
         memory_bytes as u64 + 64
-    }
-}
-
-#[derive(Default)]
-struct Inner {
-    segments: Entries,
-    /// Directories of segments that have none on the device yet.
-    open: BTreeMap<u64, Directory>,
-    /// Pages of whose entries more has changed than that records died.
-    dirty: BTreeSet<u64>,
-    /// Of the segments on these: [`Segment::stored_bytes_max`].
-    dirty_bytes: u64,
-    /// Of the other pages.
-    deaths: Deaths,
-    /// Segments that may have no live records.
-    vacant: BTreeSet<u64>,
-    /// Of all segments: [`Segment::used_bytes`].
-    used_bytes: u64,
-    /// Of all segments: [`Segment::live_records_bytes`].
-    record_bytes: u64,
-    /// Of all segments: [`Segment::stored_bytes_max`].
-    stored_bytes: u64,
-    occupancy: Occupancy,
-    /// How many segments list each model.
-    models: BTreeMap<u32, u64>,
-    /// How many segments have records that were coded again.
-    recoded: u64,
-}
-
-impl Inner {
-    /// A page is to be stored.
-    fn touch(&mut self, page: u64) {
-        if self.dirty.insert(page) {
-            self.dirty_bytes += self.page_bytes(page);
-        }
-    }
-
-    /// What a page takes where it is stored, at most.
-    fn page_bytes(&self, page: u64) -> u64 {
-        self.segments.page(page).iter().map(Segment::stored_bytes_max).sum()
-    }
-
-    /// What the entry of a segment takes where it is stored was `before`, and is `after`.
-    fn restored(&mut self, id: u64, before: u64, after: u64) {
-        self.stored_bytes += after;
-        subtract(&mut self.stored_bytes, before);
-        if self.dirty.contains(&self.segments.page_of(id)) {
-            self.dirty_bytes += after;
-            subtract(&mut self.dirty_bytes, before);
-        }
-    }
-
-    /// Puts a segment into the table and its sums; its page is to be stored.
-    fn put(&mut self, segment: Segment) {
-        self.touch(self.segments.page_of(segment.id));
-        for (part, held) in segment.parts.iter().zip(&segment.held) {
-            self.occupancy.enter(part.extent.chunk, segment.id, *held);
-        }
-        self.add(&segment);
-        self.restored(segment.id, 0, segment.stored_bytes_max());
-        self.segments.insert(segment);
-    }
-
-    /// Adds a segment to the sums, but for those of what is stored and of what parts hold of chunks.
-    fn add(&mut self, segment: &Segment) {
-        if segment.live.count() == 0 {
-            self.vacant.insert(segment.id);
-        }
-        self.used_bytes += segment.used_bytes();
-        self.record_bytes += segment.live_records_bytes();
-        for model in &segment.models {
-            *self.models.entry(*model).or_default() += 1;
-        }
-        self.recoded += u64::from(segment.recoded);
-    }
-
-    /// Takes a segment out of the table and its sums.
-    fn take(&mut self, id: u64) -> Option<Segment> {
-        let segment = self.segments.remove(id)?;
-        self.restored(id, segment.stored_bytes_max(), 0);
-        subtract(&mut self.used_bytes, segment.used_bytes());
-        subtract(&mut self.record_bytes, segment.live_records_bytes());
-        for (part, held) in segment.parts.iter().zip(&segment.held) {
-            self.occupancy.leave(part.extent.chunk, id, *held);
-        }
-        for model in &segment.models {
-            let count = self.models.entry(*model).or_default();
-            subtract(count, 1);
-            if *count == 0 {
-                self.models.remove(model);
-            }
-        }
-        subtract(&mut self.recoded, segment.recoded.into());
-        Some(segment)
-    }
-
-    /// Changes a segment and the sums with it, but for what its parts hold of chunks, its models, and whether it was coded again. Its page is to be
-    /// stored.
-    fn change<T>(&mut self, id: u64, change: impl FnOnce(&mut Segment) -> T) -> Option<T> {
-        self.touch(self.segments.page_of(id));
-        self.change_sums(id, change)
-    }
-
-    fn change_sums<T>(&mut self, id: u64, change: impl FnOnce(&mut Segment) -> T) -> Option<T> {
-        let segment = self.segments.get_mut(id)?;
-        let sums = |segment: &Segment| {
-            (segment.used_bytes(), segment.live_records_bytes(), segment.stored_bytes_max())
-        };
-        let before = sums(segment);
-        let changed = change(segment);
-        let after = sums(segment);
-        self.used_bytes += after.0;
-        subtract(&mut self.used_bytes, before.0);
-        self.record_bytes += after.1;
-        subtract(&mut self.record_bytes, before.1);
-        self.restored(id, before.2, after.2);
-        Some(changed)
-    }
-
-    /// Makes a record of `len_bytes` live.
-    fn revive(&mut self, addr: Addr, len_bytes: u32) {
-        if let Some(Some((chunk, bytes))) =
-            self.change(addr.segment(), |segment| segment.revive(addr.slot(), len_bytes))
-        {
-            self.occupancy.grow(chunk, bytes);
-        }
-    }
-
-    /// Makes a record of `len_bytes` dead; false where it was.
-    fn kill(&mut self, addr: Addr, len_bytes: u32) -> bool {
-        let id = addr.segment();
-        let segment = self.segments.get(id);
-        if !segment.is_some_and(|segment| segment.live.get(addr.slot())) {
-            return false;
-        }
-        let killed =
-            self.change_sums(id, |segment| (segment.kill(addr.slot(), len_bytes), segment.live.count()));
-        if let Some((held, left)) = killed {
-            if let Some((chunk, bytes)) = held {
-                self.occupancy.shrink(chunk, bytes);
-            }
-            if left == 0 {
-                self.vacant.insert(id);
-            }
-        }
-        let page = self.segments.page_of(id);
-        if !self.dirty.contains(&page) {
-            self.deaths.push(page, Ptr { addr, len_bytes });
-        }
-        true
-    }
-
-    /// Takes out the segments without live records whose numbers in the log are below `open`.
-    fn take_vacant(&mut self, open: u64) -> Vec<u64> {
-        let segments = &self.segments;
-        let is_vacant = |id: &u64| segments.get(*id).is_some_and(|segment| segment.live.count() == 0);
-        self.vacant.retain(is_vacant);
-        let taken: Vec<u64> = self.vacant.iter().copied().filter(|id| (*id & !COPIES) < open).collect();
-        self.vacant.retain(|id| (*id & !COPIES) >= open);
-        taken
-    }
-
-    /// The segment of second copies of records of segment `id`; it gets its parts from the caller.
-    fn copies_of(&mut self, id: u64) {
-        let id = id | COPIES;
-        if self.segments.get(id).is_none() {
-            self.put(Segment::without_parts(id));
-        }
-        self.touch(self.segments.page_of(id));
-    }
-
-    /// Adds parts in which none of its live records lies yet.
-    fn add_parts(&mut self, id: u64, parts: &[Part]) {
-        self.change(id, |segment| {
-            segment.parts.extend_from_slice(parts);
-            segment.held.resize(segment.parts.len(), 0);
-        });
-        for part in parts {
-            self.occupancy.enter(part.extent.chunk, id, 0);
-        }
-    }
-
-    /// A record's second copy is live.
-    fn copy(&mut self, ptr: Ptr) {
-        let addr = ptr.addr.copy();
-        self.change(addr.segment(), |segment| segment.slots = segment.slots.max(addr.slot() + 1));
-        self.revive(addr, ptr.len_bytes);
     }
 }
 

@@ -8,7 +8,7 @@ use crate::Addr;
 use crate::device::{AlignedBuf, Device, SimDevice};
 use crate::limits::RECORD_BYTES_MAX;
 use crate::pool::label::{Label, Superblock};
-use crate::pool::open::read_copy;
+use crate::pool::load::read_copy;
 use crate::pool::root::{Root, TablePage, encode_lists};
 use crate::pool::testing::try_open;
 use crate::pool::{CreateOptions, Guid, create_on};

@@ -1,0 +1,157 @@
+//! Reading the segment table when a pool is opened, and other records that are found by place.
+
+use super::ahead::Ahead;
+use super::places::check_places;
+use super::rescue::Missing;
+use super::root::{Placed, Root, TablePage, append_list, decode_dead, decode_list};
+use crate::limits::CHUNK_BYTES;
+use crate::record::decode_metadata;
+use crate::segment::{Devices, Located, Segment, Segments, decode_page, neighbours, read_span, seal};
+use crate::space::{ByChunk, Chunk, Chunks};
+use crate::{Addr, Error, Result};
+
+/// Reads the segment table of a checkpoint, and returns where its pages are.
+pub(super) fn load_table(
+    devices: &Devices,
+    segments: &Segments,
+    chunks: &Chunks,
+    root: &Root,
+    missing: &mut Missing,
+    ahead: &Ahead,
+) -> Result<Vec<TablePage>> {
+    let mut table = Vec::new();
+    for list in &root.lists {
+        let bytes = read_placed(devices, segments, list, "list of pages of the segment table");
+        let read = bytes.and_then(|bytes| append_list(&mut table, decode_list(&bytes)?));
+        missing.list(read, table.len())?;
+    }
+    check_places(chunks, table.iter().map(|page| &page.placed), "list of pages of the segment table")?;
+    let mut sorted: Vec<&TablePage> = table.iter().collect();
+    sorted.sort_unstable_by_key(|page| (page.placed.first.device, page.placed.first.offset));
+    let mut groups = Vec::new();
+    let mut rest = sorted.as_slice();
+    while let Some((count, end)) = neighbours(rest.iter().map(|page| page.placed.first)) {
+        let (group, later) = rest.split_at(count);
+        groups.push((group, end));
+        rest = later;
+    }
+    let read = |(group, end): &(&[&TablePage], u64)| read_pages(devices, segments, group, *end);
+    ahead.each(&groups, read, |_, pages| {
+        pages.into_iter().try_for_each(|(page, read)| match read {
+            Ok(read) => {
+                segments.load_page(page, read);
+                Ok(())
+            }
+            Err(error) => missing.page(error, page),
+        })
+    })?;
+    for list in &root.dead {
+        let bytes = read_placed(devices, segments, list, "list of dead records");
+        let Some(dead) = missing.dead(bytes.and_then(|bytes| decode_dead(&bytes)))? else { continue };
+        if let (Some(addr), false) = (segments.load_dead(&dead), missing.allowed()) {
+            return Err(Error::corrupt(
+                format!("list of dead records, {addr}"),
+                "the segment table does not have it as live",
+            ));
+        }
+    }
+    segments.drop_vacant(root.position.segment);
+    Ok(table)
+}
+
+/// Reads a record whose places and checksums are known without the segment table: the second copy if the first is damaged or cannot be
+/// read.
+pub(super) fn read_placed(
+    devices: &Devices,
+    segments: &Segments,
+    placed: &Placed,
+    what: &str,
+) -> Result<Vec<u8>> {
+    let Placed { addr, first, second } = placed;
+    let first = read_copy(devices, *addr, first, what);
+    segments.or_second(first, || read_copy(devices, addr.copy(), second, what))
+}
+
+/// Pages of the segment table that lie next to each other, the last up to byte `end` of their device: by one request, and those that it does not give by one
+/// of their own.
+fn read_pages(
+    devices: &Devices,
+    segments: &Segments,
+    pages: &[&TablePage],
+    end: u64,
+) -> Vec<(u64, Result<Vec<Segment>>)> {
+    let first = pages.first().map(|page| page.placed.first);
+    let together = first.and_then(|first| {
+        let device = devices.get(usize::from(first.device))?;
+        let (buf, start) = read_span(device.as_ref(), first.offset, end - first.offset).ok()?;
+        Some((first.offset, buf, start))
+    });
+    let read = |page: &TablePage| {
+        let Placed { addr, first, .. } = page.placed;
+        let bytes = together.as_ref().and_then(|(offset, buf, start)| {
+            let from = start + usize::try_from(first.offset - offset).ok()?;
+            let bytes = buf.get(from..from + first.len_bytes as usize)?;
+            (seal(addr, bytes) == first.checksum).then_some(bytes)
+        });
+        match bytes {
+            Some(bytes) => decode_page(segments.page_ids(), page.page, &decode_metadata(bytes)?),
+            None => {
+                let record = read_placed(devices, segments, &page.placed, "page of the segment table")?;
+                decode_page(segments.page_ids(), page.page, &decode_metadata(&record)?)
+            }
+        }
+    };
+    pages.iter().map(|page| (page.page, read(page))).collect()
+}
+
+/// Reads one copy of it.
+pub(super) fn read_copy(devices: &Devices, addr: Addr, place: &Located, what: &str) -> Result<Vec<u8>> {
+    let device = devices
+        .get(usize::from(place.device))
+        .ok_or_else(|| Error::corrupt(what, "it lies on a device that the pool does not have"))?;
+    if place.len_bytes as usize > crate::limits::RECORD_BYTES_MAX {
+        return Err(Error::corrupt(what, "it is too long"));
+    }
+    let end = place.offset.checked_add(place.len_bytes.into());
+    if end.is_none_or(|end| end > device.size_bytes()) {
+        return Err(Error::corrupt(what, "it lies beyond the end of its device"));
+    }
+    let (buf, start) = read_span(device.as_ref(), place.offset, place.len_bytes.into())?;
+    let bytes = buf.get(start..start + place.len_bytes as usize).unwrap_or_default();
+    if seal(addr, bytes) != place.checksum {
+        return Err(Error::corrupt(
+            format!("{what} at byte {} of {}", place.offset, device.path().display()),
+            "its checksum does not hold",
+        ));
+    }
+    Ok(bytes.to_vec())
+}
+
+/// The chunks that segments lie in.
+///
+/// # Errors
+/// [`Error::Corrupt`] where one is beyond its device, or (if that is `bounded`) has more than it holds.
+pub(super) fn used_chunks(segments: &Segments, device_bytes: &[u64], bounded: bool) -> Result<Vec<Chunk>> {
+    let counts: Vec<u32> = device_bytes.iter().map(|bytes| Chunk::count(*bytes)).collect();
+    let mut filled: ByChunk<u64> = ByChunk::default();
+    let (mut used, mut outside, mut overfull) = (Vec::new(), false, false);
+    segments.for_each(|segment| {
+        for part in &segment.parts {
+            let chunk = part.extent.chunk;
+            outside |= counts.get(usize::from(chunk.device)).is_none_or(|count| chunk.index >= *count);
+            let Some(bytes) = filled.get_mut(chunk) else { continue };
+            if *bytes == 0 {
+                used.push(chunk);
+            }
+            *bytes += u64::from(part.extent.len_bytes);
+            overfull |= *bytes > CHUNK_BYTES;
+        }
+    });
+    if outside {
+        return Err(Error::corrupt("segment table", "a segment lies beyond the pool's devices"));
+    }
+    if bounded && overfull {
+        return Err(Error::corrupt("segment table", "a chunk has more than it holds"));
+    }
+    Ok(used)
+}
