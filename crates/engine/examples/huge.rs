@@ -1,6 +1,6 @@
 //! What the size of a pool costs: opening it, memory, checkpoints, and the wait for durability while the cleaner works.
 //!
-//! `cargo run --release -p pagefold-engine --features crafting --example huge -- FILE [bytes [record bytes]]`: unless FILE is there, makes a pool in it,
+//! `cargo run --release -p pagefold-engine --features crafting --example huge -- FILE [bytes [record bytes [segments per chunk]]]`: unless FILE is there, makes a pool in it,
 //! 10 TB with records of 2,700 bytes unless told: a sparse file whose segments are full of holes, 70 to 100 % of them live, and which takes a few
 //! gigabytes. Then it opens it twice, with 384 MiB of cache, and prints how long that takes and what is in memory; overwrites 20 MB at random in pages of
 //! 8 KiB, and prints what the checkpoint after that has written; and has four writers overwrite pages that do not compress at random, each with a sync,
@@ -33,13 +33,14 @@ fn resident_bytes() -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-fn make(path: &PathBuf, size_bytes: u64, record_bytes: u32) {
+fn make(path: &PathBuf, size_bytes: u64, record_bytes: u32, segments_per_chunk: u64) {
     let begun = Instant::now();
     std::fs::File::create_new(path).unwrap().set_len(size_bytes).unwrap();
     let options = CreateOptions { force: false, created: 0, guid: Guid([7; 16]) };
     let crafted = Crafted {
         free_chunks: 600,
         record_bytes,
+        segments_per_chunk,
         live_permille_min: 700,
         directories_permille: 40,
         object: OBJECT,
@@ -69,8 +70,9 @@ fn main() {
     let path = PathBuf::from(args.next().unwrap());
     let size_bytes: u64 = args.next().map_or(10_000_000_000_000, |bytes| bytes.parse().unwrap());
     let record_bytes: u32 = args.next().map_or(2700, |bytes| bytes.parse().unwrap());
+    let segments_per_chunk: u64 = args.next().map_or(1, |parts| parts.parse().unwrap());
     if !path.exists() {
-        make(&path, size_bytes, record_bytes);
+        make(&path, size_bytes, record_bytes, segments_per_chunk);
     }
     let before = resident_bytes();
     for turn in ["first", "second"] {

@@ -48,6 +48,18 @@ pub fn inexact() -> u64 {
     INEXACT.load(Ordering::Relaxed)
 }
 
+/// Two accounts of the same differ, which is counted as a fault.
+#[track_caller]
+pub fn differs(what: &str) {
+    debug_assert!(false, "{what} differ");
+    if FAULTS.fetch_add(1, Ordering::Relaxed) == 0 {
+        tracing::error!(
+            what,
+            "two accounts of the same differ; 'pagefold check' tells whether more is wrong"
+        );
+    }
+}
+
 /// Subtractions of this process that would have left less than nothing.
 pub fn faults() -> u64 {
     FAULTS.load(Ordering::Relaxed)

@@ -39,7 +39,9 @@ fn stored(directory: &Directory) -> (Segments, Devices, Arc<SimDevice>, u32) {
     device.write(chunk.offset() + u64::from(start), &buf, true).unwrap();
     let segments = Segments::new(8 << 20);
     let parts = vec![Part { first_slot: 0, extent, directory: Some(stored.at(start, 0)) }];
-    segments.insert(Segment { parts: parts.into(), slots: 64 << 10, ..Segment::fresh(SEGMENT, chunk) });
+    segments
+        .insert(Segment { parts: parts.into(), slots: 64 << 10, ..Segment::fresh(SEGMENT, chunk) })
+        .unwrap();
     (segments, vec![Arc::clone(&device) as Arc<dyn Device>], device, start)
 }
 
@@ -102,7 +104,7 @@ fn damage_is_told_with_its_place_and_costs_only_its_leaf() {
     assert!(
         matches!(damaged.as_slice(), [Error::Corrupt { what, .. }] if what.contains("segment 7 at byte"))
     );
-    let part = segments.get(SEGMENT).unwrap().parts[0];
+    let part = segments.get(SEGMENT).unwrap().unwrap().parts[0];
     assert!(segments.read_directory(&devices, SEGMENT, part.extent, part.directory.unwrap()).is_err());
 
     let (segments, devices, device, start) = stored(&directory);

@@ -239,8 +239,9 @@ fn root_of_a_pool_with_data() {
     let record = placed(place);
 
     let segments = Segments::new(MIB);
-    segments.load_page(0, decode_page(PageIds::default(), 0, &metadata(&record)).unwrap());
-    assert!(segments.get(2).is_some(), "the log went on in segment 2");
+    let read = decode_page(PageIds::default(), 0, &metadata(&record)).unwrap();
+    assert_eq!(segments.load_page(0, read, 0, &mut |_| {}), None);
+    assert!(segments.get(2).unwrap().is_some(), "the log went on in segment 2");
 }
 
 /// Records that died on a page of the segment table that was stored before.
@@ -372,7 +373,7 @@ fn batch() {
     let chunks = Arc::new(Chunks::new(&[256 * MIB]));
     let (chunk, next) = (chunks.allocate().unwrap(), chunks.allocate().unwrap());
     let segments = Arc::new(Segments::new(MIB));
-    segments.insert(Segment::fresh(9, chunk));
+    segments.insert(Segment::fresh(9, chunk)).unwrap();
     let chain = 0x0123_4567_89ab_cdef;
     let position = Position { segment: 9, chunk, used: 8192, slots: 300, next, txg: 1000, chain };
     let mut writer = LogWriter::new(GUID.low(), position, segments, chunks, all);
@@ -516,11 +517,13 @@ fn directory() {
 #[test]
 fn segment_table() {
     let segments = Segments::new(MIB);
-    segments.insert(Segment {
-        parts: Parts::from_slice(&[part()]),
-        ..Segment::fresh(70, Chunk { device: 1, index: 12 })
-    });
-    segments.insert(Segment::fresh(130, Chunk { device: 0, index: 3 }));
+    segments
+        .insert(Segment {
+            parts: Parts::from_slice(&[part()]),
+            ..Segment::fresh(70, Chunk { device: 1, index: 12 })
+        })
+        .unwrap();
+    segments.insert(Segment::fresh(130, Chunk { device: 0, index: 3 })).unwrap();
     let entry = |slot| DirEntry { slot, start: slot * 100, len_bytes: 100, checksum: 0 };
     let entries: Vec<_> = (0..12)
         .map(|slot| DirEntryState { entry: entry(slot), live: slot != 1, model: (slot == 3).then_some(9) })
@@ -529,9 +532,12 @@ fn segment_table() {
     // Page 1 has ids 64 to 127, page 2 those from 128 on. The former segment is given slots by way of its stored form.
     let bytes = example("table-page");
     let loaded = Segments::new(MIB);
-    loaded.load_page(1, decode_page(PageIds::default(), 1, &bytes).unwrap());
+    assert_eq!(
+        loaded.load_page(1, decode_page(PageIds::default(), 1, &bytes).unwrap(), 0, &mut |_| {}),
+        None
+    );
     loaded.mark_dirty(1);
-    let found = loaded.get(70).unwrap();
+    let found = loaded.get(70).unwrap().unwrap();
     assert_eq!((found.parts.as_slice(), found.slots, found.live_bytes), (&[part()][..], 300, 5000));
     let live: Vec<u32> = (0..300).filter(|slot| found.live.get(*slot)).collect();
     assert_eq!(live, [0, 2, 9]);

@@ -1,5 +1,6 @@
 //! What all datasets of an open pool share: devices, segment table, caches, the gate and admission.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -272,7 +273,7 @@ impl Shared {
     pub fn read_record(&self, addr: Addr) -> Result<Vec<u8>> {
         match self.read_one(addr) {
             // One that was freed meanwhile is not damaged.
-            Err(error) if self.segments.is_live(addr.copy()) => {
+            Err(error) if self.segments.has_copy(addr) => {
                 self.segments.or_second(Err(error), || self.read_one(addr.copy()))
             }
             first => first,
@@ -300,17 +301,23 @@ impl Shared {
     /// Makes pages' records dead. Where records were coded again pointers may be out of date: the directory has their lengths.
     /// The caller holds the log's lock or the gate, so that no segment is coded again meanwhile.
     pub fn free_pages(&self, ptrs: &[Ptr]) {
-        let stale = self.segments.recoded(ptrs);
-        if stale.is_empty() {
-            return self.segments.mark_dead(ptrs);
-        }
-        let mut exact = ptrs.to_vec();
-        for at in stale {
-            if let Some(ptr) = exact.get_mut(at) {
+        self.segments.mark_dead(&self.exact(ptrs));
+    }
+
+    /// Pointers with the lengths that are stored.
+    fn exact<'a>(&self, ptrs: &'a [Ptr]) -> Cow<'a, [Ptr]> {
+        let mut exact = Cow::Borrowed(ptrs);
+        for at in self.segments.recoded(ptrs) {
+            if let Some(ptr) = exact.to_mut().get_mut(at) {
                 ptr.len_bytes = self.stored_len(*ptr);
             }
         }
-        self.segments.mark_dead(&exact);
+        exact
+    }
+
+    /// The same of records that may be named several times.
+    pub fn free_pages_once(&self, ptrs: &[Ptr]) {
+        self.segments.mark_dead_once(&self.exact(ptrs));
     }
 
     /// The length of a record as it is stored now, in bytes; what the pointer says if its directory cannot be read.

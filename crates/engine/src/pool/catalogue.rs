@@ -153,6 +153,7 @@ impl Catalogue {
                 Kept::List { id } => Dying::List { id },
                 Kept::Tree { root, bound, node_bound, cursor } => {
                     let data = catalogue.dataset_of(0, catalogue.tree(root), Ledger::default());
+                    data.assume_shared();
                     Dying::Tree { data, bound, node_bound, cursor }
                 }
             });
@@ -434,9 +435,18 @@ impl Catalogue {
         gone.data.sealed.store(true, Ordering::Relaxed);
         let mut taken = std::mem::take(&mut *gone.data.ledger.lock());
         self.forget(&mut taken);
-        let data = self.dataset_of(0, gone.data.tree.fork(), Ledger::default());
-        self.dying.push_back(Dying::Tree { data, bound, node_bound, cursor: None });
+        let shares = gone.data.shares_records();
+        self.bury(gone.data.tree.fork(), shares, (bound, node_bound));
         Ok(())
+    }
+
+    /// A tree is yet to be freed, down to these bounds; records in it may be shared.
+    fn bury(&mut self, tree: Tree, shares: bool, (bound, node_bound): (u64, u64)) {
+        let data = self.dataset_of(0, tree, Ledger::default());
+        if shares {
+            data.assume_shared();
+        }
+        self.dying.push_back(Dying::Tree { data, bound, node_bound, cursor: None });
     }
 
     /// Gives a dataset what the snapshot before it has, be that its own or its origin.
@@ -448,6 +458,7 @@ impl Catalogue {
             let ledger = target.ledger.lock();
             (ledger.page_bytes, ledger.node_bytes)
         };
+        let shares = data.shares_records();
         let before = data.tree.replace(&target.tree);
         data.reset()?;
         let mut taken = {
@@ -457,8 +468,7 @@ impl Catalogue {
             std::mem::replace(&mut *ledger, now)
         };
         self.forget(&mut taken);
-        let data = self.dataset_of(0, before, Ledger::default());
-        self.dying.push_back(Dying::Tree { data, bound, node_bound, cursor: None });
+        self.bury(before, shares, (bound, node_bound));
         Ok(())
     }
 

@@ -22,7 +22,7 @@ use crate::dataset::Dataset;
 use crate::dataset::count;
 use crate::limits::BLOCK_BYTES;
 use crate::record::encode_metadata;
-use crate::segment::{Located, Part, Segments, TableSnapshot};
+use crate::segment::{Located, TableSnapshot};
 use crate::space::Chunk;
 use crate::txg::{Position, RecordKind};
 use crate::{Addr, Ptr, Result};
@@ -70,6 +70,7 @@ impl Pool {
         meanwhile: &mut dyn FnMut(),
     ) -> Result<()> {
         let number = state.checkpoint + 1;
+        self.shared.segments.read_heavy(&state.page_ptrs);
         let Cut { mut versions, position, open_directory, table, recycle } = self.freeze(state)?;
         meanwhile();
         let mut copies = Copies::new(self, number, state.copies.begun.take());
@@ -84,7 +85,7 @@ impl Pool {
             position,
             open_directory,
             page_ids: self.shared.segments.page_ids(),
-            lists: copies.append_placed(encode_table(self, &page_ptrs, &mut state.page_places)?)?,
+            lists: copies.append_placed(self.encode_table(&page_ptrs)?)?,
             dead: copies.append_placed(dead)?,
             own,
             catalogue: copies.append_placed(versions.encode_head(self, &catalogue_ptrs)?)?,
@@ -99,6 +100,9 @@ impl Pool {
         state.catalogue_ptrs = catalogue_ptrs;
         state.catalogue_pages = versions.take_pages();
         state.window_start = position;
+        // Before chunks are given out that those of the last checkpoint lie in (G7).
+        self.table_pages.counts();
+        self.shared.segments.stored();
         meanwhile();
         self.retire(versions)?;
         self.chunks.recycle(recycle);
@@ -111,7 +115,7 @@ impl Pool {
     fn freeze(&self, state: &Maintenance) -> Result<Cut> {
         self.commit_ahead()?;
         let mut log = self.log.lock();
-        if self.copies_are_many(log.writer.position().segment) {
+        if self.copies_are_many(log.writer.position().segment)? {
             let rolled_bytes = log.writer.roll()?;
             count(&self.shared.counters.framing_bytes, rolled_bytes);
         }
@@ -161,6 +165,21 @@ impl Pool {
         Ok(Placed { addr, first: self.place(addr)?, second: self.place(addr.copy())? })
     }
 
+    /// The lists of the table's pages, whose places are noted for who reads them once the checkpoint counts.
+    fn encode_table(&self, page_ptrs: &BTreeMap<u64, Ptr>) -> Result<Vec<Vec<u8>>> {
+        let moved = self.shared.segments.take_moved();
+        let stays = |addr: Addr| !moved.contains(&addr.segment()) && !moved.contains(&addr.copy().segment());
+        let mut table = Vec::with_capacity(page_ptrs.len());
+        for (page, Ptr { addr, .. }) in page_ptrs {
+            let known = self.table_pages.place(*page).filter(|known| known.addr == *addr && stays(*addr));
+            let placed = known.map_or_else(|| self.placed(*addr), Ok)?;
+            table.push(TablePage { page: *page, placed });
+        }
+        let lists = if table.is_empty() { Vec::new() } else { encode_lists(&table) };
+        self.table_pages.note(table);
+        Ok(lists)
+    }
+
     /// Where a record lies.
     pub(super) fn place(&self, addr: Addr) -> Result<Located> {
         self.shared.segments.locate(&self.shared.devices, addr)
@@ -208,52 +227,6 @@ fn store_table(
     let ptrs = copies.append(RecordKind::Table, records)?;
     page_ptrs.extend(pages.into_iter().zip(ptrs));
     Ok(page_ptrs)
-}
-
-/// Where a record and its second copy lie, as long as their segments lie where they did: finding that anew takes their directories.
-#[derive(Debug)]
-pub(super) struct Known {
-    placed: Placed,
-    parts: [Part; 2],
-}
-
-impl Known {
-    fn new(segments: &Segments, placed: Placed) -> Option<Self> {
-        let parts = [segments.part(placed.addr)?, segments.part(placed.addr.copy())?];
-        Some(Self { placed, parts })
-    }
-
-    /// That of a page that was just read from there.
-    pub(super) fn of_page(segments: &Segments, page: &TablePage) -> Option<(u64, Self)> {
-        Self::new(segments, page.placed).map(|known| (page.page, known))
-    }
-
-    fn holds(&self, segments: &Segments, addr: Addr) -> bool {
-        let lies = |addr, part: &Part| segments.part(addr).is_some_and(|now| now.lies_as(part));
-        let [first, second] = &self.parts;
-        self.placed.addr == addr && lies(addr, first) && lies(addr.copy(), second)
-    }
-}
-
-/// The lists of the table's pages.
-fn encode_table(
-    pool: &Pool,
-    page_ptrs: &BTreeMap<u64, Ptr>,
-    places: &mut BTreeMap<u64, Known>,
-) -> Result<Vec<Vec<u8>>> {
-    let segments = &pool.shared.segments;
-    let mut before = std::mem::take(places);
-    let mut table = Vec::with_capacity(page_ptrs.len());
-    for (page, Ptr { addr, .. }) in page_ptrs {
-        let known = before.remove(page).filter(|known| known.holds(segments, *addr));
-        let placed = match &known {
-            Some(known) => known.placed,
-            None => pool.placed(*addr)?,
-        };
-        table.push(TablePage { page: *page, placed });
-        places.extend(known.or_else(|| Known::new(segments, placed)).map(|known| (*page, known)));
-    }
-    Ok(if table.is_empty() { Vec::new() } else { encode_lists(&table) })
 }
 
 /// Step 4: the superblock on every device.

@@ -76,7 +76,7 @@ impl<'a> Copies<'a> {
         let waiting = std::mem::take(&mut self.waiting);
         let Some((first, _, _)) = waiting.first() else { return Ok(()) };
         let packed = self.packed.entry(self.segment).or_default();
-        let none_yet = packed.parts.is_empty() && self.pool.shared.segments.copies(self.segment).is_empty();
+        let none_yet = packed.parts.is_empty() && self.pool.shared.segments.copies(self.segment)?.is_empty();
         let from = if none_yet { 0 } else { *first };
         packed.parts.append(&mut self.packer.pack(self.segment | COPIES, from, &waiting)?);
         packed.records.extend(waiting.iter().map(|(slot, _, bytes)| (*slot, bytes.len() as u32)));
@@ -95,11 +95,11 @@ impl<'a> Copies<'a> {
                 for part in parts {
                     self.pool.chunks.retain(part.extent.chunk);
                 }
-                segments.add_copies(*id, parts, records.iter().copied());
+                segments.add_copies(*id, parts, records)?;
             }
             Ok(())
         })?;
-        Ok(packed.into_keys().map(|id| (id, segments.copies(id))).collect())
+        packed.into_keys().map(|id| Ok((id, segments.copies(id)?))).collect()
     }
 
     /// Appends records that no segment accounts for. Like the root they are protected by their place in the log alone,
@@ -141,8 +141,8 @@ impl<'a> Copies<'a> {
 impl Pool {
     /// Whether the log has to go on in another segment, since second copies of records of `segment` have nearly as many parts as a
     /// segment may have.
-    pub(super) fn copies_are_many(&self, segment: u64) -> bool {
-        self.shared.segments.copies(segment).len() + PARTS_EACH > PARTS_MAX
+    pub(super) fn copies_are_many(&self, segment: u64) -> Result<bool> {
+        Ok(self.shared.segments.copies(segment)?.len() + PARTS_EACH > PARTS_MAX)
     }
 }
 

@@ -1,6 +1,8 @@
 //! Pools of any size that nobody has to write: segments full of records of zeros, which are holes of a sparse file. For tools that measure what the size
 //! of a pool costs. Of a crafted pool `check` would say that most records belong to nobody.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,11 +26,13 @@ pub struct Crafted {
     pub free_chunks: u64,
     /// Length of each record, in bytes.
     pub record_bytes: u32,
+    /// So many segments have survivors in each chunk, in as many parts: 1 as the log leaves them, more as a cleaner does after long overwriting.
+    pub segments_per_chunk: u64,
     /// Fewest live records of a segment, in parts of a thousand; the others have up to all, evenly spread.
     pub live_permille_min: u64,
     /// Of the segments with the fewest live records, so many parts of a thousand of all have a directory on the device, and can be cleaned.
     pub directories_permille: u64,
-    /// The object whose pages the crafted records are: one of each segment, in an order as of random overwrites.
+    /// The object whose pages the crafted records are: one of each chunk, in an order as of random overwrites.
     pub object: u64,
     /// Its page size in bytes.
     pub page_bytes: u32,
@@ -40,15 +44,17 @@ const MAPS: u64 = 512;
 const RUN: u64 = 1024;
 
 impl Crafted {
-    /// Slots of a segment: what fits a chunk beside two directories.
+    /// Slots of a segment: what fits a chunk beside two directories of each part.
     fn slots(&self) -> u32 {
         let entry_bytes = u64::from(self.record_bytes) + RECORD_OVERHEAD_BYTES + 1;
-        ((CHUNK_BYTES - PART_OVERHEAD_BYTES - 16 * BLOCK_BYTES as u64) / entry_bytes) as u32
+        let part_bytes = PART_OVERHEAD_BYTES + 16 * BLOCK_BYTES as u64;
+        ((CHUNK_BYTES - self.segments_per_chunk * part_bytes) / entry_bytes) as u32
     }
 
-    /// Maps of live slots, the emptiest first. The first slot, which the object has, is live in all.
-    fn maps(&self) -> Vec<LiveMap> {
-        let slots = self.slots();
+    /// Of a segment the slots that its part has, ascending, and which of these are live: the emptiest first. The first slot, which the object has, is live
+    /// in all.
+    fn maps(&self) -> Vec<(Vec<u32>, LiveMap)> {
+        let (slots, parts) = (self.slots(), self.segments_per_chunk);
         let mut state = 1_u64;
         let mut next = || {
             state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
@@ -56,12 +62,17 @@ impl Crafted {
         };
         let mut map = |number: u64| {
             let permille = self.live_permille_min + (1000 - self.live_permille_min) * number / MAPS;
-            let mut map = LiveMap::default();
+            let (mut packed, mut map) = (vec![0], LiveMap::default());
             map.set(0);
-            for slot in (1..slots).filter(|_| next() % 1000 < permille) {
-                map.set(slot);
+            for slot in 1..slots {
+                if next() % parts == 0 && packed.len() < (slots as u64 / parts) as usize {
+                    packed.push(slot);
+                    if next() % 1000 < permille {
+                        map.set(slot);
+                    }
+                }
             }
-            map
+            (packed, map)
         };
         (0..MAPS).map(&mut map).collect()
     }
@@ -74,35 +85,45 @@ impl Crafted {
 pub fn craft(path: &Path, options: &CreateOptions, crafted: &Crafted) -> Result<u64> {
     let device: Arc<dyn Device> = Arc::new(FileDevice::open(path, OpenMode::ReadWrite)?);
     let chunks = u64::from(crate::space::Chunk::count(device.size_bytes()));
-    let segments = chunks.saturating_sub(crafted.free_chunks);
+    let (chunks, parts) = (chunks.saturating_sub(crafted.free_chunks), crafted.segments_per_chunk);
+    let segments = chunks * parts;
     // The log goes on behind them.
     create_with("crafted", &vec![Arc::clone(&device)], options, false, segments + 1)?;
     let pool = Pool::open_on(vec![Arc::clone(&device)], &OpenOptions::default())?;
     let maps = crafted.maps();
     let zeros = vec![0; crafted.record_bytes as usize];
-    let entries = |id: u64, seals: bool| {
+    let entries = |id: u64, packed: &[u32]| {
         let mut directory = Directory::default();
-        for slot in 0..crafted.slots() {
-            let checksum = if seals { seal(Addr::new(id, slot), &zeros) } else { 0 };
-            let (start, len_bytes) = (slot * crafted.record_bytes, crafted.record_bytes);
-            directory.push(DirEntry { slot, start, len_bytes, checksum });
+        for (at, slot) in (0..).zip(packed) {
+            let checksum = seal(Addr::new(id, *slot), &zeros);
+            let (start, len_bytes) = (at * crafted.record_bytes, crafted.record_bytes);
+            directory.push(DirEntry { slot: *slot, start, len_bytes, checksum });
         }
         directory.encode(id)
     };
-    let end = (crafted.slots() * crafted.record_bytes).next_multiple_of(BLOCK_BYTES as u32);
-    let template = entries(1, false).at(end, 0);
+    let part_bytes = (CHUNK_BYTES / parts / BLOCK_BYTES as u64 * BLOCK_BYTES as u64) as u32;
+    let end = (crafted.slots() / parts as u32 * crafted.record_bytes).next_multiple_of(BLOCK_BYTES as u32);
+    let mut chunk = pool.chunks.allocate()?;
+    let mut templates = HashMap::new();
     let with_directory = MAPS * crafted.directories_permille / 1000;
     for id in 1..=segments {
         // Neighbours are not equally full.
         let number = id.wrapping_mul(0x9E37_79B9) % MAPS;
-        let live = maps.get(number as usize).cloned().unwrap_or_default();
-        let chunk = pool.chunks.allocate()?;
-        let extent = Extent { chunk, start: 0, len_bytes: CHUNK_BYTES as u32 };
-        let mut dir = template;
+        let (packed, live) = maps.get(number as usize).cloned().unwrap_or_default();
+        let at = (id - 1) % parts;
+        if at == 0 && id > 1 {
+            chunk = pool.chunks.allocate()?;
+        }
+        let extent = Extent { chunk, start: at as u32 * part_bytes, len_bytes: part_bytes };
+        let stored = match templates.entry(number) {
+            Entry::Vacant(vacant) => vacant.insert(entries(id, &packed).at(end, 0)),
+            Entry::Occupied(template) => template.into_mut(),
+        };
+        let mut dir = *stored;
         if number < with_directory {
-            let stored = entries(id, true);
+            let stored = entries(id, &packed);
             let bytes = AlignedBuf::from_bytes(&stored.bytes);
-            device.write(chunk.offset() + u64::from(end), &bytes, false)?;
+            device.write(extent.offset() + u64::from(end), &bytes, false)?;
             dir = stored.at(end, 0);
         }
         let count = u64::from(live.count());
@@ -114,15 +135,15 @@ pub fn craft(path: &Path, options: &CreateOptions, crafted: &Crafted) -> Result<
             held: smallvec![count * held_bytes(crafted.record_bytes.into())],
             live,
             ..Segment::default()
-        });
+        })?;
     }
     let data = pool.dataset_by_id(FIRST_DATASET);
     let data = data.ok_or_else(|| crate::Error::corrupt("crafted pool", "it has no dataset"))?;
-    // Page p has a record of segment 1 + (p * step) mod segments: each of one, if step and their number have no divisor in common.
-    let step = (segments / 2..).find(|step| gcd(*step, segments) == 1).unwrap_or(1);
-    let id_of = |page: u64| 1 + (u128::from(page) * u128::from(step) % u128::from(segments)) as u64;
-    for first in (0..segments).step_by(RUN as usize) {
-        let pages = first..segments.min(first + RUN);
+    // Page p has a record of the first segment of chunk (p * step) mod chunks: each of one, if step and their number have no divisor in common.
+    let step = (chunks / 2..).find(|step| gcd(*step, chunks) == 1).unwrap_or(1);
+    let id_of = |page: u64| 1 + (u128::from(page) * u128::from(step) % u128::from(chunks)) as u64 * parts;
+    for first in (0..chunks).step_by(RUN as usize) {
+        let pages = first..chunks.min(first + RUN);
         let ptr = |page| Some(Ptr { addr: Addr::new(id_of(page), 0), len_bytes: crafted.record_bytes });
         data.put_pages(&PageRun {
             dataset: FIRST_DATASET,

@@ -140,7 +140,7 @@ fn write_first_root(
     let segments = Arc::new(Segments::new(1 << 20));
     let (chunk, next, copies) = (chunks.allocate()?, chunks.allocate()?, chunks.allocate()?);
     let position = Position { segment, chunk, used: 0, slots: 0, next, txg: 1, chain: 0 };
-    segments.insert(Segment::fresh(position.segment, chunk));
+    segments.insert(Segment::fresh(position.segment, chunk))?;
     let mut writer =
         LogWriter::new(options.guid.low(), position, Arc::clone(&segments), chunks, devices.clone());
     let root = Root {

@@ -10,14 +10,13 @@ use crate::segment::{Devices, Located, Segment, Segments, decode_page, neighbour
 use crate::space::{ByChunk, Chunk, Chunks};
 use crate::{Addr, Error, Result};
 
-/// Reads the segment table of a checkpoint, and returns where its pages are.
-pub(super) fn load_table(
+/// Where the pages of a checkpoint's segment table are.
+pub(super) fn load_lists(
     devices: &Devices,
     segments: &Segments,
     chunks: &Chunks,
     root: &Root,
     missing: &mut Missing,
-    ahead: &Ahead,
 ) -> Result<Vec<TablePage>> {
     let mut table = Vec::new();
     for list in &root.lists {
@@ -26,6 +25,24 @@ pub(super) fn load_table(
         missing.list(read, table.len())?;
     }
     check_places(chunks, table.iter().map(|page| &page.placed), "list of pages of the segment table")?;
+    Ok(table)
+}
+
+/// Reads the segment table of a checkpoint, whose pages are these. Calls `visit` with each segment.
+pub(super) fn load_table(
+    devices: &Devices,
+    segments: &Segments,
+    (root, table): (&Root, &[TablePage]),
+    missing: &mut Missing,
+    ahead: &Ahead,
+    visit: &mut dyn FnMut(&Segment),
+) -> Result<()> {
+    for list in &root.dead {
+        let bytes = read_placed(devices, segments, list, "list of dead records");
+        if let Some(dead) = missing.dead(bytes.and_then(|bytes| decode_dead(&bytes)))? {
+            segments.load_dead(&dead);
+        }
+    }
     let mut sorted: Vec<&TablePage> = table.iter().collect();
     sorted.sort_unstable_by_key(|page| (page.placed.first.device, page.placed.first.offset));
     let mut groups = Vec::new();
@@ -35,28 +52,27 @@ pub(super) fn load_table(
         groups.push((group, end));
         rest = later;
     }
+    let mut pages: Vec<u64> = table.iter().map(|page| page.page).collect();
+    pages.sort_unstable();
+    let mut unknown = segments.dead_elsewhere(&pages);
     let read = |(group, end): &(&[&TablePage], u64)| read_pages(devices, segments, group, *end);
     ahead.each(&groups, read, |_, pages| {
         pages.into_iter().try_for_each(|(page, read)| match read {
             Ok(read) => {
-                segments.load_page(page, read);
+                let dead = segments.load_page(page, read, root.position.segment, visit);
+                unknown = unknown.or(dead);
                 Ok(())
             }
             Err(error) => missing.page(error, page),
         })
     })?;
-    for list in &root.dead {
-        let bytes = read_placed(devices, segments, list, "list of dead records");
-        let Some(dead) = missing.dead(bytes.and_then(|bytes| decode_dead(&bytes)))? else { continue };
-        if let (Some(addr), false) = (segments.load_dead(&dead), missing.allowed()) {
-            return Err(Error::corrupt(
-                format!("list of dead records, {addr}"),
-                "the segment table does not have it as live",
-            ));
-        }
+    match unknown.filter(|_| !missing.allowed()) {
+        Some(addr) => Err(Error::corrupt(
+            format!("list of dead records, {addr}"),
+            "the segment table does not have it as live",
+        )),
+        None => Ok(()),
     }
-    segments.drop_vacant(root.position.segment);
-    Ok(table)
 }
 
 /// Reads a record whose places and checksums are known without the segment table: the second copy if the first is damaged or cannot be
@@ -127,31 +143,49 @@ pub(super) fn read_copy(devices: &Devices, addr: Addr, place: &Located, what: &s
     Ok(bytes.to_vec())
 }
 
-/// The chunks that segments lie in.
-///
-/// # Errors
-/// [`Error::Corrupt`] where one is beyond its device, or (if that is `bounded`) has more than it holds.
-pub(super) fn used_chunks(segments: &Segments, device_bytes: &[u64], bounded: bool) -> Result<Vec<Chunk>> {
-    let counts: Vec<u32> = device_bytes.iter().map(|bytes| Chunk::count(*bytes)).collect();
-    let mut filled: ByChunk<u64> = ByChunk::default();
-    let (mut used, mut outside, mut overfull) = (Vec::new(), false, false);
-    segments.for_each(|segment| {
+/// How many bytes segments take of each chunk.
+#[derive(Debug, Default)]
+pub(super) struct Filled {
+    chunks: ByChunk<u64>,
+    used: Vec<Chunk>,
+    counts: Vec<u32>,
+    outside: bool,
+    overfull: bool,
+}
+
+impl Filled {
+    /// On devices of these lengths.
+    pub(super) fn new(device_bytes: &[u64]) -> Self {
+        let counts = device_bytes.iter().map(|bytes| Chunk::count(*bytes)).collect();
+        Self { counts, ..Self::default() }
+    }
+
+    /// A segment lies in its parts.
+    pub(super) fn add(&mut self, segment: &Segment) {
         for part in &segment.parts {
             let chunk = part.extent.chunk;
-            outside |= counts.get(usize::from(chunk.device)).is_none_or(|count| chunk.index >= *count);
-            let Some(bytes) = filled.get_mut(chunk) else { continue };
+            self.outside |=
+                self.counts.get(usize::from(chunk.device)).is_none_or(|count| chunk.index >= *count);
+            let Some(bytes) = self.chunks.get_mut(chunk) else { continue };
             if *bytes == 0 {
-                used.push(chunk);
+                self.used.push(chunk);
             }
             *bytes += u64::from(part.extent.len_bytes);
-            overfull |= *bytes > CHUNK_BYTES;
+            self.overfull |= *bytes > CHUNK_BYTES;
         }
-    });
-    if outside {
-        return Err(Error::corrupt("segment table", "a segment lies beyond the pool's devices"));
     }
-    if bounded && overfull {
-        return Err(Error::corrupt("segment table", "a chunk has more than it holds"));
+
+    /// The chunks that segments lie in.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] where one is beyond its device, or (if that is `bounded`) has more than it holds.
+    pub(super) fn used(self, bounded: bool) -> Result<Vec<Chunk>> {
+        if self.outside {
+            return Err(Error::corrupt("segment table", "a segment lies beyond the pool's devices"));
+        }
+        if bounded && self.overfull {
+            return Err(Error::corrupt("segment table", "a chunk has more than it holds"));
+        }
+        Ok(self.used)
     }
-    Ok(used)
 }

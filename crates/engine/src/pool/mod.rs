@@ -49,6 +49,7 @@ mod sizing;
 mod status;
 mod store;
 mod survey;
+mod table_pages;
 #[cfg(test)]
 mod testing;
 mod trim;
@@ -95,7 +96,6 @@ pub use crate::txg::LogDamage;
 use crate::txg::{Flushes, LogWriter, Position};
 use crate::{Ptr, Result};
 use catalogue::Catalogue;
-use checkpoint::Known;
 use clean::Cleaner;
 use copies::CopiesState;
 use deltas::Attempts;
@@ -103,6 +103,7 @@ use group::Turn;
 use models::Watch;
 use rewrites::RewriteCounters;
 use sizing::Sizing;
+use table_pages::StoredPages;
 
 /// The writing end of the log and what it did since the last checkpoint.
 struct Log {
@@ -116,8 +117,6 @@ struct Maintenance {
     checkpoint: u64,
     /// Stored pages of the segment table.
     page_ptrs: BTreeMap<u64, Ptr>,
-    /// Where they lay when they were listed last.
-    page_places: BTreeMap<u64, Known>,
     /// Stored pages of the catalogue, and their bytes.
     catalogue_ptrs: BTreeMap<u64, Vec<Ptr>>,
     catalogue_pages: BTreeMap<u64, Vec<u8>>,
@@ -136,6 +135,7 @@ struct Signal {
 /// A pool that is open.
 pub struct Pool {
     labels: Vec<Label>,
+    table_pages: Arc<StoredPages>,
     shared: Arc<Shared>,
     chunks: Arc<Chunks>,
     nodes: Arc<NodeCache>,

@@ -9,13 +9,13 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::ahead::Ahead;
 use super::catalogue::{Catalogue, Parts};
-use super::checkpoint::{Known, write_superblock};
+use super::checkpoint::write_superblock;
 use super::clean::Cleaner;
 use super::copies::CopiesState;
 use super::create::{FIRST_DATASET, OWN};
 use super::image::{Head, Image};
 use super::label::{Label, Superblock};
-use super::load::{load_table, read_placed, used_chunks};
+use super::load::{Filled, load_lists, load_table, read_placed};
 use super::places::check_places;
 use super::redo::Redoing;
 use super::rescue::{Missing, RescueReport};
@@ -23,6 +23,7 @@ use super::root::{Placed, Root, TablePage};
 use super::salvage::Search;
 use super::sizing::Sizing;
 use super::store::Nodes;
+use super::table_pages::StoredPages;
 use super::{Log, Maintenance, Pool, ReplayReport as Report, Signal};
 use crate::dataset::{
     Blocks, Commit, Dataset, Journal, Ledger, LiveDataset, ModelTable, PrimaryCache, Shared,
@@ -30,12 +31,13 @@ use crate::dataset::{
 use crate::device::{AlignedBuf, Device, FileDevice, OpenMode, RecordedDevice, Recording};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::record::{Compression, RecordCache, decode_metadata, model_of};
-use crate::segment::{Devices, DirEntryState, Directory, PageIds, Segment, Segments};
+use crate::segment::{Devices, DirEntryState, Directory, PageIds, Segment, Segments, TablePages};
 use crate::space::{Chunk, Chunks};
 use crate::tree::{NodeCache, NodeStore, Tree};
 use crate::txg::{
     BatchView, LogDamage, LogEnd, LogWriter, Position, RecordKind, Source, replay, write_directory,
 };
+use crate::types::COPIES;
 use crate::{Addr, Error, Ptr, Result};
 
 /// How a pool is opened.
@@ -60,6 +62,9 @@ pub struct OpenOptions {
     /// How many segments share a page of the segment table, for a pool that has no page yet: the simulator's small pools have tables of many pages
     /// by this. `None`: as the pool has it.
     pub table_page_ids: Option<PageIds>,
+    /// Memory that entries of the segment table may take, in bytes, about; others are read when they are needed. `None`: a part of
+    /// [`OpenOptions::cache_bytes`].
+    pub table_bytes: Option<u64>,
     /// Where changes are entered when they are accepted, so that they survive the process; what a dead one left in it is redone.
     /// Not for `read_only` and `accept_loss`.
     pub journal: Option<Arc<Journal>>,
@@ -85,6 +90,7 @@ impl Default for OpenOptions {
             salt,
             reads_at_once: READS_AT_ONCE_DEFAULT,
             table_page_ids: None,
+            table_bytes: None,
             journal: None,
             record: None,
         }
@@ -147,6 +153,7 @@ struct Opening {
     catalogue_ptrs: BTreeMap<u64, Vec<Ptr>>,
     catalogue_pages: BTreeMap<u64, Vec<u8>>,
     table: Vec<TablePage>,
+    table_pages: Arc<StoredPages>,
     chunks: Arc<Chunks>,
     segments: Arc<Segments>,
     /// Chunks in use as of the checkpoint.
@@ -265,6 +272,8 @@ fn newest_superblock(labels: &[Label], devices: &Devices) -> Result<Superblock> 
 /// What tree nodes, segment directories and models may take of the cache budget at most, in sixteenths. Records have what is left, see
 /// [`Pool::settle_caches`].
 const CACHE_SHARES: (u64, u64, u64) = (4, 2, 2);
+/// The same of entries of the segment table.
+const TABLE_SHARE: u64 = 4;
 
 impl Opening {
     fn load(
@@ -313,7 +322,21 @@ impl Opening {
             }
         };
         let mut missing = Missing::new(options.rescue);
-        let table = load_table(&devices, &segments, &chunks, &root, &mut missing, &ahead)?;
+        let table = load_lists(&devices, &segments, &chunks, &root, &mut missing)?;
+        let table_pages = Arc::new(StoredPages::new(devices.clone(), &table));
+        if !options.rescue {
+            // (What is salvaged is nowhere to be read from again.)
+            let most = options.table_bytes.unwrap_or(options.cache_bytes / 16 * TABLE_SHARE);
+            segments.page_from(Arc::clone(&table_pages) as Arc<dyn TablePages>, most);
+        }
+        let mut filled = Filled::new(&sizes);
+        // Where second copies lie the root says.
+        let mut visit = |segment: &Segment| {
+            if segment.id < COPIES {
+                filled.add(segment);
+            }
+        };
+        load_table(&devices, &segments, (&root, &table), &mut missing, &ahead, &mut visit)?;
         let mut rescue = None;
         if options.rescue {
             let pool = labels.first().map_or(0, |label| label.pool.low());
@@ -321,10 +344,15 @@ impl Opening {
             rescue = Some(missing.salvage(&table, search, &sizes, &segments, root.position.segment));
         }
         for (id, parts) in &root.copies {
-            segments.set_copies(*id, parts.clone());
+            segments.set_copies(*id, parts)?;
         }
         // What was found on the devices without a table may have been there before something else was.
-        let mut used_before = used_chunks(&segments, &sizes, rescue.is_none())?;
+        let from = if rescue.is_some() { 0 } else { COPIES };
+        if from == 0 {
+            filled = Filled::new(&sizes);
+        }
+        segments.for_each_from(from, |segment| filled.add(segment))?;
+        let mut used_before = filled.used(rescue.is_none())?;
         used_before.extend(roots.iter().map(|placed| Chunk::at(placed.second.device, placed.second.offset)));
         let position = root.position;
         let directory = Directory::decode(&root.open_directory, position.segment, CHUNK_BYTES as u32)?;
@@ -334,8 +362,8 @@ impl Opening {
                 "its directory is ahead of its log position",
             ));
         }
-        if segments.get(position.segment).is_none() {
-            segments.insert(Segment::fresh(position.segment, position.chunk));
+        if !segments.has(position.segment) {
+            segments.insert(Segment::fresh(position.segment, position.chunk))?;
         }
         segments.set_open_directory(position.segment, directory);
         let used = HashMap::from([(position.segment, (position.chunk, position.used))]);
@@ -351,6 +379,7 @@ impl Opening {
             catalogue_ptrs,
             catalogue_pages,
             table,
+            table_pages,
             chunks,
             segments,
             used_before,
@@ -374,8 +403,8 @@ impl Opening {
             accept_loss,
         };
         replay(source, self.root.position, &mut |batch: BatchView<'_>| {
-            if segments.get(batch.segment).is_none() {
-                segments.insert(Segment::fresh(batch.segment, batch.chunk));
+            if !segments.has(batch.segment) {
+                segments.insert(Segment::fresh(batch.segment, batch.chunk))?;
             }
             let internal = |kind| {
                 matches!(kind, RecordKind::Node | RecordKind::Table | RecordKind::Catalogue)
@@ -393,7 +422,7 @@ impl Opening {
             segments.append(batch.segment, &entries)?;
             for DirEntryState { entry, .. } in entries.iter().filter(|state| state.live) {
                 let addr = Addr::new(batch.segment, entry.slot);
-                segments.copied(Ptr { addr, len_bytes: entry.len_bytes });
+                segments.copied(Ptr { addr, len_bytes: entry.len_bytes })?;
             }
             used.insert(batch.segment, (batch.chunk, batch.end));
             unflushed.retain(|(txg, _)| *txg >= batch.flushed);
@@ -445,7 +474,6 @@ impl Opening {
             position.txg = lost.flushed.max(end.position.txg).saturating_add(TXG_LEAP);
         }
         shared.read_only.store(options.read_only, Ordering::Relaxed);
-        let page_places = self.table.iter().filter_map(|page| Known::of_page(&self.segments, page)).collect();
         let page_ptrs = self.table.iter().map(|page| (page.page, page.placed.ptr())).collect();
         let writer = LogWriter::new(
             self.labels.first().map_or(0, |label| label.pool.low()),
@@ -463,6 +491,7 @@ impl Opening {
         }
         let pool = Arc::new(Pool {
             labels: self.labels,
+            table_pages: self.table_pages,
             shared: Arc::clone(&shared),
             chunks: self.chunks,
             nodes,
@@ -476,7 +505,6 @@ impl Opening {
             maintenance: Mutex::new(Maintenance {
                 checkpoint: self.root.checkpoint,
                 page_ptrs,
-                page_places,
                 catalogue_ptrs: self.catalogue_ptrs,
                 catalogue_pages: self.catalogue_pages,
                 window_start: self.root.position,
@@ -534,9 +562,7 @@ impl Opening {
 
     /// Chunk states after replay, directories of replayed segments, and where the log goes on.
     fn settle_space(&self, end: &LogEnd, read_only: bool) -> Result<Position> {
-        let mut used_now = Vec::new();
-        self.segments.for_each(|segment| used_now.extend(segment.parts.iter().map(|part| part.extent.chunk)));
-        self.chunks.retain_all(used_now);
+        self.chunks.retain_all(self.segments.chunks());
         let next = end.position.next;
         if !self.chunks.exists(next) {
             return Err(Error::corrupt("log", "its next chunk lies beyond the pool's devices"));
@@ -560,7 +586,7 @@ impl Opening {
         // The superblock, too: a flush of it may have failed, and then a device shows it until the power goes. What the one before refers to is
         // given out from now on.
         write_superblock(&self.devices, &self.labels, &self.superblock)?;
-        self.segments.insert(Segment::fresh(segment, next));
+        self.segments.insert(Segment::fresh(segment, next))?;
         let after = self.chunks.allocate()?;
         Ok(Position { segment, chunk: next, used: 0, slots: 0, next: after, ..end.position })
     }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use super::Pool;
 use super::catalogue::Dying;
 use super::store::Nodes;
-use crate::dataset::{Bucket, Sublist};
-use crate::tree::{Tree, reap};
+use crate::dataset::{Bucket, LiveDataset, Sublist};
+use crate::tree::reap;
 use crate::{Error, Key, Ptr, Result};
 
 /// Records of a tree that a step looks at, about.
@@ -36,6 +36,8 @@ enum Step {
     Buckets(Vec<(u64, Bucket)>),
     Tree {
         dead: Vec<Ptr>,
+        /// A record may come several times, or have come before.
+        shared: bool,
         next: Option<Key>,
     },
 }
@@ -108,7 +110,7 @@ impl Pool {
                 Some(Dying::Tree { data, bound, node_bound, cursor }) => {
                     let (data, bounds, cursor) = (Arc::clone(data), (*bound, *node_bound), *cursor);
                     drop(catalogue);
-                    return self.reap_tree(&data.tree, bounds, cursor, last).map(Some);
+                    return self.reap_tree(&data, bounds, cursor, last).map(Some);
                 }
             }
         };
@@ -118,13 +120,13 @@ impl Pool {
 
     fn reap_tree(
         &self,
-        tree: &Tree,
+        data: &LiveDataset,
         (bound, node_bound): (u64, u64),
         cursor: Option<Key>,
         last: bool,
     ) -> Result<Step> {
-        let store = Nodes(Arc::clone(&self.shared));
-        let mut found = reap(tree.stored_root().flatten(), &store, cursor, node_bound, STEP_RECORDS);
+        let (store, shared) = (Nodes(Arc::clone(&self.shared)), data.shares_records());
+        let mut found = reap(data.tree.stored_root().flatten(), &store, cursor, node_bound, STEP_RECORDS);
         // Damage stays; what a device failed to read it may read the next time.
         let passing = found.unreadable.iter().position(|(_, error)| !matches!(error, Error::Corrupt { .. }));
         if let Some(at) = passing.filter(|_| !last) {
@@ -135,7 +137,11 @@ impl Pool {
         }
         let mut dead = found.nodes;
         dead.extend(found.pages.into_iter().filter(|page| page.addr.raw() >= bound));
-        Ok(Step::Tree { dead, next: found.next })
+        if shared {
+            // Not while others wait.
+            self.shared.segments.read_pages(&dead);
+        }
+        Ok(Step::Tree { dead, shared, next: found.next })
     }
 
     fn take_step(&self, step: &Step) -> Result<()> {
@@ -170,8 +176,11 @@ impl Pool {
                     }
                 }
             }
-            (Some(Dying::Tree { cursor, .. }), Step::Tree { dead, next }) => {
-                self.shared.free_pages(dead);
+            (Some(Dying::Tree { cursor, .. }), Step::Tree { dead, shared, next }) => {
+                match shared {
+                    true => self.shared.free_pages_once(dead),
+                    false => self.shared.free_pages(dead),
+                }
                 *cursor = *next;
                 done = next.is_none();
             }

@@ -377,7 +377,7 @@ impl Pool {
         targets: &HashMap<u32, Target>,
         plan: &Plan,
     ) -> Result<Option<Recoded>> {
-        let Some(segment) = self.shared.segments.get(id).filter(is_closed) else {
+        let Some(segment) = self.shared.segments.get(id)?.filter(is_closed) else {
             return Ok(None);
         };
         if id >= state.window_start.segment {

@@ -26,7 +26,7 @@ impl Pool {
         self.shared.check_writable()?;
         let segments = &self.shared.segments;
         let other = if addr.is_copy() { addr.original() } else { addr.copy() };
-        if !(segments.is_live(addr) && segments.is_live(other)) {
+        if !(segments.is_live(addr)? && segments.is_live(other)?) {
             return Err(Error::corrupt(format!("record {addr}"), "it has no other copy"));
         }
         let bytes = self.shared.read_one(other)?;
@@ -46,7 +46,7 @@ impl Pool {
         let _state = self.maintenance.lock();
         self.shared.check_writable()?;
         let segments = &self.shared.segments;
-        let there = segments.get(segment).is_some_and(|segment| segment.parts.contains(part));
+        let there = segments.get(segment)?.is_some_and(|segment| segment.parts.contains(part));
         let (Some(dir), true) = (part.directory, there) else { return Ok(()) };
         let at = (part.extent, dir);
         let other = if copy == DirCopy::First { DirCopy::Second } else { DirCopy::First };

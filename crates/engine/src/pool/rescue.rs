@@ -112,8 +112,9 @@ impl Missing {
             ..RescueReport::default()
         };
         let mut ids = Vec::new();
-        segments.for_each(|segment| ids.push(segment.id));
-        for segment in ids.iter().filter_map(|id| segments.get(*id)) {
+        // (All of the table is in memory.)
+        drop(segments.for_each(|segment| ids.push(segment.id)));
+        for segment in ids.iter().filter_map(|id| segments.get(*id).ok().flatten()) {
             let bad = search.bad_parts(segments, &segment);
             if !bad.is_empty() {
                 report.directories += bad.len() as u64;

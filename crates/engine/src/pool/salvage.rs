@@ -282,10 +282,12 @@ impl<'a> Search<'a> {
             }
         }
         let Some(end) = taken.keys().next_back().map(|slot| slot + 1) else { return };
-        let mut segment = segments.get(id).unwrap_or(Segment { id, ..Segment::default() });
+        let mut segment = segments.get(id).ok().flatten().unwrap_or(Segment { id, ..Segment::default() });
         segment.slots = segment.slots.max(end);
         segment.parts = parts.into_iter().collect();
-        segments.salvage(segment, open);
+        if let Err(error) = segments.salvage(segment, open) {
+            tracing::warn!(%error, segment = id, "what was found of a segment is not used");
+        }
     }
 }
 

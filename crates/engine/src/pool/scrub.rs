@@ -197,10 +197,15 @@ impl Pool {
             return Ok(None);
         }
         let segments = &self.shared.segments;
-        let of_the_log = segments.at_or_after(next).filter(|segment| segment.id < until);
-        let segment = of_the_log
-            .or_else(|| segments.at_or_after(next.max(COPIES)).filter(|segment| segment.id - COPIES < until));
-        let mut found = segment.as_ref().map(|segment| self.verify_segment(segment, status.damaged));
+        let of_the_log = segments.next_id(next).filter(|id| *id < until);
+        let id = of_the_log.or_else(|| segments.next_id(next.max(COPIES)).filter(|id| id - COPIES < until));
+        let mut found = id.map(|id| match segments.get(id) {
+            Ok(segment) => segment.map_or_else(Found::default, |segment| self.verify_segment(&segment, status.damaged)),
+            Err(error) => {
+                tracing::error!(%error, segment = id, "a page of the segment table cannot be read: its segments are not verified");
+                Found { unreadable: 1, ..Found::default() }
+            }
+        });
         if next == 0
             && let Some(found) = &mut found
         {
@@ -209,14 +214,14 @@ impl Pool {
         {
             let mut scrub = self.scrub.lock();
             let status = &mut scrub.status;
-            match (&segment, &found) {
-                (Some(segment), Some(found)) => {
+            match (id, &found) {
+                (Some(id), Some(found)) => {
                     status.done_bytes += found.bytes;
                     status.sound += found.sound;
                     status.damaged += found.damaged;
                     status.unreadable += found.unreadable;
                     status.repaired += found.repaired;
-                    scrub.next = segment.id + 1;
+                    scrub.next = id + 1;
                 }
                 _ => {
                     status.state = ScrubState::Finished;
@@ -226,7 +231,7 @@ impl Pool {
                 }
             }
         }
-        if segment.is_none_or(|segment| segment.id % STORE_SEGMENTS == STORE_SEGMENTS - 1) {
+        if id.is_none_or(|id| id % STORE_SEGMENTS == STORE_SEGMENTS - 1) {
             self.store_scrub()?;
         }
         Ok(found.map(|found| found.bytes))
@@ -261,7 +266,7 @@ impl Pool {
                     Ok(_) => found.sound += 1,
                     Err(error) => {
                         // Where the segment was folded meanwhile, its old directory is nobody's.
-                        let there = segments.get(segment.id);
+                        let there = segments.get(segment.id).unwrap_or_default();
                         if there.is_some_and(|now| now.live.count() > 0 && now.parts.contains(part)) {
                             let place = (part.extent.chunk.device, offset);
                             self.count_damage(&mut found, damaged_before, place, &error);
@@ -312,7 +317,7 @@ impl Pool {
         let (segments, devices) = (&self.shared.segments, &self.shared.devices);
         let mut last = Ok(());
         for _ in 0..ATTEMPTS {
-            if !segments.is_live(addr) {
+            if !segments.is_live(addr)? {
                 return Ok(());
             }
             last = segments.read(devices, &[addr], &mut |_, _| Ok(()));
@@ -320,7 +325,7 @@ impl Pool {
                 return last;
             }
         }
-        if segments.is_live(addr) { last } else { Ok(()) }
+        if segments.is_live(addr)? { last } else { Ok(()) }
     }
 
     fn count_damage(&self, found: &mut Found, before: u64, (device, offset): (u16, u64), error: &Error) {

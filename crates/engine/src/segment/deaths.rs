@@ -48,6 +48,16 @@ impl Deaths {
         self.fresh += 1;
     }
 
+    /// Those of a page.
+    pub(super) fn of(&self, page: u64) -> &[Ptr] {
+        self.pages.get(&page).map_or(&[], Vec::as_slice)
+    }
+
+    /// The pages that have any.
+    pub(super) fn pages(&self) -> impl Iterator<Item = u64> + '_ {
+        self.pages.keys().copied()
+    }
+
     /// How many died since the last checkpoint.
     pub(super) const fn fresh(&self) -> u64 {
         self.fresh
@@ -65,16 +75,18 @@ impl Deaths {
         }
     }
 
-    /// Pages to be stored anew, those with most dead first, until they take `most_bytes`: those whose dead are many for the bytes that they are stored in
+    /// Pages to be stored anew, of those that `may` be, those with most dead first, until they take `most_bytes`: those whose dead are many for the bytes that they are stored in
     /// (`stored_bytes`), and others as long as too many dead are kept. `page_bytes` is what a page takes at most.
     pub(super) fn heavy(
         &self,
+        may: &dyn Fn(u64) -> bool,
         stored_bytes: &dyn Fn(u64) -> Option<u32>,
         page_bytes: &dyn Fn(u64) -> u64,
         most_bytes: u64,
     ) -> Vec<u64> {
+        let candidates = self.pages.iter().filter(|(page, _)| may(**page));
         let mut by_dead: Vec<(u64, u64)> =
-            self.pages.iter().map(|(page, ptrs)| (ptrs.len() as u64, *page)).collect();
+            candidates.map(|(page, ptrs)| (ptrs.len() as u64, *page)).collect();
         by_dead.sort_unstable_by(|a, b| b.cmp(a));
         let (mut kept, mut bytes, mut pages) = (self.count, 0, Vec::new());
         for (dead, page) in by_dead {
@@ -122,7 +134,7 @@ mod tests {
     fn pages_are_stored_again_for_many_dead() {
         let mut deaths = dead(3, 20);
         let none = [] as [u64; 0];
-        let heavy = |stored, most| deaths.heavy(&|_| stored, &|_| 5000, most);
+        let heavy = |stored, most| deaths.heavy(&|_| true, &|_| stored, &|_| 5000, most);
         assert_eq!(heavy(Some(20 * 64), 9000), none);
         assert_eq!(heavy(Some(20 * 64 - 1), 9000), [3]);
         assert_eq!(heavy(Some(20 * 64 - 1), 4999), none);
@@ -150,7 +162,7 @@ mod tests {
                 deaths.push(page, Ptr { addr: Addr::new(page * 64 + 1, slot), len_bytes: 100 });
             }
             let most = rewritten_bytes_max(deaths.fresh(), pages * page_bytes, PageIds::default());
-            let heavy = deaths.heavy(&|_| Some(20_000), &|_| page_bytes, most);
+            let heavy = deaths.heavy(&|_| true, &|_| Some(20_000), &|_| page_bytes, most);
             let written = heavy.len() as u64 * page_bytes;
             assert!(written <= most && most < 10 << 20, "{written} of {most}");
             heavy.iter().for_each(|page| deaths.forget(*page));

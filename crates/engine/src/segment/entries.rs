@@ -1,17 +1,34 @@
-//! Entries of the segment table by page: those of one page lie side by side in memory.
+//! Entries of the segment table by page: those of one page lie side by side in memory, or are away.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::entry::{PageIds, Segment};
+use super::page::Away;
 use crate::memory::allocated_bytes;
+
+/// The entries that are asked for are not in memory: their page has to be read first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct IsAway(pub(super) u64);
+
+/// What there is of a page.
+#[derive(Debug)]
+pub(super) enum Page {
+    /// Its entries, ascending by id, never none; and whether one was asked for lately.
+    Here(Vec<Segment>, AtomicBool),
+    /// They have to be read.
+    Away(Away),
+}
 
 /// All entries, ascending by id.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     ids: PageIds,
-    /// None is empty.
-    pages: BTreeMap<u64, Vec<Segment>>,
-    len: usize,
+    pages: BTreeMap<u64, Page>,
+    /// How many entries are in memory.
+    here: usize,
+    /// What pages that are away take in memory, in bytes.
+    away_bytes: u64,
 }
 
 fn position(page: &[Segment], id: u64) -> Result<usize, usize> {
@@ -32,79 +49,170 @@ impl Entries {
         self.ids.page(id)
     }
 
-    pub(super) const fn len(&self) -> usize {
-        self.len
+    /// How many are in memory.
+    pub(super) const fn here(&self) -> usize {
+        self.here
     }
 
-    /// What they take in memory, in bytes: those of a page in one piece, with what they point to.
+    /// What those take in memory that are there, in bytes: those of a page in one piece, with what they point to.
     pub(super) fn memory_bytes(&self) -> u64 {
-        let of_page = |page: &Vec<Segment>| {
-            let pointed: u64 = page.iter().map(Segment::pointed_bytes).sum();
-            allocated_bytes((page.capacity() * size_of::<Segment>()) as u64) + pointed + 48
+        let of_page = |page: &Page| match page {
+            Page::Here(page, _) => {
+                let pointed: u64 = page.iter().map(Segment::pointed_bytes).sum();
+                allocated_bytes((page.capacity() * size_of::<Segment>()) as u64) + pointed + 48
+            }
+            Page::Away(_) => 0,
         };
         self.pages.values().map(of_page).sum()
     }
 
-    /// Those of a page.
-    pub(super) fn page(&self, page: u64) -> &[Segment] {
-        self.pages.get(&page).map_or(&[], Vec::as_slice)
+    /// What is kept of the pages that are away, in bytes.
+    pub(super) const fn away_bytes(&self) -> u64 {
+        self.away_bytes
     }
 
-    pub(super) fn get(&self, id: u64) -> Option<&Segment> {
-        let page = self.page(self.page_of(id));
-        page.get(position(page, id).ok()?)
+    /// The pages from this number on, ascending.
+    pub(super) fn pages_from(&self, number: u64) -> impl Iterator<Item = (u64, &Page)> {
+        self.pages.range(number..).map(|(number, page)| (*number, page))
     }
 
-    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Segment> {
-        let page = self.pages.get_mut(&(self.page_of(id)))?;
-        let at = position(page, id).ok()?;
-        page.get_mut(at)
+    /// The entries of a page: none, if there is none.
+    pub(super) fn page(&self, number: u64) -> Result<&[Segment], IsAway> {
+        match self.pages.get(&number) {
+            None => Ok(&[]),
+            Some(Page::Here(page, used)) => {
+                used.store(true, Ordering::Relaxed);
+                Ok(page)
+            }
+            Some(Page::Away(_)) => Err(IsAway(number)),
+        }
     }
 
-    /// Puts an entry in its place, and returns the one that was there.
-    pub(super) fn insert(&mut self, segment: Segment) -> Option<Segment> {
-        let page = self.pages.entry(self.page_of(segment.id)).or_default();
-        match position(page, segment.id) {
-            Ok(at) => page.get_mut(at).map(|old| std::mem::replace(old, segment)),
-            Err(at) => {
-                page.insert(at, segment);
-                self.len += 1;
-                None
+    /// What is kept of a page that is away.
+    pub(super) fn away(&self, number: u64) -> Option<&Away> {
+        match self.pages.get(&number)? {
+            Page::Away(away) => Some(away),
+            Page::Here(..) => None,
+        }
+    }
+
+    /// The same, to be changed: not in how much memory it takes.
+    pub(super) fn away_mut(&mut self, number: u64) -> Option<&mut Away> {
+        match self.pages.get_mut(&number)? {
+            Page::Away(away) => Some(away),
+            Page::Here(..) => None,
+        }
+    }
+
+    pub(super) fn get(&self, id: u64) -> Result<Option<&Segment>, IsAway> {
+        let page = self.page(self.page_of(id))?;
+        Ok(position(page, id).ok().and_then(|at| page.get(at)))
+    }
+
+    pub(super) fn get_mut(&mut self, id: u64) -> Result<Option<&mut Segment>, IsAway> {
+        let number = self.page_of(id);
+        match self.pages.get_mut(&number) {
+            None => Ok(None),
+            Some(Page::Away(_)) => Err(IsAway(number)),
+            Some(Page::Here(page, used)) => {
+                *used.get_mut() = true;
+                Ok(position(page, id).ok().and_then(|at| page.get_mut(at)))
             }
         }
     }
 
-    /// Puts all entries of a page, ascending, in the place of those that it has.
-    pub(super) fn put_page(&mut self, page: u64, segments: Vec<Segment>) {
-        self.len += segments.len();
-        let before =
-            if segments.is_empty() { self.pages.remove(&page) } else { self.pages.insert(page, segments) };
-        self.len -= before.map_or(0, |before| before.len());
+    /// Puts an entry in its place, and returns the one that was there.
+    pub(super) fn insert(&mut self, segment: Segment) -> Result<Option<Segment>, IsAway> {
+        let number = self.page_of(segment.id);
+        let page = self.pages.entry(number).or_insert_with(|| Page::Here(Vec::new(), AtomicBool::new(true)));
+        let Page::Here(page, _) = page else { return Err(IsAway(number)) };
+        Ok(match position(page, segment.id) {
+            Ok(at) => page.get_mut(at).map(|old| std::mem::replace(old, segment)),
+            Err(at) => {
+                page.insert(at, segment);
+                self.here += 1;
+                None
+            }
+        })
     }
 
-    pub(super) fn remove(&mut self, id: u64) -> Option<Segment> {
+    /// Puts all entries of a page, ascending, in the place of what there is of it.
+    pub(super) fn put_page(&mut self, number: u64, segments: Vec<Segment>) {
+        self.here += segments.len();
+        let page = (!segments.is_empty()).then(|| Page::Here(segments, AtomicBool::new(true)));
+        self.replace(number, page);
+    }
+
+    /// Keeps this of a page.
+    pub(super) fn put_away(&mut self, number: u64, away: Away) {
+        self.away_bytes += away.memory_bytes();
+        self.replace(number, Some(Page::Away(away)));
+    }
+
+    fn replace(&mut self, number: u64, page: Option<Page>) {
+        let before = match page {
+            Some(page) => self.pages.insert(number, page),
+            None => self.pages.remove(&number),
+        };
+        match before {
+            Some(Page::Here(before, _)) => self.here -= before.len(),
+            Some(Page::Away(before)) => self.away_bytes -= before.memory_bytes(),
+            None => {}
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: u64) -> Result<Option<Segment>, IsAway> {
         let number = self.page_of(id);
-        let page = self.pages.get_mut(&number)?;
-        let segment = page.remove(position(page, id).ok()?);
-        self.len -= 1;
+        let page = match self.pages.get_mut(&number) {
+            None => return Ok(None),
+            Some(Page::Away(_)) => return Err(IsAway(number)),
+            Some(Page::Here(page, _)) => page,
+        };
+        let Ok(at) = position(page, id) else { return Ok(None) };
+        let segment = page.remove(at);
+        self.here -= 1;
         if page.is_empty() {
             self.pages.remove(&number);
         } else if page.len() * 2 < page.capacity() {
             page.shrink_to_fit();
         }
-        Some(segment)
+        Ok(Some(segment))
     }
 
-    /// All entries from `id` on.
-    pub(super) fn from(&self, id: u64) -> impl Iterator<Item = &Segment> {
-        let pages = self.pages.range(self.page_of(id)..);
-        pages.flat_map(|(_, page)| page).skip_while(move |segment| segment.id < id)
+    /// The first id from this one on.
+    pub(super) fn next_id(&self, id: u64) -> Option<u64> {
+        self.pages.range(self.page_of(id)..).find_map(|(number, page)| match page {
+            Page::Here(page, _) => page.iter().map(|segment| segment.id).find(|next| *next >= id),
+            Page::Away(away) => away.segments(self.ids, *number).find(|next| *next >= id),
+        })
     }
 
-    /// The last entry below `id`.
-    pub(super) fn last_below(&self, id: u64) -> Option<&Segment> {
-        let mut pages = self.pages.range(..=self.page_of(id)).rev();
-        pages.find_map(|(_, page)| page.iter().rev().find(|segment| segment.id < id))
+    /// The last id below this one.
+    pub(super) fn last_below(&self, id: u64) -> Option<u64> {
+        self.pages.range(..=self.page_of(id)).rev().find_map(|(number, page)| match page {
+            Page::Here(page, _) => page.iter().rev().map(|segment| segment.id).find(|last| *last < id),
+            Page::Away(away) => away.segments(self.ids, *number).rev().find(|last| *last < id),
+        })
+    }
+
+    /// A page in memory of which no entry was asked for since this was called for it the last time: the first from page `from` on for which `may` holds, looking at
+    /// `most` pages; and the page to go on from.
+    pub(super) fn unused(
+        &self,
+        from: u64,
+        most: usize,
+        may: &dyn Fn(u64) -> bool,
+    ) -> (Option<u64>, Option<u64>) {
+        let mut pages = self.pages.range(from..);
+        for (number, page) in pages.by_ref().take(most) {
+            if let Page::Here(_, used) = page
+                && may(*number)
+                && !used.swap(false, Ordering::Relaxed)
+            {
+                return (Some(*number), Some(number + 1));
+            }
+        }
+        (None, pages.next().map(|(number, _)| *number))
     }
 }
 
@@ -123,22 +231,21 @@ mod tests {
             let segment = Segment { slots: step as u32, ..Segment::without_parts(id) };
             let was = match state >> 60 {
                 // It fills, and empties again.
-                0..8 if step % 4000 < 2500 => (entries.insert(segment.clone()), model.insert(id, segment)),
-                _ => (entries.remove(id), model.remove(&id)),
+                0..8 if step % 4000 < 2500 => {
+                    (entries.insert(segment.clone()).unwrap(), model.insert(id, segment))
+                }
+                _ => (entries.remove(id).unwrap(), model.remove(&id)),
             };
             assert_eq!(was.0, was.1);
-            assert_eq!(entries.get(id), model.get(&id));
-            assert_eq!(entries.get_mut(id).cloned(), model.get(&id).cloned());
-            assert_eq!(
-                entries.last_below(id).map(|last| last.id),
-                model.range(..id).next_back().map(|(id, _)| *id)
-            );
-            assert_eq!(entries.len(), model.len());
+            assert_eq!(entries.get(id).unwrap(), model.get(&id));
+            assert_eq!(entries.get_mut(id).unwrap().cloned(), model.get(&id).cloned());
+            assert_eq!(entries.last_below(id), model.range(..id).next_back().map(|(id, _)| *id));
+            assert_eq!(entries.next_id(id), model.range(id..).next().map(|(id, _)| *id));
+            assert_eq!(entries.here(), model.len());
             if step % 100 == 0 {
-                assert!(entries.from(id).eq(model.range(id..).map(|(_, segment)| segment)));
                 let page = entries.page_of(id);
                 let ids = page * 32..(page + 1) * 32;
-                assert!(entries.page(page).iter().eq(model.range(ids).map(|(_, segment)| segment)));
+                assert!(entries.page(page).unwrap().iter().eq(model.range(ids).map(|(_, segment)| segment)));
             }
         }
     }

@@ -20,6 +20,8 @@
 //! | per model: number - previous number | varint |
 //! | 1 if records were coded again at their addresses, else 0 | 1 |
 
+use std::ops::Range;
+
 use smallvec::{SmallVec, smallvec};
 
 use super::directory::{Directory, LEAF_SLOTS};
@@ -140,6 +142,16 @@ impl LiveMap {
     /// How many slots are live.
     pub fn count(&self) -> u32 {
         self.live
+    }
+
+    /// How many of these are.
+    pub(super) fn count_in(&self, slots: Range<u32>) -> u32 {
+        let from_on = |slot: u32| {
+            let at = slot as usize / 64;
+            let partly = self.words.get(at).map_or(0, |word| (word >> (slot % 64)).count_ones());
+            partly + self.words.iter().skip(at + 1).map(|word| word.count_ones()).sum::<u32>()
+        };
+        from_on(slots.start).saturating_sub(from_on(slots.end.max(slots.start)))
     }
     fn encode(&self, out: &mut Vec<u8>) {
         let bytes: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -330,6 +342,11 @@ impl Segment {
     /// Its live records with their entries in directories, in bytes.
     pub fn live_records_bytes(&self) -> u64 {
         u64::from(self.live_bytes) + u64::from(self.live.count()) * RECORD_OVERHEAD_BYTES
+    }
+
+    /// Those of one of `len_bytes`.
+    pub(super) const fn record_bytes(len_bytes: u32) -> u64 {
+        len_bytes as u64 + RECORD_OVERHEAD_BYTES
     }
     /// What its live records hold of chunks, in bytes.
     fn records_bytes(&self) -> u64 {

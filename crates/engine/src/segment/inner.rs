@@ -1,13 +1,17 @@
 //! The segment table behind its lock: entries, which of their pages changed, and the sums that go with each change.
+//!
+//! Who needs an entry whose page is away is told so, before anything is changed: [`super::paging`] reads it, and asks again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::deaths::Deaths;
+use super::deaths::{Deaths, rewritten_bytes_max};
 use super::directory::Directory;
-use super::entries::Entries;
+use super::entries::{Entries, IsAway, Page};
 use super::entry::{Part, Segment};
 use super::occupancy::Occupancy;
-use crate::account::subtract;
+use super::page::{Away, Settled};
+use super::table::Place;
+use crate::account::{differs, subtract};
 use crate::types::COPIES;
 use crate::{Addr, Ptr};
 
@@ -21,11 +25,17 @@ pub(super) struct Inner {
     pub(super) dirty: BTreeSet<u64>,
     /// Of the segments on these: [`Segment::stored_bytes_max`].
     pub(super) dirty_bytes: u64,
+    /// Pages that a checkpoint stores, which does not count yet: they can be read from nowhere.
+    pub(super) under_way: BTreeSet<u64>,
     /// Of the other pages.
     pub(super) deaths: Deaths,
     /// Segments that may have no live records.
     pub(super) vacant: BTreeSet<u64>,
-    /// Of all segments: [`Segment::used_bytes`].
+    /// Pages that are away and have a chunk no more: they may have such segments.
+    pub(super) vacated: BTreeSet<u64>,
+    /// Segments that lie elsewhere since the last checkpoint.
+    pub(super) moved: BTreeSet<u64>,
+    /// Of all segments: [`Segment::used_bytes`], at most. (For pages that are away the directories are as large as they were.)
     pub(super) used_bytes: u64,
     /// Of all segments: [`Segment::live_records_bytes`].
     pub(super) record_bytes: u64,
@@ -36,11 +46,16 @@ pub(super) struct Inner {
     pub(super) models: BTreeMap<u32, u64>,
     /// How many segments have records that were coded again.
     pub(super) recoded: u64,
+    /// How many pages were ever put away.
+    pub(super) versions: u64,
+    /// Where the search for a page to be put away goes on.
+    pub(super) hand: u64,
 }
 
 impl Inner {
-    /// A page is to be stored.
+    /// A page, which is in memory, is to be stored.
     pub(super) fn touch(&mut self, page: u64) {
+        debug_assert!(self.segments.away(page).is_none(), "page {page} is away");
         if self.dirty.insert(page) {
             self.dirty_bytes += self.page_bytes(page);
         }
@@ -48,11 +63,14 @@ impl Inner {
 
     /// What a page takes where it is stored, at most.
     pub(super) fn page_bytes(&self, page: u64) -> u64 {
-        self.segments.page(page).iter().map(Segment::stored_bytes_max).sum()
+        match self.segments.page(page) {
+            Ok(segments) => segments.iter().map(Segment::stored_bytes_max).sum(),
+            Err(IsAway(_)) => self.segments.away(page).map_or(0, |away| away.stored_bytes),
+        }
     }
 
     /// What the entry of a segment takes where it is stored was `before`, and is `after`.
-    pub(super) fn restored(&mut self, id: u64, before: u64, after: u64) {
+    fn restored(&mut self, id: u64, before: u64, after: u64) {
         self.stored_bytes += after;
         subtract(&mut self.stored_bytes, before);
         if self.dirty.contains(&self.segments.page_of(id)) {
@@ -61,19 +79,22 @@ impl Inner {
         }
     }
 
-    /// Puts a segment into the table and its sums; its page is to be stored.
-    pub(super) fn put(&mut self, segment: Segment) {
-        self.touch(self.segments.page_of(segment.id));
+    /// Puts a segment that is new into the table and its sums; its page is to be stored.
+    pub(super) fn put(&mut self, segment: Segment) -> Result<(), IsAway> {
+        let id = segment.id;
+        let page = self.segments.page_of(id);
+        self.segments.page(page)?;
+        self.touch(page);
         for (part, held) in segment.parts.iter().zip(&segment.held) {
-            self.occupancy.enter(part.extent.chunk, segment.id, *held);
+            self.occupancy.enter(part.extent.chunk, id, *held);
         }
         self.add(&segment);
-        self.restored(segment.id, 0, segment.stored_bytes_max());
-        self.segments.insert(segment);
+        self.restored(id, 0, segment.stored_bytes_max());
+        self.segments.insert(segment).map(drop)
     }
 
     /// Adds a segment to the sums, but for those of what is stored and of what parts hold of chunks.
-    pub(super) fn add(&mut self, segment: &Segment) {
+    fn add(&mut self, segment: &Segment) {
         if segment.live.count() == 0 {
             self.vacant.insert(segment.id);
         }
@@ -85,9 +106,77 @@ impl Inner {
         self.recoded += u64::from(segment.recoded);
     }
 
+    /// Puts the entries of a page as it is stored into the table, which has nothing of it yet.
+    pub(super) fn load(&mut self, page: u64, segments: Vec<Segment>) {
+        for segment in &segments {
+            if segment.parts.iter().any(|part| part.directory.is_none()) {
+                self.open.entry(segment.id).or_default();
+            }
+            for (part, held) in segment.parts.iter().zip(&segment.held) {
+                self.occupancy.enter_unranked(part.extent.chunk, segment.id, *held);
+            }
+            self.add(segment);
+            self.restored(segment.id, 0, segment.stored_bytes_max());
+        }
+        self.segments.put_page(page, segments);
+    }
+
+    /// Puts the entries of a page that is away back into memory: what they say counts.
+    pub(super) fn bring_back(&mut self, page: u64, Settled { segments, agrees }: Settled) {
+        let Some(away) = self.segments.away(page) else { return };
+        subtract(&mut self.used_bytes, away.used_bytes);
+        subtract(&mut self.record_bytes, away.record_bytes);
+        subtract(&mut self.stored_bytes, away.stored_bytes);
+        if !agrees {
+            differs("a page of the segment table and what was kept of it");
+            away.held().for_each(|(chunk, held)| self.occupancy.shrink(chunk, held));
+        }
+        for segment in &segments {
+            if segment.live.count() == 0 {
+                self.vacant.insert(segment.id);
+            }
+            self.used_bytes += segment.used_bytes();
+            self.record_bytes += segment.live_records_bytes();
+            self.stored_bytes += segment.stored_bytes_max();
+            for (part, held) in segment.parts.iter().zip(&segment.held).filter(|_| !agrees) {
+                self.occupancy.grow(part.extent.chunk, *held);
+            }
+        }
+        self.vacated.remove(&page);
+        self.segments.put_page(page, segments);
+    }
+
+    /// Puts pages away that were not asked for lately, until so many entries are left in memory, or so many pages were put away. False: it could not be done.
+    pub(super) fn put_away(&mut self, entries: usize, mut most: usize, but: Option<u64>) -> bool {
+        // Twice round: each was used lately, perhaps.
+        let mut rounds = 2;
+        while self.segments.here() > entries && most > 0 {
+            let may = |page: u64| {
+                !self.dirty.contains(&page) && !self.under_way.contains(&page) && but != Some(page)
+            };
+            let (unused, next) = self.segments.unused(self.hand, PASSED_AT_ONCE, &may);
+            if next.is_none() {
+                rounds -= 1;
+                if rounds == 0 {
+                    return false;
+                }
+            }
+            self.hand = next.unwrap_or_default();
+            most -= 1;
+            let Some(page) = unused else { continue };
+            let ids = self.segments.page_ids();
+            let away = self.segments.page(page).ok().and_then(|all| Away::of(self.versions, ids, all));
+            if let Some(away) = away {
+                self.versions += 1;
+                self.segments.put_away(page, away);
+            }
+        }
+        true
+    }
+
     /// Takes a segment out of the table and its sums.
-    pub(super) fn take(&mut self, id: u64) -> Option<Segment> {
-        let segment = self.segments.remove(id)?;
+    pub(super) fn take(&mut self, id: u64) -> Result<Option<Segment>, IsAway> {
+        let Some(segment) = self.segments.remove(id)? else { return Ok(None) };
         self.restored(id, segment.stored_bytes_max(), 0);
         subtract(&mut self.used_bytes, segment.used_bytes());
         subtract(&mut self.record_bytes, segment.live_records_bytes());
@@ -102,18 +191,28 @@ impl Inner {
             }
         }
         subtract(&mut self.recoded, segment.recoded.into());
-        Some(segment)
+        Ok(Some(segment))
     }
 
     /// Changes a segment and the sums with it, but for what its parts hold of chunks, its models, and whether it was coded again. Its page is to be
     /// stored.
-    pub(super) fn change<T>(&mut self, id: u64, change: impl FnOnce(&mut Segment) -> T) -> Option<T> {
-        self.touch(self.segments.page_of(id));
+    pub(super) fn change<T>(
+        &mut self,
+        id: u64,
+        change: impl FnOnce(&mut Segment) -> T,
+    ) -> Result<Option<T>, IsAway> {
+        let page = self.segments.page_of(id);
+        self.segments.page(page)?;
+        self.touch(page);
         self.change_sums(id, change)
     }
 
-    pub(super) fn change_sums<T>(&mut self, id: u64, change: impl FnOnce(&mut Segment) -> T) -> Option<T> {
-        let segment = self.segments.get_mut(id)?;
+    fn change_sums<T>(
+        &mut self,
+        id: u64,
+        change: impl FnOnce(&mut Segment) -> T,
+    ) -> Result<Option<T>, IsAway> {
+        let Some(segment) = self.segments.get_mut(id)? else { return Ok(None) };
         let sums = |segment: &Segment| {
             (segment.used_bytes(), segment.live_records_bytes(), segment.stored_bytes_max())
         };
@@ -125,28 +224,47 @@ impl Inner {
         self.record_bytes += after.1;
         subtract(&mut self.record_bytes, before.1);
         self.restored(id, before.2, after.2);
-        Some(changed)
+        Ok(Some(changed))
     }
 
     /// Makes a record of `len_bytes` live.
-    pub(super) fn revive(&mut self, addr: Addr, len_bytes: u32) {
+    pub(super) fn revive(&mut self, addr: Addr, len_bytes: u32) -> Result<(), IsAway> {
         if let Some(Some((chunk, bytes))) =
-            self.change(addr.segment(), |segment| segment.revive(addr.slot(), len_bytes))
+            self.change(addr.segment(), |segment| segment.revive(addr.slot(), len_bytes))?
         {
             self.occupancy.grow(chunk, bytes);
         }
+        Ok(())
     }
 
-    /// Makes a record of `len_bytes` dead; false where it was.
-    pub(super) fn kill(&mut self, addr: Addr, len_bytes: u32) -> bool {
-        let id = addr.segment();
-        let segment = self.segments.get(id);
-        if !segment.is_some_and(|segment| segment.live.get(addr.slot())) {
-            return false;
+    /// Makes a record dead; false where it was. Of one whose page is away, callers have to know that it is live.
+    pub(super) fn kill(&mut self, ptr: Ptr) -> bool {
+        let id = ptr.addr.segment();
+        let page = self.segments.page_of(id);
+        let died = match self.segments.get(id) {
+            Err(IsAway(_)) => self.kill_away(page, ptr),
+            Ok(Some(segment)) if segment.live.get(ptr.addr.slot()) => self.kill_here(ptr),
+            Ok(_) => false,
+        };
+        if died && !self.dirty.contains(&page) {
+            self.deaths.push(page, ptr);
         }
-        let killed =
-            self.change_sums(id, |segment| (segment.kill(addr.slot(), len_bytes), segment.live.count()));
-        if let Some((held, left)) = killed {
+        died
+    }
+
+    /// Makes a record dead, and its second copy with it.
+    pub(super) fn kill_both(&mut self, ptr: Ptr) {
+        if self.kill(ptr) {
+            // Pages of second copies are never away: it is known whether there is one.
+            self.kill(Ptr { addr: ptr.addr.copy(), ..ptr });
+        }
+    }
+
+    fn kill_here(&mut self, ptr: Ptr) -> bool {
+        let id = ptr.addr.segment();
+        let kill =
+            |segment: &mut Segment| (segment.kill(ptr.addr.slot(), ptr.len_bytes), segment.live.count());
+        if let Ok(Some((held, left))) = self.change_sums(id, kill) {
             if let Some((chunk, bytes)) = held {
                 self.occupancy.shrink(chunk, bytes);
             }
@@ -154,47 +272,117 @@ impl Inner {
                 self.vacant.insert(id);
             }
         }
-        let page = self.segments.page_of(id);
-        if !self.dirty.contains(&page) {
-            self.deaths.push(page, Ptr { addr, len_bytes });
+        true
+    }
+
+    fn kill_away(&mut self, page: u64, ptr: Ptr) -> bool {
+        let ids = self.segments.page_ids();
+        let Some(died) = self.segments.away_mut(page).and_then(|away| away.kill(ids, ptr)) else {
+            return false;
+        };
+        self.occupancy.shrink(died.chunk, died.held_bytes);
+        subtract(&mut self.used_bytes, died.held_bytes);
+        subtract(&mut self.record_bytes, Segment::record_bytes(ptr.len_bytes));
+        if died.last {
+            self.vacated.insert(page);
         }
         true
     }
 
+    /// Pages that a snapshot is to store because of records that died, of those that `may` be.
+    pub(super) fn heavy(&self, page_ptrs: &BTreeMap<u64, Ptr>, may: &dyn Fn(u64) -> bool) -> Vec<u64> {
+        let most = rewritten_bytes_max(self.deaths.fresh(), self.stored_bytes, self.segments.page_ids());
+        let stored_bytes = |page| page_ptrs.get(&page).map(|ptr: &Ptr| ptr.len_bytes);
+        self.deaths.heavy(may, &stored_bytes, &|page| self.page_bytes(page), most)
+    }
+
+    /// Location of a slot's part, and its directory entry if the segment is an open one.
+    pub(super) fn place(&self, addr: Addr) -> Result<Option<Place>, IsAway> {
+        let Some(segment) = self.segments.get(addr.segment())? else { return Ok(None) };
+        let Some(part) = segment.part(addr.slot()) else { return Ok(None) };
+        Ok(match part.directory {
+            Some(dir) => Some(Place::Closed(part.extent, dir)),
+            None => self.open.get(&segment.id).map(|open| Place::Open(part.extent, open.get(addr.slot()))),
+        })
+    }
+
+    fn is_vacant(&self, id: u64) -> bool {
+        matches!(self.segments.get(id), Ok(Some(segment)) if segment.live.count() == 0)
+    }
+
     /// Takes out the segments without live records whose numbers in the log are below `open`.
     pub(super) fn take_vacant(&mut self, open: u64) -> Vec<u64> {
-        let segments = &self.segments;
-        let is_vacant = |id: &u64| segments.get(*id).is_some_and(|segment| segment.live.count() == 0);
-        self.vacant.retain(is_vacant);
-        let taken: Vec<u64> = self.vacant.iter().copied().filter(|id| (*id & !COPIES) < open).collect();
-        self.vacant.retain(|id| (*id & !COPIES) >= open);
+        let mut vacant = std::mem::take(&mut self.vacant);
+        vacant.retain(|id| self.is_vacant(*id));
+        let (taken, left): (Vec<u64>, Vec<u64>) = vacant.into_iter().partition(|id| (*id & !COPIES) < open);
+        self.vacant = left.into_iter().collect();
         taken
     }
 
+    /// Drops a segment that has no live records. Returns the parts that it leaves.
+    pub(super) fn drop_dead(&mut self, id: u64) -> Vec<Part> {
+        if !self.is_vacant(id) {
+            return Vec::new();
+        }
+        let taken = self.take(id).ok().flatten();
+        self.open.remove(&id);
+        let page = self.segments.page_of(id);
+        if self.segments.page(page).is_ok_and(<[_]>::is_empty) {
+            // Its stored form is of use no more.
+            self.touch(page);
+        }
+        taken.map(|segment| segment.parts.into_vec()).unwrap_or_default()
+    }
+
     /// The segment of second copies of records of segment `id`; it gets its parts from the caller.
-    pub(super) fn copies_of(&mut self, id: u64) {
+    pub(super) fn copies_of(&mut self, id: u64) -> Result<(), IsAway> {
         let id = id | COPIES;
-        if self.segments.get(id).is_none() {
-            self.put(Segment::without_parts(id));
+        if self.segments.get(id)?.is_none() {
+            self.put(Segment::without_parts(id))?;
         }
         self.touch(self.segments.page_of(id));
+        Ok(())
     }
 
     /// Adds parts in which none of its live records lies yet.
-    pub(super) fn add_parts(&mut self, id: u64, parts: &[Part]) {
+    pub(super) fn add_parts(&mut self, id: u64, parts: &[Part]) -> Result<(), IsAway> {
         self.change(id, |segment| {
             segment.parts.extend_from_slice(parts);
             segment.held.resize(segment.parts.len(), 0);
-        });
+        })?;
         for part in parts {
             self.occupancy.enter(part.extent.chunk, id, 0);
         }
+        Ok(())
     }
 
     /// A record's second copy is live.
-    pub(super) fn copy(&mut self, ptr: Ptr) {
+    pub(super) fn copy(&mut self, ptr: Ptr) -> Result<(), IsAway> {
         let addr = ptr.addr.copy();
-        self.change(addr.segment(), |segment| segment.slots = segment.slots.max(addr.slot() + 1));
-        self.revive(addr, ptr.len_bytes);
+        self.change(addr.segment(), |segment| segment.slots = segment.slots.max(addr.slot() + 1))?;
+        self.revive(addr, ptr.len_bytes)
+    }
+
+    /// What the entries say the sums are: used, of records, stored, changed, held of chunks.
+    pub(super) fn counted(&self) -> [u64; 5] {
+        let mut counted = [0; 5];
+        let mut add = |sums: [u64; 5]| counted.iter_mut().zip(sums).for_each(|(sum, more)| *sum += more);
+        for (_, page) in self.segments.pages_from(0) {
+            match page {
+                Page::Here(segments, _) => segments.iter().for_each(|segment| {
+                    let held = segment.held.iter().sum();
+                    let (used, records) = (segment.used_bytes(), segment.live_records_bytes());
+                    add([used, records, segment.stored_bytes_max(), 0, held]);
+                }),
+                Page::Away(away) => {
+                    add([away.used_bytes, away.record_bytes, away.stored_bytes, 0, away.held_bytes()]);
+                }
+            }
+        }
+        counted[3] = self.dirty.iter().map(|page| self.page_bytes(*page)).sum();
+        counted
     }
 }
+
+/// Pages that are looked at at once for one to be put away.
+const PASSED_AT_ONCE: usize = 64;

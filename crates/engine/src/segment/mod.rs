@@ -18,6 +18,8 @@ mod fetch;
 mod found;
 mod inner;
 mod occupancy;
+mod page;
+mod paging;
 mod read;
 mod table;
 
@@ -29,6 +31,7 @@ pub use entry::{
 pub use fetch::RecordFetch;
 pub use found::{FoundDirectory, find_directory, next_directory};
 pub use occupancy::Occupied;
+pub use paging::TablePages;
 pub use read::{Devices, DirCopy, Located, neighbours, read_span};
 pub use table::{DirEntryState, Segments, TableSnapshot, VisitChunk, decode_page};
 

@@ -130,6 +130,12 @@ impl Occupancy {
         self.chunks.values().map(|occupied| u64::from(occupied.held_bytes)).sum()
     }
 
+    /// The chunks, each as often as a part lies in it.
+    pub(super) fn parts(&self) -> Vec<Chunk> {
+        let parts = self.chunks.iter();
+        parts.flat_map(|(chunk, occupied)| std::iter::repeat_n(chunk, occupied.segments.len())).collect()
+    }
+
     /// What it takes in memory, in bytes.
     pub(super) fn memory_bytes(&self) -> u64 {
         let ranked: usize = self.levels.iter().map(BTreeSet::len).sum();

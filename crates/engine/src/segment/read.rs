@@ -286,7 +286,7 @@ impl Segments {
 
     /// Where a record lies.
     pub fn locate(&self, devices: &Devices, addr: Addr) -> Result<Located> {
-        let (extent, entry) = match self.place(addr).ok_or_else(|| unknown(addr))? {
+        let (extent, entry) = match self.place(addr)?.ok_or_else(|| unknown(addr))? {
             Place::Open(extent, entry) => (extent, entry),
             Place::Closed(extent, dir) => match self.kept_leaf(addr, extent, dir) {
                 Some(leaf) => (extent, leaf.get(addr.slot())),
@@ -299,7 +299,7 @@ impl Segments {
     /// Where the directory has to be read: the segment may be folded meanwhile, so place and directory are taken together.
     fn locate_loaded(&self, devices: &Devices, addr: Addr) -> Result<Located> {
         for _ in 0..16 {
-            let (extent, leaf) = match self.place(addr).ok_or_else(|| unknown(addr))? {
+            let (extent, leaf) = match self.place(addr)?.ok_or_else(|| unknown(addr))? {
                 Place::Open(extent, entry) => {
                     return entry.map(|entry| Located::new(extent, entry)).ok_or_else(|| unknown(addr));
                 }
@@ -309,7 +309,7 @@ impl Segments {
                 }
             };
             // What was read of a place that is no more may be anything.
-            if matches!(self.place(addr), Some(Place::Closed(now, _)) if now == extent) {
+            if matches!(self.place(addr)?, Some(Place::Closed(now, _)) if now == extent) {
                 return leaf?
                     .get(addr.slot())
                     .map(|entry| Located::new(extent, entry))
@@ -321,7 +321,7 @@ impl Segments {
 
     /// Where a record lies, if that is known without reading.
     pub fn try_locate(&self, addr: Addr) -> Option<Located> {
-        match self.place(addr)? {
+        match self.try_place(addr)? {
             Place::Open(extent, entry) => Some(Located::new(extent, entry?)),
             Place::Closed(extent, dir) => {
                 Some(Located::new(extent, self.kept_leaf(addr, extent, dir)?.get(addr.slot())?))

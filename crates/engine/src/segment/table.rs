@@ -1,19 +1,21 @@
 //! The segment table: one entry per segment, in memory, stored in pages at each checkpoint.
 
-use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
-use super::deaths::{rewritten_bytes_max, stored_bytes_max};
+use super::deaths::stored_bytes_max;
 use super::directory::{Directory, Index, LEAF_SLOTS};
-use super::entries::Entries;
+use super::entries::{Entries, IsAway};
 use super::entry::{DirRef, Move, PageIds, Part, Segment};
 use super::inner::Inner;
 use super::occupancy::Occupied;
+use super::page::bury;
+use super::paging::Paging;
 use crate::space::{Chunk, Extent};
 use crate::types::COPIES;
 use crate::wire::Reader;
@@ -22,6 +24,8 @@ use crate::{Addr, Error, Ptr, Result};
 /// Chunks that are ranked while others wait for the table: a few milliseconds.
 const RANKED_AT_ONCE: usize = 8 << 10;
 
+/// What an entry takes in memory until that was counted, in bytes.
+const ENTRY_BYTES: u64 = 256;
 /// So many times it is logged that a second copy was read.
 const STAND_INS_LOGGED: u64 = 1000;
 
@@ -83,9 +87,13 @@ pub type VisitChunk<'a> = dyn FnMut(Chunk, &Occupied, &dyn Fn(u64) -> u64) -> bo
 
 /// The segment table of an open pool.
 pub struct Segments {
-    inner: RwLock<Inner>,
+    pub(super) inner: RwLock<Inner>,
     /// How many entries there were when their memory was last counted, and what it was.
     weighed: Mutex<(usize, u64)>,
+    /// What an entry takes in memory, about, in bytes.
+    pub(super) entry_bytes: AtomicU64,
+    pub(super) paging: OnceLock<Paging>,
+    pub(super) pages_read: AtomicU64,
     /// How often a second copy was read in place of a first one.
     stood_in: AtomicU64,
     pub(super) directories: Cache<PieceKey, Piece, PieceWeight>,
@@ -100,6 +108,9 @@ impl Segments {
         Self {
             inner: RwLock::default(),
             weighed: Mutex::default(),
+            entry_bytes: AtomicU64::new(ENTRY_BYTES),
+            paging: OnceLock::new(),
+            pages_read: AtomicU64::default(),
             stood_in: AtomicU64::default(),
             directories,
         }
@@ -131,26 +142,36 @@ impl Segments {
     }
 
     /// Adds a segment: one just opened, or one read from a stored page.
-    pub fn insert(&self, segment: Segment) {
-        let mut inner = self.inner.write();
-        if segment.parts.iter().any(|part| part.directory.is_none()) {
-            inner.open.entry(segment.id).or_default();
-        }
-        inner.put(segment);
+    ///
+    /// # Errors
+    /// Of reading its page, if that is away.
+    pub fn insert(&self, segment: Segment) -> Result<()> {
+        self.work(|inner| {
+            inner.put(segment.clone())?;
+            if segment.parts.iter().any(|part| part.directory.is_none()) {
+                inner.open.entry(segment.id).or_default();
+            }
+            Ok(())
+        })
     }
 
     /// Puts a segment as it was found on the devices in the place of what the table has of it; `entries` are those of its parts
     /// that have no directory.
-    pub fn salvage(&self, segment: Segment, entries: Directory) {
+    ///
+    /// # Errors
+    /// As of [`Segments::insert`].
+    pub fn salvage(&self, segment: Segment, entries: Directory) -> Result<()> {
         let id = segment.id;
-        drop(self.inner.write().take(id));
-        self.insert(segment);
+        self.work(|inner| inner.take(id).map(drop))?;
+        self.insert(segment)?;
         self.set_open_directory(id, entries);
+        Ok(())
     }
 
     /// Appends records to an open segment, live or (where a later operation will say so) not yet.
     pub fn append(&self, id: u64, entries: &[DirEntryState]) -> Result<()> {
-        let mut inner = self.inner.write();
+        // The page of an open segment is never away.
+        let mut inner = self.bring(self.page_ids().page(id))?;
         let inner = &mut *inner;
         let directory = inner.open.get_mut(&id).ok_or_else(|| no_segment(id))?;
         entries.iter().for_each(|state| directory.push(state.entry));
@@ -175,7 +196,7 @@ impl Segments {
             }
             (held, models)
         });
-        let (held, models) = appended.ok_or_else(|| no_segment(id))?;
+        let (held, models) = appended.ok().flatten().ok_or_else(|| no_segment(id))?;
         for model in models {
             *inner.models.entry(model).or_default() += 1;
         }
@@ -202,16 +223,16 @@ impl Segments {
 
     /// The segment's directory is on the device now.
     pub fn close(&self, id: u64, dir: DirRef) -> Result<()> {
-        let mut inner = self.inner.write();
-        let extent = inner.change(id, |segment| {
-            let part = segment.parts.first_mut()?;
-            part.directory = Some(dir);
-            segment.live.shrink();
-            Some(part.extent)
-        });
-        let extent = extent.flatten().ok_or_else(|| no_segment(id))?;
-        let directory = inner.open.remove(&id);
-        drop(inner);
+        let closed = self.work(|inner| {
+            let extent = inner.change(id, |segment| {
+                let part = segment.parts.first_mut()?;
+                part.directory = Some(dir);
+                segment.live.shrink();
+                Some(part.extent)
+            })?;
+            Ok(extent.flatten().map(|extent| (extent, inner.open.remove(&id))))
+        })?;
+        let (extent, directory) = closed.ok_or_else(|| no_segment(id))?;
         if let Some(directory) = directory {
             self.keep_leaves(id, extent, dir, &directory);
         }
@@ -228,8 +249,9 @@ impl Segments {
 
     /// The segment lies elsewhere now. Returns where it was.
     pub fn relocate(&self, id: u64, to: Move) -> Result<Vec<Part>> {
-        let mut inner = self.inner.write();
-        let mut segment = inner.take(id).ok_or_else(|| no_segment(id))?;
+        let mut inner = self.bring(self.page_ids().page(id))?;
+        let mut segment = inner.take(id).ok().flatten().ok_or_else(|| no_segment(id))?;
+        inner.moved.insert(id);
         segment.recoded |= to.recoded;
         if to.recoded {
             segment.restate(&to.lens);
@@ -243,8 +265,13 @@ impl Segments {
             models.dedup();
         }
         segment.models = models.into_boxed_slice();
-        inner.put(segment);
+        inner.put(segment).map_err(|_| no_segment(id))?;
         Ok(old)
+    }
+
+    /// The segments that lie elsewhere since this was called for the last time: by each checkpoint.
+    pub fn take_moved(&self) -> BTreeSet<u64> {
+        std::mem::take(&mut self.inner.write().moved)
     }
 
     /// Whether any segment has records that were coded again.
@@ -252,79 +279,109 @@ impl Segments {
         self.inner.read().recoded > 0
     }
 
-    /// Positions of the pointers whose lengths may be out of date: their segments have records that were coded again.
+    /// Positions of the pointers whose lengths may be out of date: their segments have records that were coded again (or others of their pages, where
+    /// these are away).
     pub fn recoded(&self, ptrs: &[Ptr]) -> Vec<usize> {
         let inner = self.inner.read();
         if inner.recoded == 0 {
             return Vec::new();
         }
-        let recoded =
-            |ptr: &Ptr| inner.segments.get(ptr.addr.segment()).is_some_and(|segment| segment.recoded);
+        let recoded = |ptr: &Ptr| match inner.segments.get(ptr.addr.segment()) {
+            Ok(segment) => segment.is_some_and(|segment| segment.recoded),
+            Err(IsAway(page)) => inner.segments.away(page).is_some_and(|away| away.recoded),
+        };
         ptrs.iter().enumerate().filter(|(_, ptr)| recoded(ptr)).map(|(at, _)| at).collect()
     }
 
     /// Makes a record live (replay: an operation refers to it).
     pub fn mark_live(&self, ptr: Ptr) -> Result<()> {
-        let mut inner = self.inner.write();
-        let segment = inner.segments.get(ptr.addr.segment()).ok_or_else(|| no_segment(ptr.addr.segment()))?;
-        if ptr.addr.slot() >= segment.slots {
+        let slots = self.work(|inner| {
+            let slots = inner.segments.get(ptr.addr.segment())?.map(|segment| segment.slots);
+            if slots.is_some_and(|slots| ptr.addr.slot() < slots) {
+                inner.revive(ptr.addr, ptr.len_bytes)?;
+            }
+            Ok(slots)
+        })?;
+        let slots = slots.ok_or_else(|| no_segment(ptr.addr.segment()))?;
+        if ptr.addr.slot() >= slots {
             return Err(Error::corrupt(format!("address {}", ptr.addr), "its segment has no such slot"));
         }
-        inner.revive(ptr.addr, ptr.len_bytes);
         Ok(())
     }
 
     /// The second copies of records of segment `id` lie in these parts, too. They are live if the records are (G5).
-    pub fn add_copies(&self, id: u64, parts: &[Part], records: impl Iterator<Item = (u32, u32)>) {
-        let mut inner = self.inner.write();
-        let live = inner.segments.get(id).map(|segment| segment.live.clone()).unwrap_or_default();
-        inner.copies_of(id);
-        inner.add_parts(id | COPIES, parts);
-        for (slot, len_bytes) in records.filter(|(slot, _)| live.get(*slot)) {
-            inner.copy(Ptr { addr: Addr::new(id, slot), len_bytes });
-        }
+    ///
+    /// # Errors
+    /// Of reading a page that is away.
+    pub fn add_copies(&self, id: u64, parts: &[Part], records: &[(u32, u32)]) -> Result<()> {
+        self.work(|inner| {
+            let live = inner.segments.get(id)?.map(|segment| segment.live.clone()).unwrap_or_default();
+            inner.copies_of(id)?;
+            inner.add_parts(id | COPIES, parts)?;
+            let live = records.iter().filter(|(slot, _)| live.get(*slot));
+            live.map(|(slot, len_bytes)| Ptr { addr: Addr::new(id, *slot), len_bytes: *len_bytes })
+                .try_for_each(|ptr| inner.copy(ptr))
+        })
     }
 
     /// All second copies of records of segment `id` lie in these parts (opening: as the last checkpoint has left them).
     /// What the table knew of them is where it was, or what it knew is forgotten.
-    pub fn set_copies(&self, id: u64, parts: Vec<Part>) {
-        let mut inner = self.inner.write();
-        inner.copies_of(id);
-        if let Some(mut segment) = inner.take(id | COPIES) {
-            segment.lie_in(parts, &[]);
-            inner.put(segment);
-        }
+    ///
+    /// # Errors
+    /// Of reading a page that is away.
+    pub fn set_copies(&self, id: u64, parts: &[Part]) -> Result<()> {
+        self.work(|inner| {
+            inner.copies_of(id)?;
+            let Some(mut segment) = inner.take(id | COPIES)? else { return Ok(()) };
+            segment.lie_in(parts.to_vec(), &[]);
+            inner.put(segment)
+        })
     }
 
     /// A record that is live has a second copy, if there are any of its segment (replay).
-    pub fn copied(&self, ptr: Ptr) {
-        let mut inner = self.inner.write();
-        if inner.segments.get(ptr.addr.copy().segment()).is_some() {
-            inner.copy(ptr);
-        }
+    ///
+    /// # Errors
+    /// Of reading a page that is away.
+    pub fn copied(&self, ptr: Ptr) -> Result<()> {
+        self.work(|inner| match inner.segments.get(ptr.addr.copy().segment())? {
+            Some(_) => inner.copy(ptr),
+            None => Ok(()),
+        })
     }
 
     /// The parts in which second copies of records of segment `id` lie.
-    pub fn copies(&self, id: u64) -> Vec<Part> {
-        self.get(id | COPIES).map(|segment| segment.parts.into_vec()).unwrap_or_default()
+    ///
+    /// # Errors
+    /// Of reading a page that is away.
+    pub fn copies(&self, id: u64) -> Result<Vec<Part>> {
+        Ok(self.get(id | COPIES)?.map(|segment| segment.parts.into_vec()).unwrap_or_default())
     }
 
-    /// Makes records dead, and their second copies with them (G5): nothing refers to them any more.
+    /// Makes records dead that are live, and their second copies with them (G5): nothing refers to them any more.
     pub fn mark_dead(&self, ptrs: &[Ptr]) {
         if ptrs.is_empty() {
             return;
         }
         let mut inner = self.inner.write();
-        for ptr in ptrs {
-            if inner.kill(ptr.addr, ptr.len_bytes) {
-                inner.kill(ptr.addr.copy(), ptr.len_bytes);
-            }
-        }
+        ptrs.iter().for_each(|ptr| inner.kill_both(*ptr));
     }
 
     /// Whether a record is live.
-    pub fn is_live(&self, addr: Addr) -> bool {
-        self.inner.read().segments.get(addr.segment()).is_some_and(|segment| segment.live.get(addr.slot()))
+    ///
+    /// # Errors
+    /// Of reading a page that is away.
+    pub fn is_live(&self, addr: Addr) -> Result<bool> {
+        self.look(|inner| {
+            let segment = inner.segments.get(addr.segment())?;
+            Ok(segment.is_some_and(|segment| segment.live.get(addr.slot())))
+        })
+    }
+
+    /// Whether a record has a second copy. (Pages of second copies are never away.)
+    pub fn has_copy(&self, addr: Addr) -> bool {
+        let (inner, copy) = (self.inner.read(), addr.copy());
+        let segment = inner.segments.get(copy.segment()).ok().flatten();
+        segment.is_some_and(|segment| segment.live.get(copy.slot()))
     }
 
     /// How many segments have records that use `model`, or had: it is needed unless this is 0.
@@ -341,11 +398,14 @@ impl Segments {
     pub fn table_bytes(&self) -> u64 {
         let mut weighed = self.weighed.lock();
         let inner = self.inner.read();
-        let entries = inner.segments.len();
+        let entries = inner.segments.here();
         if entries.abs_diff(weighed.0) > weighed.0 / 8 {
             *weighed = (entries, inner.segments.memory_bytes());
+            if entries > 0 {
+                self.entry_bytes.store(weighed.1 / entries as u64, Ordering::Relaxed);
+            }
         }
-        weighed.1 + inner.deaths.memory_bytes() + inner.occupancy.memory_bytes()
+        weighed.1 + inner.segments.away_bytes() + inner.deaths.memory_bytes() + inner.occupancy.memory_bytes()
     }
 
     /// Space that live records account for, in bytes.
@@ -362,14 +422,13 @@ impl Segments {
     /// An error if a sum is not that of the entries.
     pub fn verify_sums(&self) -> Result<()> {
         let inner = self.inner.read();
-        let of_all = |sum: fn(&Segment) -> u64| inner.segments.from(0).map(sum).sum::<u64>();
-        let held = |segment: &Segment| segment.held.iter().sum::<u64>();
+        let [used, records, stored, changed, held] = inner.counted();
         let counted = [
-            ("used", inner.used_bytes, of_all(Segment::used_bytes)),
-            ("of records", inner.record_bytes, of_all(Segment::live_records_bytes)),
-            ("stored", inner.stored_bytes, of_all(Segment::stored_bytes_max)),
-            ("changed", inner.dirty_bytes, inner.dirty.iter().map(|page| inner.page_bytes(*page)).sum()),
-            ("held of chunks", inner.occupancy.held_bytes(), inner.segments.from(0).map(held).sum()),
+            ("used", inner.used_bytes, used),
+            ("of records", inner.record_bytes, records),
+            ("stored", inner.stored_bytes, stored),
+            ("changed", inner.dirty_bytes, changed),
+            ("held of chunks", inner.occupancy.held_bytes(), held),
         ];
         match counted.iter().find(|(_, counted, found)| counted != found) {
             Some((what, counted, found)) => Err(Error::Invalid(format!(
@@ -416,41 +475,68 @@ impl Segments {
     }
 
     /// A copy of one entry.
-    pub fn get(&self, id: u64) -> Option<Segment> {
-        self.inner.read().segments.get(id).cloned()
+    ///
+    /// # Errors
+    /// Of reading its page, if that is away.
+    pub fn get(&self, id: u64) -> Result<Option<Segment>> {
+        self.look(|inner| Ok(inner.segments.get(id)?.cloned()))
     }
 
     /// A copy of the entry with this number, or of the next one.
-    pub fn at_or_after(&self, id: u64) -> Option<Segment> {
-        self.inner.read().segments.from(id).next().cloned()
+    ///
+    /// # Errors
+    /// Of reading its page, if that is away.
+    pub fn at_or_after(&self, id: u64) -> Result<Option<Segment>> {
+        self.look(|inner| match inner.segments.next_id(id) {
+            Some(id) => Ok(inner.segments.get(id)?.cloned()),
+            None => Ok(None),
+        })
+    }
+
+    /// The number of the first segment from this one on.
+    pub fn next_id(&self, id: u64) -> Option<u64> {
+        self.inner.read().segments.next_id(id)
+    }
+
+    /// Whether there is an entry with this number.
+    pub fn has(&self, id: u64) -> bool {
+        self.next_id(id) == Some(id)
     }
 
     /// The highest number of a segment of the log.
     pub fn last_id(&self) -> Option<u64> {
-        self.inner.read().segments.last_below(COPIES).map(|segment| segment.id)
+        self.inner.read().segments.last_below(COPIES)
     }
 
-    /// Calls `visit` with every entry, in the order of ids.
-    pub fn for_each(&self, mut visit: impl FnMut(&Segment)) {
-        for segment in self.inner.read().segments.from(0) {
-            visit(segment);
+    /// The chunks that parts of segments lie in, each as often as one does.
+    pub fn chunks(&self) -> Vec<Chunk> {
+        self.inner.read().occupancy.parts()
+    }
+
+    /// Location of a slot's part, and its directory entry if the segment is an open one. `None`: there is no such slot.
+    pub(super) fn place(&self, addr: Addr) -> Result<Option<Place>> {
+        self.look(|inner| inner.place(addr))
+    }
+
+    /// As [`Segments::place`], if that is known without reading.
+    pub(super) fn try_place(&self, addr: Addr) -> Option<Place> {
+        self.inner.read().place(addr).ok().flatten()
+    }
+
+    /// Reads pages that the next snapshot is to store, because many of their records died. One that cannot be read stays as it is stored.
+    pub fn read_heavy(&self, page_ptrs: &BTreeMap<u64, Ptr>) {
+        let wanted: Vec<u64> = {
+            let mut inner = self.inner.write();
+            let vacated = std::mem::take(&mut inner.vacated);
+            let heavy = inner.heavy(page_ptrs, &|_| true);
+            let away = heavy.into_iter().filter(|page| inner.segments.away(*page).is_some());
+            away.chain(vacated).collect()
+        };
+        for page in wanted {
+            if let Err(error) = self.bring(page) {
+                tracing::warn!(%error, page, "a page of the segment table cannot be brought up to date");
+            }
         }
-    }
-
-    /// The part that a record lies in.
-    pub fn part(&self, addr: Addr) -> Option<Part> {
-        self.inner.read().segments.get(addr.segment())?.part(addr.slot()).copied()
-    }
-
-    /// Location of a slot's part, and its directory entry if the segment is an open one.
-    pub(super) fn place(&self, addr: Addr) -> Option<Place> {
-        let inner = self.inner.read();
-        let segment = inner.segments.get(addr.segment())?;
-        let part = segment.part(addr.slot())?;
-        Some(match part.directory {
-            Some(dir) => Place::Closed(part.extent, dir),
-            None => Place::Open(part.extent, inner.open.get(&segment.id)?.get(addr.slot())),
-        })
     }
 
     /// Freezes the pages that changed since the last snapshot, for a checkpoint whose log begins in segment
@@ -459,10 +545,7 @@ impl Segments {
     pub fn snapshot(&self, page_ptrs: &BTreeMap<u64, Ptr>, open: u64) -> TableSnapshot {
         {
             let mut inner = self.inner.write();
-            let most =
-                rewritten_bytes_max(inner.deaths.fresh(), inner.stored_bytes, inner.segments.page_ids());
-            let stored_bytes = |page| page_ptrs.get(&page).map(|ptr: &Ptr| ptr.len_bytes);
-            for page in inner.deaths.heavy(&stored_bytes, &|page| inner.page_bytes(page), most) {
+            for page in inner.heavy(page_ptrs, &|page| inner.segments.away(page).is_none()) {
                 inner.touch(page);
             }
         }
@@ -485,13 +568,14 @@ impl Segments {
             inner.deaths.forget(page);
             let mut bytes = Vec::new();
             let mut previous = 0;
-            for segment in inner.segments.page(page) {
+            for segment in inner.segments.page(page).unwrap_or_default() {
                 if snapshot.dropped.binary_search(&segment.id).is_err() {
                     segment.encode(previous, &mut bytes);
                     previous = segment.id;
                 }
             }
             snapshot.pages.push((page, bytes));
+            inner.under_way.insert(page);
         }
         debug_assert!(snapshot.pages.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>() <= bound);
         inner.deaths.settle();
@@ -499,41 +583,56 @@ impl Segments {
         snapshot
     }
 
-    /// Puts the segments of a stored page into the table, as [`decode_page`] has read them.
-    pub fn load_page(&self, page: u64, segments: Vec<Segment>) {
-        let mut inner = self.inner.write();
-        let inner = &mut *inner;
-        for segment in &segments {
-            if segment.parts.iter().any(|part| part.directory.is_none()) {
-                inner.open.entry(segment.id).or_default();
-            }
-            for (part, held) in segment.parts.iter().zip(&segment.held) {
-                inner.occupancy.enter_unranked(part.extent.chunk, segment.id, *held);
-            }
-            inner.add(segment);
-            inner.restored(segment.id, 0, segment.stored_bytes_max());
-        }
-        inner.segments.put_page(page, segments);
+    /// The checkpoint counts that has stored the pages of all snapshots: from now on they are read from there.
+    pub fn stored(&self) {
+        self.inner.write().under_way.clear();
+        self.put_away();
     }
 
-    /// Records that died since the pages of their segments were stored, as a checkpoint has stored them beside. Returns the first that is not
-    /// live by these pages, if there is one.
-    pub fn load_dead(&self, dead: &[Ptr]) -> Option<Addr> {
+    /// Records that died since the pages of their segments were stored, as a checkpoint has stored them beside: before these pages are loaded.
+    pub fn load_dead(&self, dead: &[Ptr]) {
         let mut inner = self.inner.write();
-        let mut unknown = None;
         for ptr in dead {
-            if !inner.kill(ptr.addr, ptr.len_bytes) {
-                unknown = unknown.or(Some(ptr.addr));
-            }
+            let page = inner.segments.page_of(ptr.addr.segment());
+            inner.deaths.push(page, *ptr);
         }
         inner.deaths.settle();
+    }
+
+    /// Puts the segments of a stored page into the table, as [`decode_page`] has read them: without the records that died, and without the segments of which all
+    /// did and whose numbers in the log are below `open`, which the checkpoint has dropped. Calls `visit` with each that is left. Returns a record that died, and is
+    /// not live by the page.
+    pub fn load_page(
+        &self,
+        page: u64,
+        mut segments: Vec<Segment>,
+        open: u64,
+        visit: &mut dyn FnMut(&Segment),
+    ) -> Option<Addr> {
+        let mut inner = self.inner.write();
+        let there = |addr: Addr| segments.binary_search_by_key(&addr.segment(), |segment| segment.id).is_ok();
+        let lost = inner.deaths.of(page).iter().map(|ptr| ptr.addr).find(|addr| !there(*addr));
+        let unknown = bury(&mut segments, inner.deaths.of(page)).or(lost);
+        segments.retain(|segment| segment.live.count() > 0 || (segment.id & !COPIES) >= open);
+        segments.iter().for_each(visit);
+        if segments.is_empty() {
+            // Its stored form is of use no more.
+            inner.touch(page);
+        }
+        inner.load(page, segments);
+        let most = inner.segments.here() as u64 * self.entry_bytes.load(Ordering::Relaxed);
+        drop(inner);
+        if self.paging.get().is_some_and(|paging| most > paging.most_bytes()) {
+            self.put_away();
+        }
         unknown
     }
 
-    /// Drops the segments that the checkpoint has dropped whose log began in segment `open`: their stored pages may have them still.
-    pub fn drop_vacant(&self, open: u64) {
-        let vacant = self.inner.write().take_vacant(open);
-        self.drop_dead(&vacant);
+    /// A record that died of a page that is not among these, which ascend.
+    pub fn dead_elsewhere(&self, pages: &[u64]) -> Option<Addr> {
+        let inner = self.inner.read();
+        let page = inner.deaths.pages().find(|page| pages.binary_search(page).is_err())?;
+        inner.deaths.of(page).first().map(|ptr| ptr.addr)
     }
 
     /// Marks a page to be stored again by the next checkpoint.
@@ -544,19 +643,7 @@ impl Segments {
     /// Drops segments that have no live records. Returns the parts they leave.
     pub fn drop_dead(&self, ids: &[u64]) -> Vec<Part> {
         let mut inner = self.inner.write();
-        let mut parts = Vec::with_capacity(ids.len());
-        for id in ids {
-            if inner.segments.get(*id).is_some_and(|segment| segment.live.count() == 0) {
-                parts.extend(inner.take(*id).into_iter().flat_map(|segment| segment.parts));
-                inner.open.remove(id);
-                let page = inner.segments.page_of(*id);
-                if inner.segments.page(page).is_empty() {
-                    // Its stored form is of use no more.
-                    inner.touch(page);
-                }
-            }
-        }
-        parts
+        ids.iter().flat_map(|id| inner.drop_dead(*id)).collect()
     }
 }
 

@@ -39,6 +39,14 @@ impl<T: Default> ByChunk<T> {
         self.blocks.values().flatten()
     }
 
+    /// As [`ByChunk::values`], with their chunks.
+    pub fn iter(&self) -> impl Iterator<Item = (Chunk, &T)> {
+        self.blocks.iter().flat_map(|((device, block), values)| {
+            let first = block * TOGETHER;
+            (first..).zip(values).map(|(index, value)| (Chunk { device: *device, index }, value))
+        })
+    }
+
     /// What it takes in memory beside what values point to, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         let block_bytes = TOGETHER as usize * size_of::<T>() + 2 * size_of::<((u16, u32), Box<[T]>)>();

@@ -292,7 +292,7 @@ impl LogWriter {
         position.chunk = std::mem::replace(&mut position.next, next);
         position.used = 0;
         position.slots = 0;
-        self.segments.insert(Segment::fresh(position.segment, position.chunk));
+        self.segments.insert(Segment::fresh(position.segment, position.chunk))?;
         Ok(written_bytes)
     }
 

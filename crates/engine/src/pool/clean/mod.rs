@@ -147,9 +147,11 @@ impl Pool {
         let mut moved = Vec::new();
         // Ascending by number, and so by age: what is equally old comes to lie together.
         for id in &plan.segments {
-            let Some(segment) = self.shared.segments.get(*id) else { continue };
             let packer = if *id >= COPIES { &mut *copies } else { &mut *records };
-            match self.repack(&segment, &plan.sources, packer) {
+            let repacked = self.shared.segments.get(*id).and_then(|segment| {
+                segment.map_or(Ok(None), |segment| self.repack(&segment, &plan.sources, packer))
+            });
+            match repacked {
                 Ok(to) => moved.extend(to.map(|to| (*id, to))),
                 Err(error @ Error::NoSpace(_)) => return Err(error),
                 Err(error) if error.is_damage() => {

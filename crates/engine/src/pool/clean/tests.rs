@@ -8,7 +8,8 @@ fn chunks_of(pool: &Pool) -> BTreeSet<Chunk> {
     let mut chunks = BTreeSet::new();
     pool.shared
         .segments
-        .for_each(|segment| chunks.extend(segment.parts.iter().map(|part| part.extent.chunk)));
+        .for_each(|segment| chunks.extend(segment.parts.iter().map(|part| part.extent.chunk)))
+        .unwrap();
     chunks
 }
 
@@ -24,12 +25,15 @@ fn clean_all(pool: &Pool) {
 /// What every chunk holds follows from the segments that lie in it.
 fn verify_occupancy(pool: &Pool) {
     let mut counted: std::collections::BTreeMap<Chunk, (u64, usize)> = std::collections::BTreeMap::new();
-    pool.shared.segments.for_each(|segment| {
-        for (part, held) in segment.parts.iter().zip(&segment.held) {
-            let of = counted.entry(part.extent.chunk).or_default();
-            *of = (of.0 + held, of.1 + 1);
-        }
-    });
+    pool.shared
+        .segments
+        .for_each(|segment| {
+            for (part, held) in segment.parts.iter().zip(&segment.held) {
+                let of = counted.entry(part.extent.chunk).or_default();
+                *of = (of.0 + held, of.1 + 1);
+            }
+        })
+        .unwrap();
     for (chunk, (held, parts)) in counted {
         let told = pool.shared.segments.occupied(chunk).unwrap();
         let overhead = if held > 0 { parts as u64 * crate::segment::PART_OVERHEAD_BYTES } else { 0 };
@@ -100,11 +104,14 @@ fn only_the_parts_in_cleaned_chunks_are_moved() {
     clean_all(&pool);
     let several = |pool: &Pool| {
         let mut found = Vec::new();
-        pool.shared.segments.for_each(|segment| {
-            if segment.id < COPIES && segment.parts.len() > 1 {
-                found.push((segment.id, segment.parts.clone()));
-            }
-        });
+        pool.shared
+            .segments
+            .for_each(|segment| {
+                if segment.id < COPIES && segment.parts.len() > 1 {
+                    found.push((segment.id, segment.parts.clone()));
+                }
+            })
+            .unwrap();
         found
     };
     let (id, parts) =
@@ -117,7 +124,7 @@ fn only_the_parts_in_cleaned_chunks_are_moved() {
         segments: pool.shared.segments.occupied(first).unwrap().segments().iter().copied().collect(),
     };
     pool.clean_planned(&mut state, &plan).unwrap();
-    let now = pool.shared.segments.get(id).unwrap().parts;
+    let now = pool.shared.segments.get(id).unwrap().unwrap().parts;
     assert_ne!(now[0].extent.chunk, first);
     assert!(
         now.iter().any(|part| part.lies_as(&parts[parts.len() - 1])),

@@ -75,15 +75,18 @@ fn places(pool: &Pool) -> Vec<(String, [u64; 2])> {
         walked.unwrap();
     }
     found.extend(nodes.iter().map(|addr| (format!("node {addr}"), [at(*addr), at(addr.copy())])));
-    pool.shared.segments.for_each(|segment| {
-        for part in &segment.parts {
-            let Some(dir) = part.directory else { continue };
-            let copies = [DirCopy::First, DirCopy::Second].map(|copy| copy.offset(part.extent, dir));
-            if let [Some(first), Some(second)] = copies {
-                found.push((format!("directory of {}", segment.id), [first, second]));
+    pool.shared
+        .segments
+        .for_each(|segment| {
+            for part in &segment.parts {
+                let Some(dir) = part.directory else { continue };
+                let copies = [DirCopy::First, DirCopy::Second].map(|copy| copy.offset(part.extent, dir));
+                if let [Some(first), Some(second)] = copies {
+                    found.push((format!("directory of {}", segment.id), [first, second]));
+                }
             }
-        }
-    });
+        })
+        .unwrap();
     found
 }
 
@@ -147,10 +150,13 @@ fn no_chunk_has_a_record_and_its_second_copy() {
         pool.clean().unwrap();
     }
     let mut chunks: [BTreeSet<_>; 2] = Default::default();
-    pool.shared.segments.for_each(|segment| {
-        let of = &mut chunks[usize::from(segment.id >= COPIES)];
-        of.extend(segment.parts.iter().map(|part| part.extent.chunk));
-    });
+    pool.shared
+        .segments
+        .for_each(|segment| {
+            let of = &mut chunks[usize::from(segment.id >= COPIES)];
+            of.extend(segment.parts.iter().map(|part| part.extent.chunk));
+        })
+        .unwrap();
     assert!(chunks.iter().all(|of| !of.is_empty()));
     assert_eq!(chunks[0].intersection(&chunks[1]).count(), 0);
     for Placed { first, second, .. } in &pool.maintenance.lock().copies.roots {
@@ -167,7 +173,7 @@ fn many_small_checkpoints_fit() {
     for round in 0..3 * PARTS_MAX as u64 {
         write(&pool, [round % 7].into_iter(), round);
         pool.checkpoint(false).unwrap();
-        pool.shared.segments.for_each(|segment| parts = parts.max(segment.parts.len()));
+        pool.shared.segments.for_each(|segment| parts = parts.max(segment.parts.len())).unwrap();
     }
     assert!(parts > PARTS_MAX / 2 && parts <= PARTS_MAX, "{parts}");
     assert_eq!(pool.check_open(&mut |_| {}).messages, Vec::<String>::new());
@@ -182,9 +188,12 @@ fn second_copies_die_with_the_records() {
     let (_device, pool) = filled();
     let live = |pool: &Pool| {
         let mut bytes = [0; 2];
-        pool.shared.segments.for_each(|segment| {
-            bytes[usize::from(segment.id >= COPIES)] += u64::from(segment.live_bytes);
-        });
+        pool.shared
+            .segments
+            .for_each(|segment| {
+                bytes[usize::from(segment.id >= COPIES)] += u64::from(segment.live_bytes);
+            })
+            .unwrap();
         bytes
     };
     let before = live(&pool);

@@ -177,7 +177,7 @@ fn holes_of_a_sparse_image_are_no_catalogue() {
 /// The table of a pool that has what `segments` says.
 fn with_table(segments: &[Segment]) -> (String, u64) {
     let table = Segments::new(1 << 20);
-    segments.iter().for_each(|segment| table.insert(segment.clone()));
+    segments.iter().for_each(|segment| table.insert(segment.clone()).unwrap());
     forged_table(256 * MIB, &table).open()
 }
 
@@ -234,7 +234,7 @@ fn a_segment_has_no_more_slots_and_records_than_can_be() {
 #[test]
 fn a_rescue_passes_over_holes() {
     let table = Segments::new(1 << 20);
-    table.insert(segment(70, 9, 4096));
+    table.insert(segment(70, 9, 4096)).unwrap();
     let mut forged = forged_table(16 << 50, &table);
     // Of the only page of the table both copies are lost.
     let lost = Located { device: 0, offset: forged.free[0], len_bytes: 100, checksum: 1 };

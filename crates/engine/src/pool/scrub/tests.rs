@@ -93,7 +93,7 @@ fn a_label_that_a_device_cannot_read_is_written_again() {
 fn a_damaged_directory_is_found_though_memory_has_a_copy() {
     let (device, pool) = filled();
     let (addr, _) = held_by_snapshot(&pool, 2);
-    let segment = pool.shared.segments.get(addr.segment()).unwrap();
+    let segment = pool.shared.segments.get(addr.segment()).unwrap().unwrap();
     let (part, dir) = segment.parts.iter().find_map(|part| Some((part, part.directory?))).unwrap();
     device.flip_bit(part.extent.offset() + u64::from(dir.start) + 3, 1);
     pool.scrub_start(7, 0).unwrap();

@@ -57,7 +57,7 @@ fn a_record_whose_place_was_reused_is_looked_up_again() {
     let segments = Arc::new(Segments::new(1 << 20));
     let chunks = Arc::new(Chunks::new(&[DEVICE_BYTES]));
     let (chunk, next) = (chunks.allocate().unwrap(), chunks.allocate().unwrap());
-    segments.insert(Segment::fresh(1, chunk));
+    segments.insert(Segment::fresh(1, chunk)).unwrap();
     let position = Position { segment: 1, chunk, used: 0, slots: 0, next, txg: 1, chain: 0 };
     let mut writer = LogWriter::new(1, position, Arc::clone(&segments), Arc::clone(&chunks), devices.clone());
     let record = Rec { kind: RecordKind::Node, model: None, bytes: encode_metadata(b"node".to_vec()) };

@@ -1,0 +1,65 @@
+//! Where the stored pages of the segment table lie, and how they are read while the pool is open.
+
+use std::collections::BTreeMap;
+
+use parking_lot::{Mutex, RwLock};
+
+use super::load::read_placed;
+use super::root::{Placed, TablePage};
+use crate::record::decode_metadata;
+use crate::segment::{Devices, Segment, Segments, TablePages, decode_page};
+use crate::{Error, Result};
+
+/// The pages of the last checkpoint.
+pub(super) struct StoredPages {
+    devices: Devices,
+    places: RwLock<BTreeMap<u64, Placed>>,
+    /// Those of the checkpoint that is under way.
+    next: Mutex<Option<BTreeMap<u64, Placed>>>,
+}
+
+fn by_page(table: impl IntoIterator<Item = TablePage>) -> BTreeMap<u64, Placed> {
+    table.into_iter().map(|page| (page.page, page.placed)).collect()
+}
+
+impl StoredPages {
+    pub(super) fn new(devices: Devices, table: &[TablePage]) -> Self {
+        let places = RwLock::new(by_page(table.iter().copied()));
+        Self { devices, places, next: Mutex::default() }
+    }
+
+    /// The checkpoint under way has stored these.
+    pub(super) fn note(&self, table: Vec<TablePage>) {
+        *self.next.lock() = Some(by_page(table));
+    }
+
+    /// It counts.
+    pub(super) fn counts(&self) {
+        if let Some(next) = self.next.lock().take() {
+            *self.places.write() = next;
+        }
+    }
+
+    /// Where a page lies.
+    pub(super) fn place(&self, page: u64) -> Option<Placed> {
+        self.places.read().get(&page).copied()
+    }
+}
+
+impl TablePages for StoredPages {
+    fn read(&self, segments: &Segments, page: u64) -> Result<Vec<Segment>> {
+        let what = "page of the segment table";
+        let mut place = self.place(page);
+        loop {
+            let placed = place.ok_or_else(|| Error::corrupt(what, "it is not stored"))?;
+            let read = read_placed(&self.devices, segments, &placed, what)
+                .and_then(|record| decode_page(segments.page_ids(), page, &decode_metadata(&record)?));
+            // A checkpoint may have stored it elsewhere meanwhile, and its old place may have been given out.
+            let now = self.place(page);
+            if read.is_ok() || now == place {
+                return read;
+            }
+            place = now;
+        }
+    }
+}

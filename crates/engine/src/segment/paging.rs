@@ -1,0 +1,231 @@
+//! Entries that are not in memory: pages of the table that were not asked for lately are put away as far as the table takes more memory than it may, and read
+//! when an entry of them is needed.
+//!
+//! - G7: a page is put away only if it is as the last checkpoint has stored it, but for records that died since. So none that is away has a segment that moved
+//!   meanwhile, and its stored form stays where it is until the next checkpoint counts (S1).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::RwLockWriteGuard;
+
+use super::entries::{IsAway, Page};
+use super::entry::Segment;
+use super::inner::Inner;
+use super::page::Settled;
+use super::table::Segments;
+use crate::{Error, Ptr, Result};
+
+/// Pages that are put away while others wait for the table.
+const PUT_AWAY_AT_ONCE: usize = 64;
+
+/// Where pages of the segment table are read.
+pub trait TablePages: Send + Sync {
+    /// The entries of a page, as the last checkpoint has stored it.
+    ///
+    /// # Errors
+    /// Of the device; [`Error::Corrupt`] where it is damaged.
+    fn read(&self, segments: &Segments, page: u64) -> Result<Vec<Segment>>;
+}
+
+/// Pages that may be put away, and the memory that entries may take.
+pub(super) struct Paging {
+    pages: Arc<dyn TablePages>,
+    most_bytes: u64,
+}
+
+impl Paging {
+    pub(super) const fn most_bytes(&self) -> u64 {
+        self.most_bytes
+    }
+}
+
+impl Segments {
+    /// The table may take so much memory, about: pages of it are read from `pages` again.
+    pub fn page_from(&self, pages: Arc<dyn TablePages>, most_bytes: u64) {
+        drop(self.paging.set(Paging { pages, most_bytes }));
+    }
+
+    /// How many pages were read because an entry of them was needed.
+    pub fn pages_read(&self) -> u64 {
+        self.pages_read.load(Ordering::Relaxed)
+    }
+
+    /// Entries that may be in memory.
+    fn entries_max(&self) -> usize {
+        let most = self
+            .paging
+            .get()
+            .map(|paging| paging.most_bytes / self.entry_bytes.load(Ordering::Relaxed).max(1));
+        most.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX)
+    }
+
+    /// Puts pages away as long as the table takes more than it may.
+    pub fn put_away(&self) {
+        if self.paging.get().is_none() {
+            return;
+        }
+        self.table_bytes();
+        let entries = self.entries_max();
+        while self.inner.read().segments.here() > entries {
+            if !self.inner.write().put_away(entries, PUT_AWAY_AT_ONCE, None) {
+                return;
+            }
+        }
+    }
+
+    /// What `attempt` finds, with the pages in memory that it needs.
+    pub(super) fn look<T>(&self, attempt: impl Fn(&Inner) -> std::result::Result<T, IsAway>) -> Result<T> {
+        let tried = attempt(&self.inner.read());
+        match tried {
+            Ok(found) => Ok(found),
+            Err(IsAway(page)) => self.with_page(page, |inner| attempt(inner)),
+        }
+    }
+
+    /// What `work` does, with the pages in memory that it needs. It may be called several times, and must not have changed anything where it
+    /// tells that one is away.
+    pub(super) fn work<T>(
+        &self,
+        mut work: impl FnMut(&mut Inner) -> std::result::Result<T, IsAway>,
+    ) -> Result<T> {
+        let done = work(&mut self.inner.write());
+        match done {
+            Ok(done) => Ok(done),
+            Err(IsAway(page)) => self.with_page(page, work),
+        }
+    }
+
+    fn with_page<T>(
+        &self,
+        mut page: u64,
+        mut work: impl FnMut(&mut Inner) -> std::result::Result<T, IsAway>,
+    ) -> Result<T> {
+        loop {
+            match work(&mut *self.bring(page)?) {
+                Ok(done) => return Ok(done),
+                Err(IsAway(next)) => page = next,
+            }
+        }
+    }
+
+    /// The table with this page in memory, if there is such a page.
+    pub(super) fn bring(&self, page: u64) -> Result<RwLockWriteGuard<'_, Inner>> {
+        loop {
+            let Some((version, read)) = self.read_away(page)? else { return Ok(self.inner.write()) };
+            let mut inner = self.inner.write();
+            if let Some(settled) = settle(&inner, page, version, read)? {
+                inner.bring_back(page, settled);
+                inner.put_away(self.entries_max(), PUT_AWAY_AT_ONCE, Some(page));
+                return Ok(inner);
+            }
+        }
+    }
+
+    /// Makes records dead that may be named several times, or were dead: which the pages of their segments tell. Of those that cannot be read nothing changes.
+    pub fn mark_dead_once(&self, ptrs: &[Ptr]) {
+        for ptr in ptrs {
+            let there = self.work(|inner| {
+                inner.segments.get(ptr.addr.segment())?;
+                inner.kill_both(*ptr);
+                Ok(())
+            });
+            if let Err(error) = there {
+                tracing::error!(%error, addr = %ptr.addr, "the space of a record is lost");
+            }
+        }
+    }
+
+    /// Brings the pages of segments of records into memory, as far as they can be read.
+    pub fn read_pages(&self, ptrs: &[Ptr]) {
+        let ids = self.page_ids();
+        let pages: BTreeSet<u64> = ptrs.iter().map(|ptr| ids.page(ptr.addr.segment())).collect();
+        for page in pages {
+            if let Err(error) = self.bring(page) {
+                tracing::warn!(%error, page, "a page of the segment table cannot be read");
+            }
+        }
+    }
+
+    /// Visits the entries of a page that may be away, which stays so.
+    fn visit_page(&self, page: u64, visit: &mut dyn FnMut(&Segment)) -> Result<()> {
+        loop {
+            let away = self.read_away(page)?;
+            let inner = self.inner.read();
+            let settled = match away {
+                Some((version, read)) => settle(&inner, page, version, read)?,
+                None => None,
+            };
+            match (&settled, inner.segments.page(page)) {
+                (Some(settled), _) => settled.segments.iter().for_each(&mut *visit),
+                (None, Ok(segments)) => segments.iter().for_each(&mut *visit),
+                (None, Err(IsAway(_))) => continue,
+            }
+            return Ok(());
+        }
+    }
+
+    /// Calls `visit` with every entry, in the order of ids.
+    ///
+    /// # Errors
+    /// Of reading pages that are away.
+    pub fn for_each(&self, visit: impl FnMut(&Segment)) -> Result<()> {
+        self.for_each_from(0, visit)
+    }
+
+    /// The same of those from this number on.
+    ///
+    /// # Errors
+    /// Of reading pages that are away.
+    pub fn for_each_from(&self, id: u64, mut visit: impl FnMut(&Segment)) -> Result<()> {
+        let mut visit = |segment: &Segment| {
+            if segment.id >= id {
+                visit(segment);
+            }
+        };
+        let mut next = self.page_ids().page(id);
+        loop {
+            let mut away = None;
+            {
+                let inner = self.inner.read();
+                for (number, page) in inner.segments.pages_from(next) {
+                    match page {
+                        Page::Here(segments, _) => segments.iter().for_each(&mut visit),
+                        Page::Away(_) => {
+                            away = Some(number);
+                            break;
+                        }
+                    }
+                }
+            }
+            let Some(page) = away else { return Ok(()) };
+            self.visit_page(page, &mut visit)?;
+            next = page + 1;
+        }
+    }
+
+    /// A page as it is stored, and which version of it that is. `None`: it is not away.
+    fn read_away(&self, page: u64) -> Result<Option<(u64, Vec<Segment>)>> {
+        let Some(version) = self.inner.read().segments.away(page).map(|away| away.version) else {
+            return Ok(None);
+        };
+        let paging = self.paging.get();
+        let paging = paging.ok_or_else(|| Error::corrupt("segment table", "its pages are nowhere"))?;
+        self.pages_read.fetch_add(1, Ordering::Relaxed);
+        paging.pages.read(self, page).map(|read| Some((version, read)))
+    }
+}
+
+/// The entries of a page that was read, as they are. `None`: it is no longer away in that version.
+fn settle(inner: &Inner, page: u64, version: u64, read: Vec<Segment>) -> Result<Option<Settled>> {
+    match inner.segments.away(page) {
+        Some(away) if away.version == version => {
+            away.settle(inner.segments.page_ids(), page, read, &inner.deaths).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests;
