@@ -107,8 +107,8 @@ pub fn craft(path: &Path, options: &CreateOptions, crafted: &Crafted) -> Result<
     let mut templates = HashMap::new();
     let with_directory = MAPS * crafted.directories_permille / 1000;
     for id in 1..=segments {
-        // Neighbours are not equally full.
-        let number = id.wrapping_mul(0x9E37_79B9) % MAPS;
+        // Neighbouring chunks are not equally full.
+        let number = ((id - 1) / parts).wrapping_mul(0x9E37_79B9) % MAPS;
         let (packed, live) = maps.get(number as usize).cloned().unwrap_or_default();
         let at = (id - 1) % parts;
         if at == 0 && id > 1 {
