@@ -337,15 +337,15 @@ impl Pool {
     ) -> Result<Vec<(u64, Move, Recoded)>> {
         let mut moved = Vec::new();
         let (mut pages, mut packed_bytes) = (0, 0);
-        let mut changed = ChangedPages::new(self.shared.segments.page_ids());
+        let mut changed = ChangedPages::default();
         while let Some((id, targets)) = plan.targets.pop_first() {
             pages += targets.len();
             let recoded = self.recode_segment(state, id, &targets, plan)?;
             if let Some(recoded) = recoded {
                 let bytes: u64 = recoded.survivors.iter().map(|(_, _, bytes)| bytes.len() as u64 + 16).sum();
                 let page_bytes = |page| self.shared.segments.page_bytes(page);
-                changed.add(&[id], &page_bytes);
-                let too_many = changed.with(&[], &page_bytes) > PASS_TABLE_BYTES && !moved.is_empty();
+                changed.add(self.shared.segments.page_ids().page(id), &page_bytes);
+                let too_many = changed.bytes() > PASS_TABLE_BYTES && !moved.is_empty();
                 if too_many || packed_bytes + bytes > spare * CHUNK_BYTES / 8 * 7 {
                     plan.targets.insert(id, targets);
                     break;

@@ -86,7 +86,7 @@ impl Inner {
         self.segments.page(page)?;
         self.touch(page);
         for (part, held) in segment.parts.iter().zip(&segment.held) {
-            self.occupancy.enter(part.extent.chunk, id, *held);
+            self.occupancy.enter(part.extent.chunk, page, id, *held);
         }
         self.add(&segment);
         self.restored(id, 0, segment.stored_bytes_max());
@@ -113,7 +113,7 @@ impl Inner {
                 self.open.entry(segment.id).or_default();
             }
             for (part, held) in segment.parts.iter().zip(&segment.held) {
-                self.occupancy.enter_unranked(part.extent.chunk, segment.id, *held);
+                self.occupancy.enter_unranked(part.extent.chunk, page, segment.id, *held);
             }
             self.add(segment);
             self.restored(segment.id, 0, segment.stored_bytes_max());
@@ -181,7 +181,7 @@ impl Inner {
         subtract(&mut self.used_bytes, segment.used_bytes());
         subtract(&mut self.record_bytes, segment.live_records_bytes());
         for (part, held) in segment.parts.iter().zip(&segment.held) {
-            self.occupancy.leave(part.extent.chunk, id, *held);
+            self.occupancy.leave(part.extent.chunk, self.segments.page_of(id), *held);
         }
         for model in &segment.models {
             let count = self.models.entry(*model).or_default();
@@ -351,7 +351,7 @@ impl Inner {
             segment.held.resize(segment.parts.len(), 0);
         })?;
         for part in parts {
-            self.occupancy.enter(part.extent.chunk, id, 0);
+            self.occupancy.enter(part.extent.chunk, self.segments.page_of(id), id, 0);
         }
         Ok(())
     }

@@ -5,22 +5,46 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use smallvec::SmallVec;
 
-use super::entry::PART_OVERHEAD_BYTES;
+use super::entry::{PART_OVERHEAD_BYTES, PARTS_MAX, TABLE_PAGE_SEGMENTS};
 use crate::account::subtract;
 use crate::limits::CHUNK_BYTES;
+use crate::memory::allocated_bytes;
 use crate::space::{ByChunk, Chunk};
 use crate::types::COPIES;
 
 /// Chunks whose live bytes differ by less are one level; within it the oldest comes first.
 const LEVEL_BYTES: u64 = CHUNK_BYTES / 64;
 
+/// A page of the table, and how many parts of its segments lie in a chunk: by 16 bits, the page above them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PageParts(u64);
+
+impl PageParts {
+    const ONE: u64 = 1;
+
+    const fn page(self) -> u64 {
+        self.0 >> 16
+    }
+
+    const fn parts(self) -> u64 {
+        self.0 & 0xFFFF
+    }
+}
+
+/// More parts of a page's segments do not lie in a chunk: with first slots of their own, and directories, they are longer.
+const _: () = assert!(TABLE_PAGE_SEGMENTS * (PARTS_MAX as u64) < 1 << 16);
+
 /// A chunk in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Occupied {
     /// Bytes that its live records hold.
     held_bytes: u32,
-    /// Segments with parts in it; one with two parts stands twice.
-    segments: SmallVec<[u64; 1]>,
+    /// Parts of segments that lie in it.
+    parts: u32,
+    /// Pages of the table that these segments are on.
+    pages: SmallVec<[PageParts; 1]>,
+    /// Number of the youngest segment of the log of which it had records, or copies of records, since nothing was in it.
+    youngest: u64,
     /// Whether it has its place among the levels.
     ranked: bool,
 }
@@ -31,17 +55,57 @@ impl Occupied {
         if self.held_bytes == 0 {
             return 0;
         }
-        u64::from(self.held_bytes) + self.segments.len() as u64 * PART_OVERHEAD_BYTES
+        u64::from(self.held_bytes) + u64::from(self.parts) * PART_OVERHEAD_BYTES
     }
 
-    /// Segments with parts in it; one with two parts stands twice.
-    pub fn segments(&self) -> &[u64] {
-        &self.segments
+    /// How many parts of segments lie in it.
+    pub const fn parts(&self) -> u32 {
+        self.parts
     }
 
-    /// Number of the youngest segment of the log of which it has records, or copies of records.
-    pub fn youngest(&self) -> u64 {
-        self.segments.iter().map(|id| id & !COPIES).max().unwrap_or_default()
+    /// The pages of the table with segments that have parts in it.
+    pub fn pages(&self) -> impl Iterator<Item = u64> + '_ {
+        self.pages.iter().map(|of| of.page())
+    }
+
+    /// Number of the youngest segment of the log of which it had records, or copies of records, since nothing was in it.
+    pub const fn youngest(&self) -> u64 {
+        self.youngest
+    }
+
+    /// What its list of pages takes beside it, in bytes.
+    fn pointed_bytes(&self) -> u64 {
+        if self.pages.spilled() {
+            allocated_bytes((self.pages.capacity() * size_of::<PageParts>()) as u64)
+        } else {
+            0
+        }
+    }
+
+    fn enter(&mut self, page: u64, segment: u64, held_bytes: u64) {
+        match self.pages.iter_mut().find(|of| of.page() == page) {
+            Some(of) => of.0 += PageParts::ONE,
+            None => self.pages.push(PageParts(page << 16 | PageParts::ONE)),
+        }
+        self.parts += 1;
+        self.youngest = self.youngest.max(segment & !COPIES);
+        self.grow(held_bytes);
+    }
+
+    fn leave(&mut self, page: u64, held_bytes: u64) {
+        let Some(at) = self.pages.iter().position(|of| of.page() == page) else { return };
+        if let Some(of) = self.pages.get_mut(at) {
+            of.0 -= PageParts::ONE;
+            if of.parts() == 0 {
+                self.pages.swap_remove(at);
+            }
+        }
+        self.parts -= 1;
+        self.shrink(held_bytes);
+        if self.parts == 0 {
+            self.youngest = 0;
+            self.pages = SmallVec::new();
+        }
     }
 
     fn grow(&mut self, bytes: u64) {
@@ -67,6 +131,8 @@ pub(super) struct Occupancy {
     levels: Vec<BTreeSet<(u64, Chunk)>>,
     /// Chunks that have no place there yet: opening a pool need not wait for that.
     unranked: Vec<Chunk>,
+    /// Of all chunks: [`Occupied::pointed_bytes`].
+    pointed_bytes: u64,
 }
 
 impl Occupancy {
@@ -74,11 +140,12 @@ impl Occupancy {
     fn change(&mut self, chunk: Chunk, change: impl FnOnce(&mut Occupied)) {
         let Some(occupied) = self.chunks.get_mut(chunk) else { return };
         let before = (occupied.level(), occupied.youngest());
-        let was_ranked = occupied.ranked;
-        let was_empty = occupied.segments.is_empty();
+        let (was_ranked, was_empty) = (occupied.ranked, occupied.parts == 0);
+        let pointed_bytes = occupied.pointed_bytes();
         change(occupied);
+        self.pointed_bytes = self.pointed_bytes + occupied.pointed_bytes() - pointed_bytes;
         let after = (occupied.level(), occupied.youngest());
-        occupied.ranked = !occupied.segments.is_empty() && (was_ranked || was_empty);
+        occupied.ranked = occupied.parts > 0 && (was_ranked || was_empty);
         let is_ranked = occupied.ranked;
         if was_ranked == is_ranked && before == after {
             return;
@@ -100,14 +167,13 @@ impl Occupancy {
     }
 
     /// As [`Occupancy::enter`], where many enter: chunks that nothing lay in have to be ranked before the next is chosen.
-    pub(super) fn enter_unranked(&mut self, chunk: Chunk, segment: u64, held_bytes: u64) {
+    pub(super) fn enter_unranked(&mut self, chunk: Chunk, page: u64, segment: u64, held_bytes: u64) {
         let Some(occupied) = self.chunks.get_mut(chunk) else { return };
-        if occupied.segments.is_empty() {
-            occupied.segments.push(segment);
-            occupied.grow(held_bytes);
+        if occupied.parts == 0 {
+            occupied.enter(page, segment, held_bytes);
             self.unranked.push(chunk);
         } else {
-            self.enter(chunk, segment, held_bytes);
+            self.enter(chunk, page, segment, held_bytes);
         }
     }
 
@@ -116,7 +182,7 @@ impl Occupancy {
         let from = self.unranked.len().saturating_sub(most);
         for chunk in self.unranked.split_off(from) {
             let Some(occupied) = self.chunks.get_mut(chunk) else { continue };
-            if occupied.segments.is_empty() || std::mem::replace(&mut occupied.ranked, true) {
+            if occupied.parts == 0 || std::mem::replace(&mut occupied.ranked, true) {
                 continue;
             }
             let (level, youngest) = (occupied.level(), occupied.youngest());
@@ -133,32 +199,24 @@ impl Occupancy {
     /// The chunks, each as often as a part lies in it.
     pub(super) fn parts(&self) -> Vec<Chunk> {
         let parts = self.chunks.iter();
-        parts.flat_map(|(chunk, occupied)| std::iter::repeat_n(chunk, occupied.segments.len())).collect()
+        parts.flat_map(|(chunk, occupied)| std::iter::repeat_n(chunk, occupied.parts as usize)).collect()
     }
 
     /// What it takes in memory, in bytes.
     pub(super) fn memory_bytes(&self) -> u64 {
         let ranked: usize = self.levels.iter().map(BTreeSet::len).sum();
         // Sets are about two thirds full.
-        self.chunks.memory_bytes() + (ranked * size_of::<(u64, Chunk)>()) as u64 * 3 / 2
+        self.chunks.memory_bytes() + self.pointed_bytes + (ranked * size_of::<(u64, Chunk)>()) as u64 * 3 / 2
     }
 
-    /// A part of a segment lies in a chunk, and its live records hold so many bytes.
-    pub(super) fn enter(&mut self, chunk: Chunk, segment: u64, held_bytes: u64) {
-        self.change(chunk, |occupied| {
-            occupied.segments.push(segment);
-            occupied.grow(held_bytes);
-        });
+    /// A part of a segment on this page lies in a chunk, and its live records hold so many bytes.
+    pub(super) fn enter(&mut self, chunk: Chunk, page: u64, segment: u64, held_bytes: u64) {
+        self.change(chunk, |occupied| occupied.enter(page, segment, held_bytes));
     }
 
-    /// A part of a segment lies in a chunk no more.
-    pub(super) fn leave(&mut self, chunk: Chunk, segment: u64, held_bytes: u64) {
-        self.change(chunk, |occupied| {
-            if let Some(at) = occupied.segments.iter().position(|id| *id == segment) {
-                occupied.segments.swap_remove(at);
-            }
-            occupied.shrink(held_bytes);
-        });
+    /// A part of a segment on this page lies in a chunk no more.
+    pub(super) fn leave(&mut self, chunk: Chunk, page: u64, held_bytes: u64) {
+        self.change(chunk, |occupied| occupied.leave(page, held_bytes));
     }
 
     /// Live records of a chunk hold more.
@@ -172,7 +230,7 @@ impl Occupancy {
     }
 
     pub(super) fn get(&self, chunk: Chunk) -> Option<&Occupied> {
-        self.chunks.get(chunk).filter(|occupied| !occupied.segments.is_empty())
+        self.chunks.get(chunk).filter(|occupied| occupied.parts > 0)
     }
 
     /// Visits the chunks that are ranked, those first whose `score` of what they hold (in bytes) and of their youngest segment is highest, until `visit` says

@@ -82,7 +82,7 @@ impl Weighter<PieceKey, Piece> for PieceWeight {
     }
 }
 
-/// What is told of a chunk: its segments, and a function of how many bytes a page of the table takes where it is stored. False: no more are wanted.
+/// What is told of a chunk: what is in it, and a function of how many bytes a page of the table takes where it is stored. False: no more are wanted.
 pub type VisitChunk<'a> = dyn FnMut(Chunk, &Occupied, &dyn Fn(u64) -> u64) -> bool + 'a;
 
 /// The segment table of an open pool.
@@ -480,6 +480,15 @@ impl Segments {
     /// Of reading its page, if that is away.
     pub fn get(&self, id: u64) -> Result<Option<Segment>> {
         self.look(|inner| Ok(inner.segments.get(id)?.cloned()))
+    }
+
+    /// Copies of the entries of a page that have a part in one of these chunks.
+    ///
+    /// # Errors
+    /// Of reading it, if it is away.
+    pub fn of_page_in(&self, page: u64, chunks: &BTreeSet<Chunk>) -> Result<Vec<Segment>> {
+        let lies = |segment: &&Segment| segment.parts.iter().any(|part| chunks.contains(&part.extent.chunk));
+        self.look(|inner| Ok(inner.segments.page(page)?.iter().filter(lies).cloned().collect()))
     }
 
     /// A copy of the entry with this number, or of the next one.

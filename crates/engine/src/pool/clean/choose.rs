@@ -6,7 +6,7 @@ use super::super::pack::Begun;
 use super::super::{Maintenance, Pool};
 use crate::dataset::PASS_TABLE_BYTES;
 use crate::limits::CHUNK_BYTES;
-use crate::segment::{Occupied, PageIds};
+use crate::segment::Occupied;
 use crate::space::Chunk;
 use crate::types::COPIES;
 
@@ -33,8 +33,8 @@ pub(super) struct Wish {
 pub(super) struct Plan {
     /// The chunks that it vacates.
     pub(super) sources: BTreeSet<Chunk>,
-    /// The segments with parts there.
-    pub(super) segments: BTreeSet<u64>,
+    /// The pages of the segment table with segments that have parts there.
+    pub(super) pages: BTreeSet<u64>,
 }
 
 /// Live bytes of the chunks that were chosen so far, and room for them in chunks that are begun.
@@ -56,28 +56,32 @@ impl Sum {
 }
 
 /// Pages of the segment table that a pass changes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in super::super) struct ChangedPages {
-    ids: PageIds,
     pages: BTreeSet<u64>,
     bytes: u64,
 }
 
 impl ChangedPages {
-    pub(in super::super) const fn new(ids: PageIds) -> Self {
-        Self { ids, pages: BTreeSet::new(), bytes: 0 }
+    /// Bytes that they take where they are stored, at most, if it changed these, too: none comes twice.
+    pub(in super::super) fn with(
+        &self,
+        pages: impl Iterator<Item = u64>,
+        page_bytes: &dyn Fn(u64) -> u64,
+    ) -> u64 {
+        self.bytes + pages.filter(|page| !self.pages.contains(page)).map(page_bytes).sum::<u64>()
     }
 
-    /// Bytes that they take where they are stored, at most, if it moved these segments, too.
-    pub(in super::super) fn with(&self, segments: &[u64], page_bytes: &dyn Fn(u64) -> u64) -> u64 {
-        let pages: BTreeSet<u64> = segments.iter().map(|id| self.ids.page(*id)).collect();
-        self.bytes + pages.difference(&self.pages).map(|page| page_bytes(*page)).sum::<u64>()
+    /// It changes this one, too.
+    pub(in super::super) fn add(&mut self, page: u64, page_bytes: &dyn Fn(u64) -> u64) {
+        if self.pages.insert(page) {
+            self.bytes += page_bytes(page);
+        }
     }
 
-    /// It moves them, too.
-    pub(in super::super) fn add(&mut self, segments: &[u64], page_bytes: &dyn Fn(u64) -> u64) {
-        self.bytes = self.with(segments, page_bytes);
-        self.pages.extend(segments.iter().map(|id| self.ids.page(*id)));
+    /// Bytes that they take where they are stored, at most.
+    pub(in super::super) const fn bytes(&self) -> u64 {
+        self.bytes
     }
 }
 
@@ -99,18 +103,20 @@ impl Pool {
     pub(super) fn plan_pass(&self, state: &Maintenance, wish: Wish) -> Option<Plan> {
         let now = self.shared.segments.last_id().unwrap_or_default();
         let begun = [state.cleaner.begun, state.copies.begun];
-        let log = state.window_start.segment..COPIES;
+        // Segments of the log lie in chunks of their own, and nothing younger is ever moved.
+        let log = state.window_start.segment;
+        let first_copies = self.shared.segments.page_ids().page(COPIES);
+        let of_copies =
+            |occupied: &Occupied| occupied.pages().next().is_some_and(|page| page >= first_copies);
         let is_fixed = |chunk: Chunk, occupied: &Occupied| {
             begun.iter().flatten().any(|begun| begun.chunk == chunk)
-                || occupied
-                    .segments()
-                    .iter()
-                    .any(|id| log.contains(id) || state.cleaner.unreadable.contains(id))
+                || (occupied.youngest() >= log && !of_copies(occupied))
+                || state.cleaner.unreadable.contains(&chunk)
         };
         let mut plan = Plan::default();
         let mut sums = [Sum::in_begun(state.cleaner.begun), Sum::in_begun(state.copies.begun)];
         let (mut gained, mut skipped) = (0, 0);
-        let mut changed = ChangedPages::new(self.shared.segments.page_ids());
+        let mut changed = ChangedPages::default();
         // What is promised to any pass, and what survivors may leave of theirs.
         let spare_bytes = PASS_TABLE_BYTES + self.shared.clean_outputs() * CHUNK_BYTES / 8;
         self.shared.segments.rank();
@@ -122,11 +128,10 @@ impl Pool {
                     skipped += 1;
                     return skipped < SKIPPED_MAX;
                 }
-                let of_copies = occupied.segments().first().is_some_and(|id| *id >= COPIES);
                 let mut with = sums;
-                with[usize::from(of_copies)].live_bytes += live_bytes;
+                with[usize::from(of_copies(occupied))].live_bytes += live_bytes;
                 let outputs = with[0].outputs() + with[1].outputs();
-                let pages_bytes = changed.with(occupied.segments(), page_bytes);
+                let pages_bytes = changed.with(occupied.pages(), page_bytes);
                 if pages_bytes > spare_bytes && plan.sources.is_empty() {
                     skipped += 1;
                     return skipped < SKIPPED_MAX;
@@ -136,10 +141,10 @@ impl Pool {
                 if outputs > wish.outputs || pages_bytes > pages_max {
                     return false;
                 }
-                changed.add(occupied.segments(), page_bytes);
+                occupied.pages().for_each(|page| changed.add(page, page_bytes));
                 sums = with;
                 plan.sources.insert(chunk);
-                plan.segments.extend(occupied.segments());
+                plan.pages.extend(occupied.pages());
                 gained = (plan.sources.len() as u64).saturating_sub(outputs);
                 gained < wish.wanted
             },

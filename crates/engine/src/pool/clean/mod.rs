@@ -47,8 +47,8 @@ impl CleanReport {
 pub(super) struct Cleaner {
     /// The chunk of survivors that the next pass goes on with.
     pub(super) begun: Option<Begun>,
-    /// Segments that could not be read, which stay where they are.
-    unreadable: BTreeSet<u64>,
+    /// Chunks with records that could not be read, which stay where they are.
+    unreadable: BTreeSet<Chunk>,
 }
 
 /// The move of survivors to `parts`.
@@ -145,21 +145,35 @@ impl Pool {
         copies: &mut Packer<'a>,
     ) -> Result<Vec<(u64, Move)>> {
         let mut moved = Vec::new();
+        let unreadable = &mut state.cleaner.unreadable;
         // Ascending by number, and so by age: what is equally old comes to lie together.
-        for id in &plan.segments {
-            let packer = if *id >= COPIES { &mut *copies } else { &mut *records };
-            let repacked = self.shared.segments.get(*id).and_then(|segment| {
-                segment.map_or(Ok(None), |segment| self.repack(&segment, &plan.sources, packer))
-            });
-            match repacked {
-                Ok(to) => moved.extend(to.map(|to| (*id, to))),
-                Err(error @ Error::NoSpace(_)) => return Err(error),
+        for page in &plan.pages {
+            let segments = match self.shared.segments.of_page_in(*page, &plan.sources) {
+                Ok(segments) => segments,
                 Err(error) if error.is_damage() => {
-                    // Its other records remain readable where they are.
-                    tracing::error!(%error, segment = id, "a damaged segment is not cleaned");
-                    state.cleaner.unreadable.insert(*id);
+                    tracing::error!(%error, page, "segments on a damaged page of the segment table are not cleaned");
+                    let with_it = |chunk: &&Chunk| {
+                        let occupied = self.shared.segments.occupied(**chunk);
+                        occupied.is_some_and(|occupied| occupied.pages().any(|other| other == *page))
+                    };
+                    unreadable.extend(plan.sources.iter().filter(with_it));
+                    continue;
                 }
                 Err(error) => return Err(error),
+            };
+            for segment in segments {
+                let packer = if segment.id >= COPIES { &mut *copies } else { &mut *records };
+                match self.repack(&segment, &plan.sources, packer) {
+                    Ok(to) => moved.extend(to.map(|to| (segment.id, to))),
+                    Err(error @ Error::NoSpace(_)) => return Err(error),
+                    Err(error) if error.is_damage() => {
+                        // Its other records remain readable where they are.
+                        tracing::error!(%error, segment = segment.id, "a damaged segment is not cleaned");
+                        let chunks = segment.parts.iter().map(|part| part.extent.chunk);
+                        unreadable.extend(chunks.filter(|chunk| plan.sources.contains(chunk)));
+                    }
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(moved)

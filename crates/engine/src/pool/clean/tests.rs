@@ -37,7 +37,7 @@ fn verify_occupancy(pool: &Pool) {
     for (chunk, (held, parts)) in counted {
         let told = pool.shared.segments.occupied(chunk).unwrap();
         let overhead = if held > 0 { parts as u64 * crate::segment::PART_OVERHEAD_BYTES } else { 0 };
-        assert_eq!((told.packed_bytes(), told.segments().len()), (held + overhead, parts), "{chunk:?}");
+        assert_eq!((told.packed_bytes(), told.parts() as usize), (held + overhead, parts), "{chunk:?}");
     }
 }
 
@@ -121,7 +121,7 @@ fn only_the_parts_in_cleaned_chunks_are_moved() {
     let mut state = pool.maintenance.lock();
     let plan = Plan {
         sources: BTreeSet::from([first]),
-        segments: pool.shared.segments.occupied(first).unwrap().segments().iter().copied().collect(),
+        pages: pool.shared.segments.occupied(first).unwrap().pages().collect(),
     };
     pool.clean_planned(&mut state, &plan).unwrap();
     let now = pool.shared.segments.get(id).unwrap().unwrap().parts;
