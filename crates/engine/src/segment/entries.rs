@@ -81,7 +81,10 @@ impl Entries {
         match self.pages.get(&number) {
             None => Ok(&[]),
             Some(Page::Here(page, used)) => {
-                used.store(true, Ordering::Relaxed);
+                // Written once: all who read ask here.
+                if !used.load(Ordering::Relaxed) {
+                    used.store(true, Ordering::Relaxed);
+                }
                 Ok(page)
             }
             Some(Page::Away(_)) => Err(IsAway(number)),

@@ -146,13 +146,13 @@ impl Segments {
     /// # Errors
     /// Of reading its page, if that is away.
     pub fn insert(&self, segment: Segment) -> Result<()> {
-        self.work(|inner| {
-            inner.put(segment.clone())?;
-            if segment.parts.iter().any(|part| part.directory.is_none()) {
-                inner.open.entry(segment.id).or_default();
-            }
-            Ok(())
-        })
+        let (id, open) = (segment.id, segment.parts.iter().any(|part| part.directory.is_none()));
+        let mut inner = self.bring(self.page_ids().page(id))?;
+        inner.put(segment).map_err(|IsAway(_)| no_segment(id))?;
+        if open {
+            inner.open.entry(id).or_default();
+        }
+        Ok(())
     }
 
     /// Puts a segment as it was found on the devices in the place of what the table has of it; `entries` are those of its parts
@@ -535,8 +535,11 @@ impl Segments {
     /// Reads pages that the next snapshot is to store, because many of their records died. One that cannot be read stays as it is stored.
     pub fn read_heavy(&self, page_ptrs: &BTreeMap<u64, Ptr>) {
         let wanted: Vec<u64> = {
-            let mut inner = self.inner.write();
-            let vacated = std::mem::take(&mut inner.vacated);
+            let vacated = std::mem::take(&mut self.inner.write().vacated);
+            let inner = self.inner.read();
+            if inner.segments.away_bytes() == 0 {
+                return;
+            }
             let heavy = inner.heavy(page_ptrs, &|_| true);
             let away = heavy.into_iter().filter(|page| inner.segments.away(*page).is_some());
             away.chain(vacated).collect()
