@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use pagefold_engine::Error;
 use pagefold_engine::dataset::{Change, Commit};
 use pagefold_engine::device::{AlignedBuf, Device, Fault, SimDevice, SimOp};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
 use pagefold_engine::segment::Devices;
 use pagefold_engine::txg::batch;
+use pagefold_engine::{Error, Key};
 
 const MIB: u64 = 1 << 20;
 const PAGE: u32 = 8192;
@@ -58,7 +58,7 @@ fn get(pool: &Pool, at: u64) -> pagefold_engine::Result<Vec<u8>> {
 
 /// Where the sound batches of the first chunks begin.
 fn batches(device: &SimDevice) -> Vec<u64> {
-    let mut all = AlignedBuf::zeroed(12 << 20);
+    let mut all = AlignedBuf::zeroed(20 << 20);
     device.read(MIB, &mut all).unwrap();
     let found = (0..all.len()).step_by(4096).filter(|at| batch::Verified::new(&all[*at..]).is_some());
     found.map(|at| MIB + at as u64).collect()
@@ -154,6 +154,52 @@ fn damage_to_the_last_batch_is_told_once_the_pool_has_rested() {
         let device = crash(&device);
         device.flip_bit(places[places.len() - 1] + 30, 0);
         assert_eq!(try_open(&device, false).is_err(), rested);
+    }
+}
+
+/// The only batch of a segment alone says where the log goes on: an opening begins a new segment, and so there may be no other.
+#[test]
+fn damage_to_the_only_batch_before_an_opening_is_told() {
+    for byte in [0, 24, 33, 45, 73, 80, 84, 88, 97] {
+        let (device, pool) = fresh();
+        put(&pool, 0);
+        drop(pool);
+        let only = *batches(&device).last().unwrap();
+        let pool = try_open(&device, false).unwrap();
+        (1..4).for_each(|at| put(&pool, at));
+        pool.attest().unwrap();
+        drop(pool);
+        let device = crash(&device);
+        device.flip_bit(only + byte, 1);
+        let Err(error) = try_open(&device, false) else { panic!("byte {byte}: the loss is silent") };
+        assert!(error.to_string().contains(&format!("byte {only} of sim-1")), "byte {byte}: {error}");
+    }
+}
+
+/// Likewise within one opening, where a batch leaves no room for the next.
+#[test]
+fn damage_to_a_batch_that_fills_its_segment_is_told() {
+    let values = |count: u64| -> Vec<Change<'static>> {
+        (0..count).map(|at| Change::Put(Key::new(1, 2, at), vec![at as u8; 32 << 10])).collect()
+    };
+    for byte in [0, 45, 73, 84, 88] {
+        let (device, pool) = fresh();
+        let data: Vec<u8> = (0..100).flat_map(page).collect();
+        let mut all = values(60);
+        all.push(Change::Write { object: 4, record_size: PAGE, offset: 0, data: &data });
+        pool.dataset().apply(&all).unwrap();
+        pool.sync().unwrap();
+        let only = *batches(&device).last().unwrap();
+        pool.dataset().apply(&values(60)).unwrap();
+        pool.sync().unwrap();
+        put(&pool, 1000);
+        pool.attest().unwrap();
+        drop(pool);
+        let last = *batches(&device).last().unwrap();
+        assert!(last > only + 4 * MIB, "the log goes on in another chunk: {last}");
+        let device = crash(&device);
+        device.flip_bit(only + byte, 1);
+        assert!(try_open(&device, false).is_err(), "byte {byte}: the loss is silent");
     }
 }
 

@@ -13,7 +13,7 @@ use crate::history::{History, Step};
 use crate::model::COUNTER;
 use crate::random::Random;
 use crate::run::{LEARN, changes, contents, panic_text, run_deed};
-use crate::verify::{Calls, Terms, check, compare};
+use crate::verify::{Calls, Terms, check, compare, is_log_damage};
 use crate::world::World;
 
 /// A pool at rest, and what it holds.
@@ -44,7 +44,7 @@ pub enum Fate {
     Corrected,
     /// The pool opens, everything that can be read is right, and check tells of the damage.
     Reported,
-    /// The pool does not open, and says so.
+    /// The pool does not open, because its log is damaged, and says so.
     Refused,
 }
 
@@ -199,7 +199,11 @@ impl Image {
         {
             device.flip_bit(offset, bit);
         }
-        let Ok(pool) = Pool::open_on(handles(&devices), &options(1)) else { return Ok(Fate::Refused) };
+        let pool = match Pool::open_on(handles(&devices), &options(1)) {
+            Ok(pool) => pool,
+            Err(error) if is_log_damage(&error) => return Ok(Fate::Refused),
+            Err(error) => return Err(format!("open: {error}")),
+        };
         let report = pool.check_open(&mut |_| {});
         let damaged = report.errors > 0 || pool.replayed().damaged > 0;
         compare(&pool, &self.world, Terms { settled: true, may_fail: damaged, calls: Calls::Both })?;

@@ -191,6 +191,11 @@ pub enum Step {
         /// Cuts during recovery.
         again: Vec<u64>,
     },
+    /// A power cut now, after which each write that was not flushed is there as a whole or not at all. Then the first change that is lost is made again.
+    Outage {
+        /// Decides what survives.
+        seed: u64,
+    },
     /// Calls to a device fail.
     Fault {
         /// Device.
@@ -208,6 +213,17 @@ pub enum Step {
         device: u64,
         /// Byte.
         offset: u64,
+        /// Bit of it.
+        bit: u8,
+    },
+    /// A bit flips in what was written lately.
+    Rot {
+        /// Device.
+        device: u64,
+        /// So many writes before the last one.
+        back: u64,
+        /// Byte from the beginning of the write on.
+        byte: u64,
         /// Bit of it.
         bit: u8,
     },
@@ -324,6 +340,9 @@ impl History {
         let forked = streamed || grafted || Random::new(seed ^ 0xF0_4CED).percent(percent);
         let journalled = Random::new(seed ^ 0x70A2_AA15).percent(30);
         let small = Random::new(seed ^ 0x5_3A11);
+        // An eighth, likewise, has outages soon after one another.
+        let outages =
+            (theme == Theme::Crash && seed.is_multiple_of(8)).then(|| Random::new(seed ^ 0x0B_1ACC));
         let mut writer = Writer {
             random,
             rest,
@@ -331,6 +350,7 @@ impl History {
             streams,
             grafts,
             trims,
+            outages,
             theme,
             modelled,
             forked,
@@ -346,11 +366,18 @@ impl History {
             steps.extend(writer.stream());
             steps.extend(writer.graft());
             steps.extend(writer.trim());
+            steps.extend(writer.outages());
         }
         let mut flips = 0;
         if theme == Theme::Flips && writer.rest.percent(60) {
             // What a single flip must not do is more than what many must not.
             steps.retain(|step| !matches!(step, Step::Flip { .. }) || std::mem::replace(&mut flips, 1) == 0);
+        }
+        if theme == Theme::Flips && seed.is_multiple_of(2) {
+            steps.retain(|step| !matches!(step, Step::Flip { .. }));
+            let mut random = Random::new(seed ^ 0x0_2075);
+            let at = random.below(steps.len() as u64 + 1) as usize;
+            steps.splice(at..at, rot(&mut random, count));
         }
         // A third quarter, which has neither streams nor clones that go back.
         let bounds =
@@ -437,6 +464,17 @@ fn trouble_soon(random: &mut Random, theme: Theme, device: u64) -> Option<Step> 
     }
 }
 
+/// Something becomes durable, a single bit of what was written last flips, and the pool is opened again.
+fn rot(random: &mut Random, devices: u64) -> [Step; 3] {
+    let rest = [Step::Rest, Step::Rest, Step::Sync, Step::Checkpoint][random.below(4) as usize].clone();
+    let within = random.below(4096) >> (random.below(2) * 5);
+    let (device, back) = (random.below(devices), random.skewed(12));
+    let rot = Step::Rot { device, back, byte: within, bit: random.below(8) as u8 };
+    let opened =
+        if random.percent(50) { Step::Kill } else { Step::Crash { seed: random.bits(), again: Vec::new() } };
+    [rest, rot, opened]
+}
+
 struct Writer {
     random: Random,
     /// Of a sequence of its own, likewise.
@@ -449,6 +487,8 @@ struct Writer {
     grafts: Option<Random>,
     /// Likewise, in histories that discard.
     trims: Option<Random>,
+    /// Likewise, in histories with outages.
+    outages: Option<Random>,
     theme: Theme,
     modelled: bool,
     forked: bool,
@@ -550,6 +590,31 @@ impl Writer {
             steps.extend(trouble_soon(random, self.theme, device));
         }
         steps.push(Step::Trim { all: random.percent(30) });
+        steps
+    }
+
+    /// Now and then an outage, small commits that nobody waits for, and two more outages: what one has torn, and what was made in its place, is torn again.
+    fn outages(&mut self) -> Vec<Step> {
+        let span = self.span;
+        let Some(random) = &mut self.outages else { return Vec::new() };
+        if !random.percent(4) {
+            return Vec::new();
+        }
+        let outage = |random: &mut Random| Step::Outage { seed: random.bits() };
+        let mut steps = vec![outage(random)];
+        for _ in 0..random.within(2, 4) {
+            let act = if random.percent(50) {
+                let key = Key::new(1, 2, random.below(span * 4));
+                Act::Put { key, len: random.skewed(300), seed: random.bits() }
+            } else {
+                let size = u64::from(record_size(2));
+                let offset = random.below(span) * size;
+                Act::Write { object: 2, offset, len: size, fill: Fill::Rows, seed: random.bits() }
+            };
+            steps.extend([Step::Apply(vec![act]), Step::Commit]);
+        }
+        let commit = if random.percent(50) { Step::Sync } else { Step::Commit };
+        steps.extend([outage(random), commit, outage(random)]);
         steps
     }
 

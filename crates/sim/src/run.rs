@@ -6,11 +6,13 @@ use std::sync::{Arc, Mutex};
 use pagefold_engine::Error;
 use pagefold_engine::dataset::{Change, Commit, Journal};
 use pagefold_engine::device::{Device, Fault, SimDevice};
+use pagefold_engine::limits::RESERVED_BYTES;
 use pagefold_engine::pool::{
-    CALL_PAGES, CreateOptions, Flight, Guid, LearnOptions, OpenOptions, PageRange, Pool, create_on,
+    CALL_PAGES, CreateOptions, Flight, Guid, LearnOptions, OpenOptions, PageRange, Pool, Totals, create_on,
 };
 use pagefold_engine::record::Compression;
 use pagefold_engine::segment::{Devices, PageIds};
+use pagefold_engine::space::reserved_places;
 
 use crate::history::{Act, Bounds, Deed, History, OBJECTS, Step, Theme};
 use crate::images::{Camera, States};
@@ -158,6 +160,10 @@ struct Sim<'a> {
     next_id: u64,
     /// Bits that have flipped so far.
     flips: u32,
+    /// The only one did where labels and superblocks lie: it must cost nothing, since these have copies.
+    harmless: bool,
+    /// The power goes by an outage.
+    outage: bool,
     /// So much of what happened must survive a single flipped bit, or an error must tell: something durable says that they
     /// were durable.
     attested: usize,
@@ -232,6 +238,17 @@ fn open(history: &History, devices: Devices, options: &OpenOptions) -> pagefold_
     Ok(pool)
 }
 
+/// A checkpoint writes no more than free chunks were promised for it. What the cleaner moves is promised apart.
+fn verify_promise(promised_bytes: u64, before: &Totals, after: &Totals) -> Outcome {
+    let written = |totals: &Totals| totals.tree_bytes + totals.checkpoint_bytes + totals.copy_bytes;
+    let written = written(after) - written(before);
+    let is_one = after.checkpoints == before.checkpoints + 1 && after.fold_bytes == before.fold_bytes;
+    if !is_one || written <= promised_bytes {
+        return Ok(());
+    }
+    Err(format!("a checkpoint writes {written} bytes, and {promised_bytes} were promised"))
+}
+
 /// Larger than any change of a history.
 const JOURNAL_BYTES: usize = 16 << 20;
 
@@ -272,6 +289,8 @@ impl<'a> Sim<'a> {
             settled: true,
             next_id: 1,
             flips: 0,
+            harmless: false,
+            outage: false,
             attested: 0,
             durable_then: (0, 0),
             receiving: None,
@@ -355,7 +374,20 @@ impl<'a> Sim<'a> {
     }
 
     fn terms(&self) -> Terms {
-        Terms { settled: self.settled, may_fail: self.faulted || self.flips > 0, calls: Calls::Both }
+        Terms { settled: self.settled, may_fail: self.faulted || self.is_damaged(), calls: Calls::Both }
+    }
+
+    /// Whether bits have flipped that something may be lost by.
+    fn is_damaged(&self) -> bool {
+        self.flips > 0 && !self.harmless
+    }
+
+    fn flip(&mut self, device: u64, offset: u64, bit: u8) {
+        let Some(device) = self.devices.get(device as usize) else { return };
+        device.flip_bit(offset, bit);
+        self.flips += 1;
+        let is_reserved = |place: u64| (place..place + RESERVED_BYTES).contains(&offset);
+        self.harmless = self.flips == 1 && reserved_places(device.size_bytes()).into_iter().any(is_reserved);
     }
 
     fn step(&mut self, step: &Step) -> Outcome {
@@ -363,6 +395,7 @@ impl<'a> Sim<'a> {
             camera.acknowledge(self.forgotten + self.durable);
         }
         let opens = self.stats.opens;
+        let promised = self.pool.as_ref().map(|pool| (pool.promised_bytes(), pool.totals()));
         self.take(step)?;
         if self.overlapping {
             return Ok(());
@@ -379,6 +412,11 @@ impl<'a> Sim<'a> {
         );
         if let Some(pool) = self.pool.as_ref().filter(|_| makes_room && opens == self.stats.opens) {
             pool.verify_reserves().map_err(|error| format!("reserves: {error}, after {step:?}"))?;
+            if let (Some((promised, before)), false) =
+                (promised, matches!(step, Step::Apply(_) | Step::ApplyTo(..)))
+            {
+                verify_promise(promised, &before, &pool.totals())?;
+            }
         }
         self.develop()?;
         self.let_go();
@@ -447,6 +485,13 @@ impl<'a> Sim<'a> {
                 self.random = Random::new(*seed);
                 self.power_cycle(again)
             }
+            Step::Outage { seed } => {
+                self.random = Random::new(*seed);
+                self.outage = true;
+                let cycled = self.power_cycle(&[]);
+                self.outage = false;
+                cycled
+            }
             Step::Fault { device, op, skip, times } => {
                 if let Some(device) = self.devices.get(*device as usize) {
                     self.faulted = true;
@@ -454,14 +499,21 @@ impl<'a> Sim<'a> {
                 }
                 Ok(())
             }
-            Step::Flip { device, offset, bit } => {
-                if let Some(device) = self.devices.get(*device as usize) {
+            Step::Flip { device: at, offset, bit } => {
+                let at = *at;
+                if let Some(device) = self.devices.get(at as usize) {
                     // Three of four where something is, and half of these where headers are.
                     let written =
                         (offset / 4 % 4 != 0).then(|| device.written_place(offset / 4096)).flatten();
                     let within = (offset % 4096) >> (offset % 2 * 5);
-                    device.flip_bit(written.map_or(*offset, |block| block + within), *bit);
-                    self.flips += 1;
+                    self.flip(at, written.map_or(*offset, |block| block + within), *bit);
+                }
+                Ok(())
+            }
+            Step::Rot { device: at, back, byte, bit } => {
+                let device = self.devices.get(*at as usize);
+                if let Some(place) = device.and_then(|device| device.latest_place(*back as usize)) {
+                    self.flip(*at, place + byte, *bit);
                 }
                 Ok(())
             }
@@ -559,7 +611,7 @@ impl<'a> Sim<'a> {
         if self.is_off() {
             return self.power_cycle(&[]);
         }
-        if !self.faulted && self.flips == 0 {
+        if !self.faulted && !self.is_damaged() {
             return Err(format!("a call fails for no reason: {error}"));
         }
         self.stats.failed += 1;
@@ -651,7 +703,7 @@ impl<'a> Sim<'a> {
 
     fn check(&mut self) -> Outcome {
         let compared = compare(self.pool()?, &self.now, self.terms());
-        if compared.is_err() || !self.settled || self.terms().may_fail {
+        if compared.is_err() || !self.settled || self.terms().may_fail || self.flips > 0 {
             return self.unless_off(compared);
         }
         let checked = check(self.pool()?, &self.now);

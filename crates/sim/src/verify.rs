@@ -6,7 +6,7 @@ use pagefold_engine::dataset::{Attempt, Bound, Dataset, LiveDataset, ModelEntry}
 use pagefold_engine::pool::{Pool, QuotaUse};
 use pagefold_engine::segment::RECORD_OVERHEAD_BYTES;
 use pagefold_engine::tree::{Value, Visit};
-use pagefold_engine::{Addr, Key, Ptr};
+use pagefold_engine::{Addr, Error, Key, Ptr};
 
 use crate::history::{OBJECTS, record_size};
 use crate::model::{COUNTER, State};
@@ -89,6 +89,11 @@ pub(crate) fn compare_range(
         return Err(why);
     }
     Ok(())
+}
+
+/// Whether what keeps a pool from opening is damage to its log, as the log tells itself, or a journal: that alone has no second copy.
+pub(crate) fn is_log_damage(error: &Error) -> bool {
+    matches!(error, Error::Corrupt { what, .. } if what == "log" || what.starts_with("log at byte"))
 }
 
 fn compare_values(dataset: &dyn Dataset, state: &State, terms: Terms) -> Verdict {

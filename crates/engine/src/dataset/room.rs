@@ -49,7 +49,7 @@ pub struct Room {
 impl Shared {
     /// Bytes that commits and two checkpoints will write at their worst of what is accepted, if so many `more` bytes are claimed, and `edits` bytes
     /// taken at once.
-    fn promised_bytes(&self, more: u64, edits: u64) -> u64 {
+    pub fn promised_bytes(&self, more: u64, edits: u64) -> u64 {
         let get = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed);
         let claimed = self.claimed_bytes.load(Ordering::Acquire).saturating_add(more);
         let changed = 2 * self.nodes.unstored_bytes();

@@ -120,7 +120,7 @@ pub struct Counters {
     pub fold_bytes: AtomicU64,
     /// Passes of the cleaner.
     pub clean_passes: AtomicU64,
-    /// Of these, those that gained less than they were begun for (G6): there must be none.
+    /// Of these, those that did not do what they were planned to (G6): there must be none.
     pub fruitless_passes: AtomicU64,
     /// Batches written.
     pub commits: AtomicU64,

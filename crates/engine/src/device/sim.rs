@@ -11,7 +11,7 @@
 //!
 //! [`SimDevice::watch`] looks at every instant at which a power cut could make a difference, without striking.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,6 +26,9 @@ use crate::{Error, Result};
 const SECTOR_BYTES: usize = 512;
 type Sector = [u8; SECTOR_BYTES];
 type Block = [u8; BLOCK_BYTES];
+
+/// So many places are known in the order in which they were written.
+const LATEST_PLACES: usize = 32;
 
 /// What a [`Fault`] strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +72,10 @@ struct State {
     visible: Blocks,
     /// Blocks that a write has begun at.
     begun: Arc<BTreeSet<u64>>,
+    /// The last of them, newest first.
+    latest: VecDeque<u64>,
+    /// Number of writes so far.
+    writes: u64,
     /// Sectors whose visible content is not durable.
     unflushed: BTreeMap<u64, Unflushed>,
     faults: Vec<Fault>,
@@ -126,8 +133,8 @@ impl Blocks {
 
 struct Unflushed {
     durable: Sector,
-    /// Contents written since, oldest first. Empty after a failed flush: then the visible content is lost.
-    written: Vec<Sector>,
+    /// Contents written since, oldest first, each with the number of its write. Empty after a failed flush: then the visible content is lost.
+    written: Vec<(u64, Sector)>,
 }
 
 impl SimDevice {
@@ -155,12 +162,31 @@ impl SimDevice {
     /// one, `n - 1` the newest (larger answers count as that). This device is left as it is.
     #[must_use]
     pub fn crash(&self, choose: &mut dyn FnMut(usize) -> usize) -> Self {
+        self.crash_keeping(&mut |unflushed| unflushed.pick(choose))
+    }
+
+    /// [`SimDevice::crash`] where each write that was not flushed survives as a whole or not at all, as chosen by `seed`: writes are lost and reordered, and
+    /// none is torn.
+    #[must_use]
+    pub fn crash_by_writes(&self, seed: u64) -> Self {
+        let survives = |write: u64| Random(seed ^ write.wrapping_mul(0x9E37_79B9_7F4A_7C15)).below(2) == 1;
+        self.crash_keeping(&mut |unflushed| {
+            let newest = unflushed.written.iter().rev().find(|(write, _)| survives(*write));
+            Some(newest.map_or(&unflushed.durable, |(_, content)| content))
+        })
+    }
+
+    /// `keep` says what of a sector survives; `None`: what shows.
+    fn crash_keeping(&self, keep: &mut dyn FnMut(&Unflushed) -> Option<&Sector>) -> Self {
         let mut state = self.state.lock();
-        let mut image =
-            State { visible: state.visible.clone(), begun: Arc::clone(&state.begun), ..State::default() };
+        let mut image = State {
+            visible: state.visible.clone(),
+            begun: Arc::clone(&state.begun),
+            latest: state.latest.clone(),
+            ..State::default()
+        };
         for (&sector, unflushed) in &state.unflushed {
-            // Unless it is what shows already.
-            if let Some(kept) = unflushed.pick(choose) {
+            if let Some(kept) = keep(unflushed) {
                 image.set_sector(sector, kept);
             }
         }
@@ -231,7 +257,7 @@ impl SimDevice {
         state.set_sector(sector, &content);
         if let Some(unflushed) = state.unflushed.get_mut(&sector) {
             unflushed.durable[at] ^= 1 << (bit % 8);
-            for written in &mut unflushed.written {
+            for (_, written) in &mut unflushed.written {
                 written[at] ^= 1 << (bit % 8);
             }
         }
@@ -243,6 +269,12 @@ impl SimDevice {
         let state = self.state.lock();
         let at = n.checked_rem(state.begun.len() as u64)?;
         state.begun.iter().nth(at as usize).map(|block| block * BLOCK_BYTES as u64)
+    }
+
+    /// First byte of the place that the last write has begun at, or of the one so many places `back`.
+    #[must_use]
+    pub fn latest_place(&self, back: usize) -> Option<u64> {
+        self.state.lock().latest.get(back).map(|block| block * BLOCK_BYTES as u64)
     }
 
     /// First bytes of all blocks that hold anything but zeros, ascending.
@@ -315,7 +347,7 @@ impl Device for SimDevice {
         let cut = state.cut_strikes();
         let fails = cut || state.strikes(SimOp::Write, offset, len_bytes);
         let first = offset / SECTOR_BYTES as u64;
-        Arc::make_mut(&mut state.begun).insert(offset / BLOCK_BYTES as u64);
+        state.begin_write(offset / BLOCK_BYTES as u64);
         let sectors = buf.as_chunks::<SECTOR_BYTES>().0;
         for (sector, bytes) in (first..).zip(sectors) {
             // What a failed write stored shows already; a write cut by power shows after the crash.
@@ -397,6 +429,14 @@ impl State {
         Arc::make_mut(block)[at..at + SECTOR_BYTES].copy_from_slice(content);
     }
 
+    /// A write begins at a block.
+    fn begin_write(&mut self, block: u64) {
+        Arc::make_mut(&mut self.begun).insert(block);
+        self.latest.truncate(LATEST_PLACES - 1);
+        self.latest.push_front(block);
+        self.writes += 1;
+    }
+
     fn write_sector(&mut self, sector: u64, content: &Sector, durable: bool) {
         if durable {
             self.unflushed.remove(&sector);
@@ -406,7 +446,7 @@ impl State {
             let unflushed = unflushed.or_insert_with(|| Unflushed { durable: before, written: Vec::new() });
             // Most are written once: a vector that grows by itself begins with room for four.
             unflushed.written.reserve_exact(1);
-            unflushed.written.push(*content);
+            unflushed.written.push((self.writes, *content));
         }
         self.set_sector(sector, content);
     }
@@ -417,7 +457,7 @@ impl State {
         for unflushed in self.unflushed.values_mut() {
             unflushed.durable = match unflushed.pick(&mut |n| random.below(n)) {
                 Some(kept) => *kept,
-                None => unflushed.written.last().copied().unwrap_or(unflushed.durable),
+                None => unflushed.written.last().map_or(unflushed.durable, |(_, newest)| *newest),
             };
             unflushed.written.clear();
         }
@@ -480,7 +520,7 @@ impl Unflushed {
         match choose(newest + 1).min(newest) {
             0 => Some(&self.durable),
             n if n == newest => None,
-            n => self.written.get(n - 1),
+            n => self.written.get(n - 1).map(|(_, content)| content),
         }
     }
 }

@@ -164,7 +164,7 @@ impl Pool {
         let fruitless = self.shared.counters.fruitless_passes.load(Ordering::Relaxed);
         if fruitless > 0 {
             return Err(Error::Invalid(format!(
-                "{fruitless} passes of the cleaner gained less than they were begun for"
+                "{fruitless} passes of the cleaner did not do what they were planned to"
             )));
         }
         self.shared.segments.verify_sums()?;
@@ -178,6 +178,12 @@ impl Pool {
         Err(Error::Invalid(format!(
             "of {free} free chunks ({pending} are pending) {outputs} are the cleaner's, and it keeps {kept}; {used} bytes of {capacity} are in use"
         )))
+    }
+
+    /// Bytes that free chunks are promised to now: for what is accepted and not committed, the checkpoint after it, and the one by which the cleaner's
+    /// next pass counts (A1).
+    pub fn promised_bytes(&self) -> u64 {
+        self.shared.promised_bytes(0, 0)
     }
 
     /// All datasets and snapshots, by path; but for what is being received, which [`Pool::partials`] tells.

@@ -338,10 +338,13 @@ impl Superblock {
 
     /// Writes the superblock to both rings of a device.
     pub fn write(&self, device: &dyn Device, label: &Label) -> Result<()> {
-        let block = self.encode();
-        let [head, tail] = label.slots(self.generation);
-        device.write(head, &block, false)?;
-        device.write(tail, &block, false)
+        (0..2).try_for_each(|ring| self.write_to(ring, device, label))
+    }
+
+    /// Writes the superblock to the first or the second ring of a device.
+    pub fn write_to(&self, ring: usize, device: &dyn Device, label: &Label) -> Result<()> {
+        let slots = label.slots(self.generation);
+        device.write(slots[ring % 2], &self.encode(), false)
     }
 
     /// All valid superblocks of a device, newest first.

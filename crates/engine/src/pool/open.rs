@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::ahead::Ahead;
 use super::catalogue::{Catalogue, Parts};
-use super::checkpoint::write_superblock;
+use super::checkpoint::{rewrite_superblock, write_superblock};
 use super::clean::Cleaner;
 use super::copies::CopiesState;
 use super::create::{FIRST_DATASET, OWN};
@@ -259,7 +259,8 @@ fn order_devices(devices: Devices) -> Result<(Vec<Label>, Devices)> {
 fn newest_superblock(labels: &[Label], devices: &Devices) -> Result<Superblock> {
     let all =
         devices.iter().zip(labels).flat_map(|(device, label)| Superblock::read_all(device.as_ref(), label));
-    let newest = all.max_by_key(|superblock| superblock.generation);
+    // An opening may have had the power cut while it told in one ring what it had found.
+    let newest = all.max_by_key(|superblock| (superblock.generation, superblock.flushed));
     newest.ok_or_else(|| {
         let name = labels.first().map_or("", |label| &label.name);
         Error::corrupt(
@@ -585,7 +586,15 @@ impl Opening {
         }
         // The superblock, too: a flush of it may have failed, and then a device shows it until the power goes. What the one before refers to is
         // given out from now on.
-        write_superblock(&self.devices, &self.labels, &self.superblock)?;
+        let flushed = end.position.txg;
+        if flushed > self.superblock.flushed {
+            // It tells that all that was found is there (T7): the log goes on elsewhere, and only its last batches say where.
+            self.devices.iter().try_for_each(|device| device.flush())?;
+            let told = Superblock { flushed, ..self.superblock };
+            rewrite_superblock(&self.devices, &self.labels, &told)?;
+        } else {
+            write_superblock(&self.devices, &self.labels, &self.superblock)?;
+        }
         self.segments.insert(Segment::fresh(segment, next))?;
         let after = self.chunks.allocate()?;
         Ok(Position { segment, chunk: next, used: 0, slots: 0, next: after, ..end.position })

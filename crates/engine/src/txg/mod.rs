@@ -14,7 +14,8 @@
 //!   T8 has the other half of that.
 //! - T6: flushes end in the order in which they began; see [`Flushes`].
 //! - T7: a batch tells up to which one all were flushed when it was written, and so does a superblock. Where the log ends
-//!   before such a batch it was not torn but damaged; see [`replay`].
+//!   before such a batch it was not torn but damaged; see [`replay`]. It is found behind any one batch that is damaged: a segment that the log has left
+//!   has two at least, which name the next chunk, and an opening has the superblock tell what it found.
 //! - T8: where the log goes on after an opening, nothing is left of a torn batch. What takes its place may be the same but for the header, and cut
 //!   in its turn; with the old header it would be the old batch, which the successors that it had continue.
 

@@ -77,6 +77,8 @@ pub struct LogWriter {
     salt: [u8; 6],
     /// Something after them tells that batches below this number were flushed.
     attested_txg: u64,
+    /// Batches in the open segment.
+    batches: u32,
 }
 
 impl LogWriter {
@@ -90,7 +92,7 @@ impl LogWriter {
     ) -> Self {
         let flushes = Arc::new(Flushes::new(devices.clone()));
         flushes.wrote_batch(position.txg, true);
-        Self { pool, position, segments, chunks, devices, flushes, salt: [0; 6], attested_txg: 0 }
+        Self { pool, position, segments, chunks, devices, flushes, salt: [0; 6], attested_txg: 0, batches: 0 }
     }
 
     /// Marks all batches with the low 48 bits of `salt`, so that none of them equals one of another opening (T5).
@@ -192,8 +194,8 @@ impl LogWriter {
 
     /// How many of `records` go into the next batch, and whether it is the last (all of them and the operations).
     fn fit(&self, records: &[Rec], ops_bytes_max: usize) -> (usize, bool) {
-        // Padding and the growth of the directory and its copy are taken from the room beforehand.
-        let room = self.room().saturating_sub(HEADER_BYTES + 3 * BLOCK_BYTES);
+        // Padding, the growth of the directory and its copy, and a batch that holds nothing are taken from the room beforehand.
+        let room = self.room().saturating_sub(HEADER_BYTES + 4 * BLOCK_BYTES);
         let mut bytes = 0;
         let mut count = 0;
         for record in records {
@@ -269,6 +271,7 @@ impl LogWriter {
         self.flushes.wrote_batch(position.txg + 1, durable);
         appended.durable = durable;
         self.segments.append(position.segment, &entries)?;
+        self.batches += 1;
         self.position.used += buf.len() as u32;
         self.position.slots = slot;
         self.position.txg += 1;
@@ -286,7 +289,13 @@ impl LogWriter {
     /// Closes the open segment and goes on in the next chunk. Returns the bytes written for that.
     pub fn roll(&mut self) -> Result<u64> {
         let next = self.chunks.allocate()?;
-        let written_bytes = self.close_segment()?;
+        let mut closing = Appended::default();
+        // Where the log goes on is told twice, so that damage to one batch does not hide what is behind it (T7).
+        while self.batches < 2 {
+            self.write_batch(0, &[], &[], false, &mut closing)?;
+        }
+        self.batches = 0;
+        let written_bytes = closing.written_bytes + self.close_segment()?;
         let position = &mut self.position;
         position.segment += 1;
         position.chunk = std::mem::replace(&mut position.next, next);

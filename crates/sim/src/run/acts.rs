@@ -1,7 +1,9 @@
 //! What acts and deeds of a history are for the engine.
 
 use pagefold_engine::dataset::Change;
+use pagefold_engine::limits::{RECORD_BYTES_MAX, RECORDSIZE_MAX};
 use pagefold_engine::pool::{Pool, ReceiveOptions, Source};
+use pagefold_engine::segment::held_bytes;
 
 use crate::graft;
 use crate::history::{Act, Deed, Fill, record_size};
@@ -24,7 +26,8 @@ pub(super) fn most(act: &Act) -> u64 {
         Act::Put { len, .. } => len + 128,
         Act::Write { object, offset, len, .. } => {
             let size = u64::from(record_size(object));
-            ((offset + len).div_ceil(size) - offset / size) * (size + 64)
+            let record = held_bytes(size + (RECORD_BYTES_MAX - RECORDSIZE_MAX as usize) as u64);
+            ((offset + len).div_ceil(size) - offset / size) * (record + 64)
         }
         Act::Share { from, count, .. } => 128 + count * u64::from(record_size(from.0)).max(64),
         Act::Delete { .. } | Act::Punch { .. } => 128,

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use pagefold_engine::dataset::Journal;
+use pagefold_engine::device::SimDevice;
 use pagefold_engine::pool::OpenOptions;
 
 use super::{Event, Outcome, Sim, journal, open, options};
 use crate::history::Theme;
 use crate::images::crashed;
-use crate::verify::signature;
+use crate::verify::{is_log_damage, signature};
 
 impl Sim<'_> {
     /// The power goes and comes back, and again during recovery after so many calls each.
@@ -23,8 +24,12 @@ impl Sim<'_> {
         let mut again = again.iter();
         loop {
             self.stats.crashes += 1;
-            self.devices =
-                self.devices.iter().map(|device| Arc::new(crashed(device, &mut self.random))).collect();
+            let random = &mut self.random;
+            let after = |device: &Arc<SimDevice>| match self.outage {
+                true => device.crash_by_writes(random.bits()),
+                false => crashed(device, random),
+            };
+            self.devices = self.devices.iter().map(after).map(Arc::new).collect();
             self.watch();
             let cut = again.next();
             if let Some(calls) = cut {
@@ -53,7 +58,17 @@ impl Sim<'_> {
         let journalled = OpenOptions { journal: self.journal.clone(), ..options(self.history, salt) };
         let mut opened = open(self.history, self.handles(), &journalled);
         self.kept = self.journal.is_some() && opened.is_ok();
-        if opened.is_err() && self.flips > 0 && !self.is_off() {
+        if let Err(error) = &opened
+            && self.flips == 1
+            && !self.faulted
+            && !self.is_off()
+            && !is_log_damage(error)
+        {
+            return Err(format!(
+                "one bit has flipped, and not for the log's sake the pool does not open: {error}"
+            ));
+        }
+        if opened.is_err() && self.is_damaged() && !self.is_off() {
             self.journal = journal(self.history)?;
             let accepting = OpenOptions {
                 accept_loss: true,
@@ -72,7 +87,7 @@ impl Sim<'_> {
             }
             Ok(pool) => self.pool = Some(pool),
             Err(_) if self.is_off() => return self.power_cycle(&[]),
-            Err(_) if self.flips > 0 => {
+            Err(_) if self.is_damaged() => {
                 self.stats.unopenable += 1;
                 return Ok(());
             }
@@ -114,7 +129,7 @@ impl Sim<'_> {
         };
         let least = self.committed.max(self.durable);
         if count < least {
-            if self.flips == 0 {
+            if !self.is_damaged() {
                 return Err(format!(
                     "{count} changes of {} survive, and {least} were acknowledged",
                     self.log.len()
@@ -137,7 +152,8 @@ impl Sim<'_> {
         self.committed = in_log;
         self.settled = in_log == count;
         let found = self.forgotten + in_log;
-        self.attested = self.attested.min(found);
+        // The superblock tells what the opening has found.
+        self.attested = found;
         self.durable_then = (self.pool()?.status().txg, found);
         self.forget();
         let opens = self.stats.opens;
@@ -152,7 +168,7 @@ impl Sim<'_> {
     /// Databases make what a crash took from them again, byte for byte.
     fn repeat(&mut self, lost: &[Event]) -> Outcome {
         let Some(Event::Change(path, id, acts)) = lost.first() else { return Ok(()) };
-        if self.pool.is_none() || self.flips > 0 || !self.random.percent(30) {
+        if self.pool.is_none() || self.flips > 0 || !(self.outage || self.random.percent(30)) {
             return Ok(());
         }
         let next_id = std::mem::replace(&mut self.next_id, *id);

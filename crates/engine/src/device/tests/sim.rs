@@ -49,6 +49,29 @@ fn a_crash_keeps_what_was_flushed_and_any_choice_of_the_rest() {
 }
 
 #[test]
+fn a_crash_by_writes_keeps_or_loses_each_as_a_whole() {
+    let device = SimDevice::new(SIZE, 1);
+    device.write(0, &page(1), true).unwrap();
+    device.write(0, &page(2), false).unwrap();
+    device.write(8192, &page(3), false).unwrap();
+    device.write(0, &page(4), false).unwrap();
+    let images: BTreeSet<_> = (0..100)
+        .map(|seed| {
+            let image = device.crash_by_writes(seed);
+            let (first, second) = (read(&image, 0), read(&image, 8192));
+            assert!([&first, &second].iter().all(|content| content.iter().all(|byte| *byte == content[0])));
+            (first[0], second[0])
+        })
+        .collect();
+    // Of two writes to one place the newer that survives counts.
+    assert_eq!(images, BTreeSet::from([(1, 0), (1, 3), (2, 0), (2, 3), (4, 0), (4, 3)]));
+    assert_eq!(
+        [0, 1, 2, 3, 4].map(|back| device.latest_place(back)),
+        [Some(0), Some(8192), Some(0), Some(0), None]
+    );
+}
+
+#[test]
 fn seeded_crashes_differ_and_repeat() {
     let device = SimDevice::new(SIZE, 1);
     device.write(0, &page(1), false).unwrap();

@@ -5,7 +5,8 @@
 //! - G4: the log says nothing of a pass. After a crash the segments are where the last checkpoint has them: their old
 //!   chunks were not reused (S1). They must be there, since what a pass leaves behind as dead may be in use by that
 //!   checkpoint's tree, or by changes that were undone because they never reached the log.
-//! - G6: a pass begins only if it leaves more free chunks than there were: what it vacates is more than what it fills.
+//! - G6: a pass begins only if it leaves more free chunks than there were: what it vacates is more than what it fills. It does what it was planned to:
+//!   it vacates every chunk that it takes, and writes no more than is counted of them.
 
 mod choose;
 
@@ -14,8 +15,9 @@ use std::collections::BTreeSet;
 use super::pack::{Begun, Packer, Survivor};
 use super::{Maintenance, Pool};
 use crate::dataset::count;
+use crate::limits::BLOCK_BYTES;
 use crate::record::model_of;
-use crate::segment::{Move, PARTS_MAX, Part, Segment};
+use crate::segment::{Move, PART_OVERHEAD_BYTES, PARTS_MAX, Part, Segment};
 use crate::space::Chunk;
 use crate::types::COPIES;
 use crate::{Addr, Error, Result};
@@ -58,6 +60,17 @@ pub(super) fn move_to(parts: Vec<Part>, survivors: &[Survivor], recoded: bool) -
     Move { parts, models: models.into_iter().collect(), lens, recoded }
 }
 
+/// Parts may break at the end of a chunk: a segment with many is moved as a whole.
+fn moves_whole(segment: &Segment) -> bool {
+    segment.parts.len() + 4 > PARTS_MAX
+}
+
+/// Bytes that a pass writes beside what it packs: each chunk that it goes on with or begins is padded at both ends of what is written to it, and may break
+/// a part in two.
+const fn padding_max(outputs: u64) -> u64 {
+    (outputs + 2) * (2 * BLOCK_BYTES as u64 + PART_OVERHEAD_BYTES)
+}
+
 impl Pool {
     /// Cleans the chunks from which there is most to gain, be it less than a chunk, and makes a checkpoint, so that they become free: for those
     /// who drive a pool without threads.
@@ -80,6 +93,7 @@ impl Pool {
         let mut outputs = self.shared.clean_outputs().min(self.pass_chunks());
         loop {
             let Some(plan) = self.plan_pass(state, Wish { outputs, gain, wanted }) else { return Ok(None) };
+            let counted_bytes = self.counted_bytes(&plan);
             match self.clean_planned(state, &plan) {
                 // More had to be written than was expected of so many chunks: fewer are cleaned.
                 Err(Error::NoSpace(_)) if outputs > 1 => outputs /= 2,
@@ -91,14 +105,31 @@ impl Pool {
                 Ok(report) => {
                     count(&self.shared.counters.fold_bytes, report.written_bytes);
                     count(&self.shared.counters.clean_passes, 1);
-                    if report.chunks < report.outputs + gain && state.cleaner.unreadable.is_empty() {
+                    let as_planned = report.chunks == plan.sources.len() as u64
+                        && report.chunks >= report.outputs + gain
+                        && report.written_bytes <= counted_bytes + padding_max(report.outputs);
+                    if !as_planned && state.cleaner.unreadable.is_empty() {
                         count(&self.shared.counters.fruitless_passes, 1);
-                        tracing::error!(?report, "a pass of the cleaner gained less than it was begun for");
+                        tracing::error!(
+                            ?report,
+                            counted_bytes,
+                            "a pass of the cleaner did not do what it was planned to"
+                        );
                     }
                     return Ok(Some(report));
                 }
             }
         }
+    }
+
+    /// What a pass writes at most, but for padding, going by what is counted of the chunks that it vacates.
+    fn counted_bytes(&self, plan: &Plan) -> u64 {
+        let segments = &self.shared.segments;
+        let of_sources = plan.sources.iter().filter_map(|chunk| segments.occupied(*chunk));
+        let of_pages = plan.pages.iter().filter_map(|page| segments.of_page_in(*page, &plan.sources).ok());
+        let of_wholes = of_pages.flatten().filter(moves_whole);
+        of_sources.map(|occupied| occupied.packed_bytes()).sum::<u64>()
+            + of_wholes.map(|segment| segment.used_bytes()).sum::<u64>()
     }
 
     fn clean_planned(&self, state: &mut Maintenance, plan: &Plan) -> Result<CleanReport> {
@@ -186,8 +217,7 @@ impl Pool {
         sources: &BTreeSet<Chunk>,
         packer: &mut Packer<'_>,
     ) -> Result<Option<Move>> {
-        // Parts may break at the end of a chunk: a segment with many is moved as a whole.
-        let whole = segment.parts.len() + 4 > PARTS_MAX;
+        let whole = moves_whole(segment);
         let leaves = |part: &Part| whole || sources.contains(&part.extent.chunk);
         let mut parts: Vec<Part> = Vec::new();
         let mut all = Vec::new();
