@@ -92,7 +92,7 @@ fn options(salt: u64) -> OpenOptions {
         salt,
         reads_at_once: 1,
         table_page_ids: PageIds::new(4),
-        table_bytes: (salt % 2 == 0).then_some(1000),
+        table_bytes: salt.is_multiple_of(2).then_some(1000),
         ..OpenOptions::default()
     }
 }
