@@ -133,7 +133,7 @@ impl Pool {
             models_bytes: self.shared.models.memory_bytes(),
             accepted_bytes: get(&self.shared.dirty_bytes) + get(&self.shared.redo_bytes),
             journal_bytes: self.shared.journal().map_or(0, Journal::memory_bytes),
-            segments_bytes: self.shared.segments.table_bytes(),
+            segments_bytes: self.shared.segments.table_bytes() + self.table_pages.memory_bytes(),
             catalogue_bytes: self.catalogue.read().memory_bytes(),
             device_buffers_bytes: kept_bytes(),
             inodes_bytes: self.beside.inodes.bytes(),

@@ -8,7 +8,7 @@ use super::load::read_placed;
 use super::root::{Placed, TablePage};
 use crate::record::decode_metadata;
 use crate::segment::{Devices, Segment, Segments, TablePages, decode_page};
-use crate::{Error, Result};
+use crate::{Error, Ptr, Result};
 
 /// The pages of the last checkpoint.
 pub(super) struct StoredPages {
@@ -38,6 +38,13 @@ impl StoredPages {
         if let Some(next) = self.next.lock().take() {
             *self.places.write() = next;
         }
+    }
+
+    /// What this takes in memory, in bytes, with the pointers that checkpoints keep of the pages.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        let entry_bytes = size_of::<(u64, Placed)>() + size_of::<(u64, Ptr)>();
+        // Nodes of maps are about two thirds full.
+        (self.places.read().len() * entry_bytes) as u64 * 3 / 2
     }
 
     /// Where a page lies.

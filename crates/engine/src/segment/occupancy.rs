@@ -196,10 +196,10 @@ impl Occupancy {
         self.chunks.values().map(|occupied| u64::from(occupied.held_bytes)).sum()
     }
 
-    /// The chunks, each as often as a part lies in it.
-    pub(super) fn parts(&self) -> Vec<Chunk> {
-        let parts = self.chunks.iter();
-        parts.flat_map(|(chunk, occupied)| std::iter::repeat_n(chunk, occupied.parts as usize)).collect()
+    /// The chunks, and how many parts lie in each.
+    pub(super) fn parts(&self) -> Vec<(Chunk, u32)> {
+        let chunks = self.chunks.iter().filter(|(_, occupied)| occupied.parts > 0);
+        chunks.map(|(chunk, occupied)| (chunk, occupied.parts)).collect()
     }
 
     /// What it takes in memory, in bytes.

@@ -68,10 +68,13 @@ impl Segments {
         }
         self.table_bytes();
         let entries = self.entries_max();
-        while self.inner.read().segments.here() > entries {
+        // Each page is passed twice at most, so that this ends where none may go.
+        let mut steps = 2 * self.inner.read().segments.pages_from(0).count();
+        while steps > 0 && self.inner.read().segments.here() > entries {
             if !self.inner.write().put_away(entries, PUT_AWAY_AT_ONCE, None) {
                 return;
             }
+            steps = steps.saturating_sub(PUT_AWAY_AT_ONCE);
         }
     }
 

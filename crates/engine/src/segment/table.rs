@@ -517,8 +517,8 @@ impl Segments {
         self.inner.read().segments.last_below(COPIES)
     }
 
-    /// The chunks that parts of segments lie in, each as often as one does.
-    pub fn chunks(&self) -> Vec<Chunk> {
+    /// The chunks that parts of segments lie in, and how many do.
+    pub fn chunks(&self) -> Vec<(Chunk, u32)> {
         self.inner.read().occupancy.parts()
     }
 

@@ -158,20 +158,20 @@ impl Chunks {
         state.user(chunk, 1);
     }
 
-    /// As [`Chunks::retain`], of many.
-    pub fn retain_all(&self, mut chunks: Vec<Chunk>) {
+    /// As [`Chunks::retain`], of many chunks, each with so many users.
+    pub fn retain_all(&self, mut chunks: Vec<(Chunk, u32)>) {
         chunks.sort_unstable();
         let mut state = self.state.lock();
         let state = &mut *state;
-        for run in chunks.chunk_by(|a, b| a.device == b.device && b.index - a.index <= 1) {
-            let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+        for run in chunks.chunk_by(|(a, _), (b, _)| a.device == b.device && b.index - a.index <= 1) {
+            let (Some((first, _)), Some((last, _))) = (run.first(), run.last()) else { continue };
             if let Some(free) = state.free.get_mut(usize::from(first.device)) {
                 free.remove_range(first.index.into()..u64::from(last.index) + 1);
             }
-            for chunk in run {
+            for (chunk, users) in run {
                 state.trims.taken(*chunk);
                 state.pending.remove(chunk);
-                state.user(*chunk, 1);
+                state.user(*chunk, i32::try_from(*users).unwrap_or(i32::MAX));
             }
         }
     }

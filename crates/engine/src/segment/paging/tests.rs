@@ -181,3 +181,14 @@ fn a_page_that_cannot_be_read_is_an_error_to_who_needs_it() {
     assert_eq!(used - both.few.used_bytes(), held_bytes(LEN_BYTES.into()));
     both.few.verify_sums().unwrap();
 }
+
+#[test]
+fn where_no_page_may_go_all_stay() {
+    let mut both = Both::new();
+    // More pages than one search looks at, none of which is stored.
+    (1..=40_000).for_each(|id| both.few.insert(segment(id)).unwrap());
+    both.few.put_away();
+    assert_eq!(both.few.inner.read().segments.here(), 40_000);
+    both.checkpoint();
+    assert!(both.few.inner.read().segments.here() < 60);
+}
