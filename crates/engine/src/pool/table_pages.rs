@@ -40,7 +40,7 @@ impl StoredPages {
         }
     }
 
-    /// What this takes in memory, in bytes, with the pointers that checkpoints keep of the pages.
+    /// Memory in bytes: the places, and the pointers that checkpoints keep of the same pages.
     pub(super) fn memory_bytes(&self) -> u64 {
         let entry_bytes = size_of::<(u64, Placed)>() + size_of::<(u64, Ptr)>();
         // Nodes of maps are about two thirds full.

@@ -76,6 +76,11 @@ impl Entries {
         self.pages.range(number..).map(|(number, page)| (*number, page))
     }
 
+    /// Number of pages, here and away.
+    pub(super) fn pages(&self) -> usize {
+        self.pages.len()
+    }
+
     /// The entries of a page: none, if there is none.
     pub(super) fn page(&self, number: u64) -> Result<&[Segment], IsAway> {
         match self.pages.get(&number) {

@@ -69,7 +69,7 @@ impl Segments {
         self.table_bytes();
         let entries = self.entries_max();
         // Each page is passed twice at most, so that this ends where none may go.
-        let mut steps = 2 * self.inner.read().segments.pages_from(0).count();
+        let mut steps = 2 * self.inner.read().segments.pages();
         while steps > 0 && self.inner.read().segments.here() > entries {
             if !self.inner.write().put_away(entries, PUT_AWAY_AT_ONCE, None) {
                 return;
