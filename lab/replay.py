@@ -24,7 +24,7 @@ from .postgres import Postgres
 from .recording import KINDS, Recording, States, copy_sparse
 from .server import Server
 
-POOL_BYTES = 192 << 20
+POOL_BYTES = 256 << 20
 LOAD_S = 5.0
 """Seconds of load in a recording."""
 RECORDING_STATES = 100

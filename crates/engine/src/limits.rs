@@ -37,6 +37,8 @@ pub const NODE_ENCODED_MAX: usize = NODE_BYTES + VALUE_BYTES_MAX;
 /// Most children of a branch: a child costs about 10 bytes, at most 40, so that a full branch stays near the target
 /// whatever its keys are.
 pub const NODE_FANOUT_MAX: usize = 512;
+/// Bytes that one child takes in a stored branch, at most: a key of 22 bytes, and a pointer of 15.
+pub const NODE_CHILD_BYTES_MAX: usize = 40;
 
 /// Most levels of a tree. With a quarter full branches (128 children), 9 levels address 2^63 leaves.
 pub const TREE_LEVELS_MAX: u8 = 10;
@@ -75,4 +77,5 @@ pub const DEVICE_BYTES_MAX: u64 = CHUNK_BYTES << 32;
 const _: () = assert!(CHUNK_BYTES.is_multiple_of(BLOCK_BYTES as u64));
 const _: () = assert!(RECORD_BYTES_MAX as u64 * 2 < CHUNK_BYTES);
 const _: () = assert!(RECORDSIZE_DEFAULT.is_power_of_two() && RECORDSIZE_MIN >= BLOCK_BYTES as u32);
-const _: () = assert!(NODE_FANOUT_MAX * 40 <= 4 * NODE_BYTES && NODE_ENCODED_MAX < RECORD_BYTES_MAX);
+const _: () =
+    assert!(NODE_FANOUT_MAX * NODE_CHILD_BYTES_MAX <= 4 * NODE_BYTES && NODE_ENCODED_MAX < RECORD_BYTES_MAX);

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use super::Change;
 use super::budget::{Bound, Claim};
@@ -14,6 +15,7 @@ use super::live::LiveDataset;
 use super::pending::PageBuf;
 use super::redo::{REDO_FIXED_BYTES, REDO_PTR_BYTES};
 use super::shared::{Beyond, Shortage, count};
+use super::waits::Reason;
 use crate::limits::{
     ATOMIC_WRITE_MAX, RECORDSIZE_MAX, RECORDSIZE_MIN, REDO_BYTES_MAX, SHARE_PAGES_MAX, VALUE_BYTES_MAX,
 };
@@ -59,7 +61,16 @@ impl LiveDataset {
             claim.logical_bytes = self.claimed_logical_bytes(&ready)?;
         }
         let redo_bytes = ready.iter().map(redo_bytes).sum();
+        let begun = Instant::now();
+        let left = self.shared.left();
+        if left.spare_bytes < left.low_bytes {
+            self.shared.committer()?.nudge_cleaner();
+            self.shared
+                .waits
+                .time(Reason::Delay, || self.shared.throttle.wait(claim.bytes, || self.shared.left()));
+        }
         let (gate, room, claim) = self.admit(changes, &ready, claim, redo_bytes, beyond)?;
+        let waited = begun.elapsed();
         let entered = self.shared.journal().zip(room);
         if let Some((journal, room)) = &entered {
             journal.append(room, self.id, changes);
@@ -82,14 +93,11 @@ impl LiveDataset {
         {
             self.shared.committer()?.nudge();
         }
-        let spare = self.shared.spare_chunks();
-        if spare < self.shared.bounds.low_chunks {
-            self.shared.committer()?.nudge_cleaner();
-        }
-        let delay = self.shared.delay(claimed, spare);
+        let delay = self.shared.commit_delay(claimed, waited);
         if !delay.is_zero() {
-            std::thread::sleep(delay);
+            self.shared.waits.time(Reason::Commit, || std::thread::sleep(delay));
         }
+        self.shared.waits.note(Reason::All, waited + delay);
         Ok(())
     }
 
@@ -196,18 +204,24 @@ impl LiveDataset {
     ) -> Result<(parking_lot::RwLockReadGuard<'_, ()>, Option<Room>, Claim)> {
         if self.shared.dirty_bytes.load(Ordering::Relaxed) >= self.shared.dirty_limit.load(Ordering::Relaxed)
         {
-            self.shared.committer()?.commit(false)?;
+            let committer = self.shared.committer()?;
+            self.shared.waits.time(Reason::Commit, || committer.commit(false))?;
         }
+        let waits = &self.shared.waits;
         let edits = ready.iter().map(claims::edit_bytes).sum();
         let (mut commits, mut counted, mut settled, mut in_log) = (0, false, false, false);
         let shortage = loop {
-            let gate = self.shared.gate.read();
+            let gate = match self.shared.gate.try_read() {
+                Some(gate) => gate,
+                None => waits.time(Reason::Gate, || self.shared.gate.read()),
+            };
             self.shared.check_writable()?;
             // Under the gate: a dataset is destroyed with the gate closed.
             self.check_open()?;
             if !self.shared.reserve_redo(redo_bytes) {
                 drop(gate);
-                self.shared.committer()?.commit(false)?;
+                let committer = self.shared.committer()?;
+                waits.time(Reason::Log, || committer.commit(false))?;
                 continue;
             }
             let reserved = self.reserve(claim, beyond, edits);
@@ -220,7 +234,8 @@ impl LiveDataset {
                         self.shared.release_redo(redo_bytes);
                         drop(gate);
                         full?;
-                        self.shared.committer()?.commit(false)?;
+                        let committer = self.shared.committer()?;
+                        waits.time(Reason::Log, || committer.commit(false))?;
                         continue;
                     }
                 }
@@ -232,12 +247,13 @@ impl LiveDataset {
             match &shortage {
                 // A commit replaces what is claimed, and what it may change of the tree, by what that really takes.
                 Shortage::Room if !std::mem::replace(&mut in_log, true) => {
-                    committer.commit(false)?;
+                    waits.time(Reason::Room, || committer.commit(false))?;
                     continue;
                 }
                 Shortage::Room => {
                     in_log = false;
-                    committer.make_room(claim.bytes, redo_bytes.saturating_add(edits))?;
+                    let redo_bytes = redo_bytes.saturating_add(edits);
+                    waits.time(Reason::Room, || committer.make_room(claim.bytes, redo_bytes))?;
                     continue;
                 }
                 // Pages that are there already take nothing more; they are counted where that decides.
@@ -260,7 +276,7 @@ impl LiveDataset {
                 Shortage::Quota(_) | Shortage::Pool => {}
             }
             // What is claimed is an upper bound: a commit replaces it by what pages really take.
-            committer.commit(false)?;
+            waits.time(Reason::Commit, || committer.commit(false))?;
             commits += 1;
         };
         let asked = claim.bytes;

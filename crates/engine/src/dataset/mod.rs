@@ -19,7 +19,9 @@ mod references;
 mod room;
 mod salvage;
 pub(crate) mod shared;
+mod throttle;
 mod usage;
+mod waits;
 
 pub use budget::{Bound, Budget, Claim, Limits};
 pub use dead::{Blocks, Bucket, Chain, DeadList, SPACE_BYTES_MAX, Sublist, encode_ptrs, space_of};
@@ -30,8 +32,10 @@ pub use live::LiveDataset;
 pub use models::{ModelEntry, ModelPin, ModelTable};
 pub use one::{Attempt, PageFetch};
 pub use references::references;
-pub use room::{PASS_TABLE_BYTES, Room};
+pub use room::{BEGUN_CHUNKS, PASS_TABLE_BYTES, Room};
 pub use shared::{Bounds, Commit, Counters, PrimaryCache, Shared, count};
+pub use throttle::Throttle;
+pub use waits::{Reason, Waited, Waits};
 
 use crate::Result;
 use crate::types::Key;

@@ -11,6 +11,8 @@ use super::debts::ReadDebts;
 use super::journal::Journal;
 use super::models::ModelTable;
 use super::room::Room;
+use super::throttle::Throttle;
+use super::waits::Waits;
 use super::{Space, Synced};
 use crate::account::subtract_shared;
 use crate::limits::{ATOMIC_WRITE_MAX, REDO_BYTES_MAX};
@@ -68,8 +70,10 @@ pub struct Bounds {
     pub dirty_hard_bytes: u64,
     /// Stored bytes beyond the capacity that may be taken by changes that free something.
     pub slack_bytes: u64,
-    /// Free chunks that are the cleaner's alone.
+    /// Free chunks that are the cleaner's alone where the pool is as full as it may be.
     pub clean_chunks: u64,
+    /// At least so many are, however much there is to gain.
+    pub least_clean_chunks: u64,
     /// The cleaner is at work while fewer chunks than these are free beyond all that is promised.
     pub low_chunks: u64,
 }
@@ -120,7 +124,9 @@ pub struct Counters {
     pub fold_bytes: AtomicU64,
     /// Passes of the cleaner.
     pub clean_passes: AtomicU64,
-    /// Of these, those that did not do what they were planned to (G6): there must be none.
+    /// Chunks that became free by them.
+    pub chunks_gained: AtomicU64,
+    /// Of the passes, those that did not do what they were planned to (G6): there must be none.
     pub fruitless_passes: AtomicU64,
     /// Batches written.
     pub commits: AtomicU64,
@@ -168,6 +174,10 @@ pub struct Shared {
     pub bounds: Bounds,
     /// What admission knows of room.
     pub room: Room,
+    /// How writers keep to what the cleaner gains.
+    pub throttle: Throttle,
+    /// How long callers waited, and for what.
+    pub waits: Waits,
     /// Space reserved by accepted changes, in bytes.
     pub claimed_bytes: AtomicU64,
     /// What reservations keep for their datasets alone, in bytes (Q2).
@@ -220,7 +230,9 @@ impl Shared {
             cache,
             models,
             bounds,
-            room: Room::default(),
+            room: Room::new(bounds.clean_chunks),
+            throttle: Throttle::default(),
+            waits: Waits::default(),
             claimed_bytes: AtomicU64::default(),
             reserved_bytes: Arc::default(),
             dirty_bytes: AtomicU64::default(),

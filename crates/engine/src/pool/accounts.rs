@@ -172,7 +172,7 @@ impl Pool {
             return Ok(());
         }
         let (free, pending) = (self.chunks.free(), self.chunks.pending());
-        let (outputs, kept) = (self.shared.clean_outputs(), self.sizing.bounds.clean_chunks);
+        let (outputs, kept) = (self.shared.clean_outputs(), self.shared.kept_chunks());
         let space = self.shared.space();
         let (used, capacity) = (space.used_bytes, space.capacity_bytes);
         Err(Error::Invalid(format!(
@@ -180,8 +180,8 @@ impl Pool {
         )))
     }
 
-    /// Bytes that free chunks are promised to now: for what is accepted and not committed, the checkpoint after it, and the one by which the cleaner's
-    /// next pass counts (A1).
+    /// Bytes that free chunks are promised to now: for what is accepted and not committed, the checkpoint after it, and the one by which the
+    /// cleaner's next pass counts (A1).
     pub fn promised_bytes(&self) -> u64 {
         self.shared.promised_bytes(0, 0)
     }

@@ -43,6 +43,7 @@ impl Pool {
     /// Starts the pool's background work.
     pub fn run(self: &Arc<Self>) -> Result<Background> {
         let mut threads = Vec::new();
+        self.shared.throttle.start();
         for (name, work) in [
             ("commit", Self::commit_loop as fn(&Self)),
             ("maintenance", Self::maintenance_loop),
@@ -63,6 +64,7 @@ impl Pool {
 
     pub(super) fn stop_background(&self) {
         self.signal.lock().stop = true;
+        self.shared.throttle.stop();
         self.wake.notify_all();
         self.clean_wake.notify_all();
         self.stop_committers();
@@ -167,13 +169,10 @@ impl Pool {
         }
     }
 
-    /// Rounds of maintenance as long as there is something to gain and room is short, each timed: writers are delayed by what it costs
-    /// ([`crate::dataset::Shared::delay`]).
+    /// Rounds of maintenance as long as there is something to gain and room is short.
     fn maintain_timed(&self, pace: &mut Pace) -> Result<()> {
         loop {
-            let (begun, spare) = (Instant::now(), self.shared.spare_chunks());
             let done = self.maintain()?;
-            pace.cleaned(self, begun.elapsed(), spare);
             pace.committed(self);
             if !done || !self.shared.wants_cleaning() || self.signal.lock().stop {
                 return Ok(());
@@ -283,7 +282,7 @@ impl Pool {
                 return Ok(true);
             }
         }
-        let passed = self.clean_pass(&mut state, self.pass_chunks())?;
+        let passed = self.clean_pass(&mut state, self.wanted_gain())?;
         if passed.is_some() {
             self.checkpoint_locked(&mut state, false)?;
         }
@@ -292,10 +291,9 @@ impl Pool {
     }
 }
 
-/// How fast the cleaner gains, and how fast commits write.
+/// How fast commits write.
 #[derive(Default)]
 struct Pace {
-    clean_ns_per_mib: f64,
     commit_ns_per_mib: f64,
     /// Bytes written by commits, and when.
     seen: Option<(u64, Instant)>,
@@ -310,16 +308,6 @@ fn approach(known: &mut f64, now: f64) -> u64 {
 }
 
 impl Pace {
-    /// A round of maintenance took so long, and there were so many spare chunks before.
-    fn cleaned(&mut self, pool: &Pool, took: Duration, spare_before: u64) {
-        let gained = pool.shared.spare_chunks().saturating_sub(spare_before) * crate::limits::CHUNK_BYTES;
-        if gained > 0 {
-            let ns = took.as_nanos() as f64 / (gained as f64 / f64::from(1 << 20));
-            let ns = approach(&mut self.clean_ns_per_mib, ns);
-            pool.shared.room.clean_ns_per_mib.store(ns, std::sync::atomic::Ordering::Relaxed);
-        }
-    }
-
     /// Looks at what commits have written since it was last looked at.
     fn committed(&mut self, pool: &Pool) {
         let (bytes, now) = (pool.totals().data_bytes, Instant::now());

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::image::{Image, Kept, VersionImage};
+use crate::account::subtract_stored;
 use crate::dataset::redo::Deed;
 use crate::dataset::{Blocks, Bucket, Holder, Ledger, LiveDataset, Shared};
 use crate::tree::{NodeCache, NodeStore, Tree};
@@ -397,7 +398,8 @@ impl Catalogue {
         if is_snapshot {
             ledger.dead.flush(&blocks)?;
         }
-        ledger.fresh_bytes = (ledger.fresh_bytes + taken.fresh_bytes).saturating_sub(bucket.bytes);
+        ledger.fresh_bytes += taken.fresh_bytes;
+        subtract_stored(&mut ledger.fresh_bytes, bucket.bytes);
         drop(ledger);
         if bucket.records > 0 {
             self.dying.push_back(Dying::Records { bucket, held: false });

@@ -107,7 +107,14 @@ impl Pool {
         self.retire(versions)?;
         self.chunks.recycle(recycle);
         self.note_sizes(state);
+        self.shared.throttle.gained();
         count(&self.shared.counters.checkpoints, 1);
+        tracing::debug!(
+            number,
+            free = self.chunks.free(),
+            spare = self.shared.spare_chunks(),
+            "a checkpoint"
+        );
         Ok(())
     }
 

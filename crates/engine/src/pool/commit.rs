@@ -179,6 +179,7 @@ impl Pool {
         count(&counters.pages_modelled, modelled().count() as u64);
         count(&counters.modelled_bytes, modelled().map(|record| record.bytes.len() as u64).sum());
         log.window_bytes += appended.written_bytes;
+        self.note_log(log);
         if self.shared.primary_cache() == PrimaryCache::All {
             for (ptr, record) in appended.ptrs.iter().zip(&records) {
                 self.shared.cache.insert(ptr.addr, &record.bytes);
@@ -220,12 +221,18 @@ impl Pool {
         let appended = log.writer.append(checkpoint, &records, 0, |_| Vec::new(), false);
         let appended = appended.inspect_err(|error| self.shared.fail(error))?;
         log.window_bytes += appended.written_bytes;
+        self.note_log(&log);
         let counters = &self.shared.counters;
         let of_kind =
             if kind == RecordKind::Node { &counters.tree_bytes } else { &counters.checkpoint_bytes };
         count(of_kind, appended.written_bytes - appended.framing_bytes);
         count(&counters.framing_bytes, appended.framing_bytes);
         Ok((appended.ptrs, records.into_iter().map(|record| record.bytes).collect()))
+    }
+
+    /// Notes what the log has used of its chunk.
+    fn note_log(&self, log: &Log) {
+        self.shared.room.log_used_bytes.store(log.writer.position().used.into(), Ordering::Relaxed);
     }
 
     /// Changes the segment table at an instant that no cut divides (P2).

@@ -73,6 +73,8 @@ pub(super) struct Packer<'a> {
     output: Option<Output>,
     /// Whether directories are stored twice.
     twice: bool,
+    /// It begins chunks that the cleaner keeps, and has them back by the next checkpoint ([`crate::space::Chunks::lend`]).
+    lent: bool,
     /// Chunks that were begun; each has a user of its own until the caller has given their parts to segments.
     pub(super) chunks: Vec<Chunk>,
     /// How many of them had been begun before.
@@ -100,10 +102,17 @@ impl<'a> Packer<'a> {
             pool,
             output: begun.map(Output::begin),
             twice,
+            lent: false,
             chunks,
             begun: None,
             written_bytes: 0,
         }
+    }
+
+    /// It begins chunks for a pass of the cleaner.
+    pub(super) const fn for_pass(mut self) -> Self {
+        self.lent = true;
+        self
     }
 
     /// Chunks that it has begun.
@@ -112,7 +121,8 @@ impl<'a> Packer<'a> {
     }
 
     fn open(&mut self) -> Result<Output> {
-        let chunk = self.pool.chunks.allocate()?;
+        let chunks = &self.pool.chunks;
+        let chunk = if self.lent { chunks.lend()? } else { chunks.allocate()? };
         self.chunks.push(chunk);
         Ok(Output::begin(Begun { chunk, used: 0, tail: CHUNK_BYTES as usize }))
     }

@@ -153,9 +153,9 @@ impl Pool {
         Ok(next?.map(|(_, page)| page))
     }
 
-    /// Codes pages of the pool's own dataset again that are stored, as far as that makes them shorter; from `from` on (position among `ranges`, and page),
-    /// up to `pages_max` pages. Everything that was accepted before is written first. Pages of the last few MiB of the log may be
-    /// left as they are.
+    /// Codes pages of the pool's own dataset again that are stored, as far as that makes them shorter; from `from` on (position among `ranges`, and
+    /// page), up to `pages_max` pages. Everything that was accepted before is written first. Pages of the last few MiB of the log may be left as they
+    /// are.
     ///
     /// # Errors
     /// Of reading and writing; [`Error::NoSpace`] where there is not a free chunk to write to.
@@ -201,6 +201,7 @@ impl Pool {
         self.before_window(&plan)?;
         let mut state = self.maintenance.lock();
         while let Some(first) = plan.targets.keys().next().copied() {
+            self.regain(&mut state)?;
             self.recode_pass(&dataset, &mut state, &mut plan, &mut report)?;
             self.checkpoint_locked(&mut state, false)?;
             if plan.targets.contains_key(&first) {

@@ -8,6 +8,8 @@ use crate::{Error, Result};
 
 /// A pass ends at so many chunks, so that the checkpoint after it is not far.
 const PASS_CHUNKS_MAX: u64 = 32;
+/// Checkpoints are one part in so many of what passes gain, if these may be as large.
+const CHECKPOINT_PART: u64 = 8;
 /// Bytes of the root, and of the lists and the catalogue of an empty pool, with what a batch adds to each.
 const ROOT_BYTES: u64 = 16 * BLOCK_BYTES as u64;
 /// A commit of one change pads its batch, and the directory that may follow.
@@ -81,16 +83,35 @@ impl Pool {
                 return Ok(true);
             }
         }
-        let passed = self.clean_pass(state, self.pass_chunks())?.is_some();
+        let passed = self.clean_pass(state, self.wanted_gain())?.is_some();
         if passed || self.log.lock().window_bytes > 0 {
             self.checkpoint_locked(state, false)?;
         }
         Ok(passed || steps > 0 || self.shared.spare_chunks() > before)
     }
 
+    /// Cleans until the cleaner has all the chunks that it keeps, as far as there is something to gain: for others who take of them.
+    pub(super) fn regain(&self, state: &mut Maintenance) -> Result<()> {
+        while self.shared.clean_outputs() < self.sizing.bounds.clean_chunks
+            && self.clean_pass(state, self.pass_chunks())?.is_some()
+        {
+            self.checkpoint_locked(state, false)?;
+        }
+        Ok(())
+    }
+
     /// Chunks that a pass may fill.
     pub(super) fn pass_chunks(&self) -> u64 {
         self.sizing.bounds.clean_chunks.min(PASS_CHUNKS_MAX)
+    }
+
+    /// Chunks from which on a pass need not gain more: so many that checkpoints are a small part of what is written. Passes that are smaller than
+    /// they might be need less room, and give writers theirs earlier.
+    pub(super) fn wanted_gain(&self) -> u64 {
+        let bytes = self.shared.room.checkpoint_bytes.load(Ordering::Relaxed);
+        (bytes * CHECKPOINT_PART)
+            .div_ceil(CHUNK_BYTES)
+            .clamp(self.least_gain() + 1, self.pass_chunks().max(self.least_gain() + 1))
     }
 
     /// Chunks that a pass has to gain at least: one, and what its checkpoint writes.
@@ -107,5 +128,14 @@ impl Pool {
         let datasets = self.datasets.read().clone();
         let nodes: u64 = datasets.iter().map(|dataset| dataset.ledger.lock().node_bytes).sum();
         self.shared.room.node_bytes.store(nodes, Ordering::Relaxed);
+        let counters = &self.shared.counters;
+        let [nodes, others, copies] =
+            [&counters.tree_bytes, &counters.checkpoint_bytes, &counters.copy_bytes]
+                .map(|bytes| bytes.load(Ordering::Relaxed));
+        let (room, all) = (&self.shared.room, nodes + others + copies);
+        let last = all - room.checkpoints_bytes.swap(all, Ordering::Relaxed);
+        let lately = room.checkpoint_bytes.load(Ordering::Relaxed);
+        room.checkpoint_bytes.store(lately - lately / 4 + last / 4, Ordering::Relaxed);
+        self.shared.room.clean_chunks.store(self.needed_chunks(state), Ordering::Release);
     }
 }

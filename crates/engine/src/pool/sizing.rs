@@ -1,7 +1,7 @@
 //! Sizes that follow from the size of a pool: what it holds, what is kept back, when to checkpoint.
 
 use super::clean::OUTPUT_BYTES;
-use crate::dataset::Bounds;
+use crate::dataset::{BEGUN_CHUNKS, Bounds};
 use crate::limits::CHUNK_BYTES;
 
 /// Chunks in use that cannot be cleaned: the log's open and next one, and those that checkpoints and the cleaner have begun.
@@ -9,9 +9,14 @@ const FIXED_CHUNKS: u64 = 4;
 /// Free chunks that commits and checkpoints are sure to find when the pool is full: three that are begun and not filled, the log's, that of second
 /// copies, and one by which a checkpoint or an opening may set the cleaner back. What more they need depends on what is dirty (`dataset/room.rs`).
 const COMMIT_CHUNKS: u64 = 6;
+/// Chunks that the cleaner keeps where there is much to gain (`clean/choose.rs`): one part in so many of all chunks, and at least
+/// [`LEAST_CLEAN_CHUNKS`]. A large pool keeps no more than that, however full it is.
+const LENDING_PART: u64 = 1024;
+const LEAST_CLEAN_CHUNKS: u64 = BEGUN_CHUNKS + 1;
 /// Parts of a thousand of the chunks beside these that live records may take at most: the fuller, the more the cleaner moves for each chunk that it
-/// gains. At this a pass moves nine chunks for one, if all are equally full.
-const FULL_PERMILLE: u64 = 900;
+/// gains. At this a pass moves four chunks for one, if all are equally full, and of random overwrites
+/// at 95 % of it the device is written at most one and a quarter times what an ideal cleaner needs (docs/decisions/0034-throttle-and-capacity.md).
+const FULL_PERMILLE: u64 = 750;
 /// What names, attributes and nodes may take beyond the capacity when things are deleted, as a part of it.
 const SLACK_PART: u64 = 64;
 /// At least the last page of a file that is truncated, with names and attributes.
@@ -63,7 +68,8 @@ impl Sizing {
                 dirty_hard_bytes,
                 slack_bytes,
                 clean_chunks,
-                low_chunks: (total_chunks / 64).clamp(2, 16),
+                least_clean_chunks: (total_chunks / LENDING_PART).max(LEAST_CLEAN_CHUNKS).min(clean_chunks),
+                low_chunks: (total_chunks / 128).clamp(2, 16),
             },
             dirty_tree_bytes,
             window_bytes: window,

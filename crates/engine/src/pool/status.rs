@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Guid, Pool, ReplayReport, RescueReport, Rewrites};
-use crate::dataset::Space;
+use crate::dataset::{Reason, Space, Waited};
 use crate::limits::CHUNK_BYTES;
 use crate::record::CacheStats;
 
@@ -42,6 +42,10 @@ pub struct Totals {
     pub framing_bytes: u64,
     /// Written by folding.
     pub fold_bytes: u64,
+    /// Passes of the cleaner.
+    pub clean_passes: u64,
+    /// Chunks that became free by them.
+    pub chunks_gained: u64,
     /// Number of batches.
     pub commits: u64,
     /// Number of commits that were waited for.
@@ -162,6 +166,8 @@ impl Pool {
             model_bytes: get(&counters.model_bytes),
             framing_bytes: get(&counters.framing_bytes),
             fold_bytes: get(&counters.fold_bytes),
+            clean_passes: get(&counters.clean_passes),
+            chunks_gained: get(&counters.chunks_gained),
             commits: get(&counters.commits),
             durable_commits: get(&counters.durable_commits),
             checkpoints: get(&counters.checkpoints),
@@ -177,6 +183,11 @@ impl Pool {
     /// Records that commits have written for pages that had one, since the pool was opened: of pages of databases, and of all others.
     pub fn rewrites(&self) -> (Rewrites, Rewrites) {
         self.rewrites.snapshot()
+    }
+
+    /// How long changes waited before they were accepted, for this reason, since it was asked for the last time.
+    pub fn take_waits(&self, reason: Reason) -> Waited {
+        self.shared.waits.take(reason)
     }
 
     /// Space of the pool, whatever datasets may take of it; logical bytes are not summed up.

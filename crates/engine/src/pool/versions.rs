@@ -11,6 +11,7 @@ use super::Pool;
 use super::catalogue::{Catalogue, Kind};
 use super::copies::Copies;
 use super::image::{Image, Kept};
+use crate::account::remainder;
 use crate::dataset::{LiveDataset, space_of};
 use crate::limits::RECORD_BYTES_MAX;
 use crate::record::encode_metadata;
@@ -26,6 +27,8 @@ pub(super) struct Versions {
     /// By position in the image.
     dying: Vec<(usize, Frozen)>,
     own: Frozen,
+    /// Bytes that were promised to the nodes of all these, one copy.
+    promised_bytes: u64,
     /// Bounds of the snapshots that were written.
     bounds: Vec<(u64, u64)>,
     /// Pages of the catalogue as the last checkpoint stored them, and those of them that this one stores anew.
@@ -72,20 +75,29 @@ impl Versions {
             let tree = &version.data.tree;
             match version.kind {
                 Kind::Snapshot { node_bound: None, .. } => snapshots.push((*id, tree.freeze())),
-                Kind::Dataset if tree.stored_root().is_none() => datasets.push((*id, tree.freeze())),
-                Kind::Snapshot { .. } | Kind::Dataset => {}
+                Kind::Dataset => {
+                    // Frozen in any case: a tree that has nothing in memory may yet count nodes that only snapshots of it have now.
+                    let is_stored = tree.stored_root().is_some();
+                    let frozen = tree.freeze();
+                    if !is_stored {
+                        datasets.push((*id, frozen));
+                    }
+                }
+                Kind::Snapshot { .. } => {}
             }
         }
         let dying = catalogue.dying.iter().enumerate().filter_map(|(at, dying)| {
             let tree = dying.tree()?;
             tree.stored_root().is_none().then(|| (at, tree.freeze()))
         });
+        let (dying, own) = (dying.collect(), own.tree.freeze());
         let mut versions = Self {
-            dying: dying.collect(),
+            dying,
             image: catalogue.image(),
             snapshots,
             datasets,
-            own: own.tree.freeze(),
+            own,
+            promised_bytes: catalogue.parts.nodes.freeze_left().stored,
             bounds: Vec::new(),
             pages: pages.clone(),
             changed: BTreeSet::new(),
@@ -120,7 +132,9 @@ impl Versions {
 
     /// Writes what is not stored, and returns the root of the pool's own tree.
     pub(super) fn persist(&mut self, pool: &Pool, copies: &mut Copies<'_>) -> Result<Option<Ptr>> {
+        let mut node_bytes = 0;
         let write = &mut |nodes: Vec<Vec<u8>>| {
+            node_bytes += nodes.iter().map(|node| node.len() as u64).sum::<u64>();
             let records = nodes.into_iter().map(encode_metadata).collect();
             copies.append(RecordKind::Node, records)
         };
@@ -148,7 +162,9 @@ impl Versions {
             }
         }
         self.settle_image();
-        self.own.persist(write)
+        let own = self.own.persist(write)?;
+        remainder(self.promised_bytes, node_bytes);
+        Ok(own)
     }
 
     /// Brings the accounts of the image to what the trees are that were just stored.
@@ -261,6 +277,7 @@ impl Pool {
         for data in trees.iter().map(|(_, data)| data).chain([&self.own]) {
             data.tree.settle(&mut settling);
         }
+        self.shared.nodes.settle_left();
         let dead: Vec<Ptr> = left.into_values().collect();
         self.shared.segments.mark_dead(&dead);
         Ok(())

@@ -77,6 +77,8 @@ struct State {
     free: Vec<Ranges>,
     users: ByChunk<u32>,
     pending: BTreeSet<Chunk>,
+    /// Chunks that a pass of the cleaner has begun, and that come back by the next checkpoint.
+    lent: u64,
     trims: Trims,
 }
 
@@ -85,6 +87,10 @@ impl State {
         let Some(users) = self.users.get_mut(chunk) else { return 0 };
         *users = users.saturating_add_signed(add);
         *users
+    }
+
+    fn free(&self) -> u64 {
+        self.free.iter().map(Ranges::len).sum::<u64>() + self.trims.discarding()
     }
 
     fn take_free(&mut self, chunk: Chunk) -> bool {
@@ -122,8 +128,13 @@ impl Chunks {
 
     /// Number of chunks that can be allocated now, those that are being discarded included.
     pub fn free(&self) -> u64 {
+        self.state.lock().free()
+    }
+
+    /// These, and how many come back by the next checkpoint, because a pass of the cleaner has begun them, which vacates more (G6).
+    pub fn free_and_lent(&self) -> (u64, u64) {
         let state = self.state.lock();
-        state.free.iter().map(Ranges::len).sum::<u64>() + state.trims.discarding()
+        (state.free(), state.lent)
     }
 
     /// Number of chunks that the next checkpoint will free.
@@ -133,6 +144,15 @@ impl Chunks {
 
     /// Takes a free chunk, with one user, on the device with the most free chunks.
     pub fn allocate(&self) -> Result<Chunk> {
+        self.allocate_for(false)
+    }
+
+    /// As [`Chunks::allocate`], for a pass of the cleaner that vacates more than it takes.
+    pub fn lend(&self) -> Result<Chunk> {
+        self.allocate_for(true)
+    }
+
+    fn allocate_for(&self, lent: bool) -> Result<Chunk> {
         let mut state = self.state.lock();
         let (device, index) = loop {
             let fullest = state.free.iter_mut().enumerate().max_by_key(|(_, free)| free.len());
@@ -147,6 +167,7 @@ impl Chunks {
         let chunk = Chunk { device: device as u16, index };
         state.trims.taken(chunk);
         state.user(chunk, 1);
+        state.lent += u64::from(lent);
         Ok(chunk)
     }
 
@@ -202,9 +223,10 @@ impl Chunks {
         std::mem::take(&mut self.state.lock().pending).into_iter().collect()
     }
 
-    /// Frees chunks that were pending before a checkpoint which is now durable.
+    /// Frees chunks that were pending before a checkpoint which is now durable: what was lent is back.
     pub fn recycle(&self, chunks: Vec<Chunk>) {
         let mut state = self.state.lock();
+        state.lent = 0;
         for chunk in chunks {
             if let Some(free) = state.free.get_mut(usize::from(chunk.device)) {
                 free.insert(chunk.index);

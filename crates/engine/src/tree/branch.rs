@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use super::codec::HEADER_BYTES;
 use super::node::Node;
+use crate::limits::NODE_CHILD_BYTES_MAX;
 use crate::types::{Addr, Key, Ptr};
 
 /// A branch's reference to a node below it.
@@ -170,6 +172,11 @@ impl Branch {
         let children =
             self.children.iter().map(|c| c.stored_ptr().map(Child::clean)).collect::<Option<_>>()?;
         Some(Self { level: self.level, separators: self.separators.clone(), children })
+    }
+
+    /// Bytes of the stored form, at most.
+    pub(super) fn encoded_bytes_max(&self) -> usize {
+        HEADER_BYTES + self.len() * NODE_CHILD_BYTES_MAX
     }
 
     /// Bytes on the heap.

@@ -7,7 +7,7 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
 use super::node::Node;
-use super::unstored::Totals;
+use super::unstored::{NodeBytes, Totals};
 use crate::limits::NODE_BYTES;
 use crate::types::{Addr, AddrHashing};
 use crate::{Error, Result};
@@ -79,12 +79,31 @@ impl NodeCache {
 
     /// Memory of nodes that the next checkpoint writes, of all trees that use this cache, in bytes.
     pub fn dirty_bytes(&self) -> u64 {
-        self.unstored.dirty.load(Ordering::Relaxed)
+        self.unstored.dirty.get().memory
     }
 
     /// The same of all nodes that are not stored yet, those that a checkpoint is writing included. [`NodeCache::stats`] counts none of them.
     pub fn unstored_bytes(&self) -> u64 {
-        self.dirty_bytes() + self.unstored.frozen.load(Ordering::Relaxed)
+        self.unstored_nodes().memory
+    }
+
+    /// Size of these nodes in memory, and their size once they are stored.
+    pub fn unstored_nodes(&self) -> NodeBytes {
+        let mut bytes = self.unstored.dirty.get();
+        bytes += self.unstored.frozen.get();
+        bytes
+    }
+
+    /// A checkpoint begins: all trees were frozen. Counts the nodes that trees left behind, which are gone now, as frozen, too. Returns the size of
+    /// all frozen nodes.
+    pub fn freeze_left(&self) -> NodeBytes {
+        self.unstored.freeze_left();
+        self.unstored.frozen.get()
+    }
+
+    /// That checkpoint counts: all trees were settled. Such nodes are stored, or nobody has them any more.
+    pub fn settle_left(&self) {
+        self.unstored.settle_left();
     }
 
     pub(super) fn unstored(&self) -> &Totals {

@@ -57,14 +57,15 @@ impl Editor<'_> {
     /// Deletes the interval, which hits something, below `child`, which reaches beyond it.
     fn cut(&mut self, child: &mut Child, interval: &Interval, bounds: Bounds) -> Result<()> {
         let node = self.own(child)?;
-        let before = node.footprint_bytes();
+        let before = node.bytes();
         match node.body_mut() {
             Body::Leaf(leaf) => {
                 leaf.remove(indices(leaf, interval), self.replaced);
             }
             Body::Branch(branch) => self.cut_branch(branch, interval, bounds)?,
         }
-        self.dirty_bytes += node.footprint_bytes() as i64 - before as i64;
+        let after = node.bytes();
+        self.changed(before, after);
         Ok(())
     }
 
@@ -110,7 +111,7 @@ impl Editor<'_> {
                 if shared {
                     node.supersede();
                 } else {
-                    self.dirty_bytes -= node.footprint_bytes() as i64;
+                    self.dirty -= node.bytes();
                 }
                 match node.body() {
                     Body::Leaf(leaf) => leaf.for_each(self.replaced),

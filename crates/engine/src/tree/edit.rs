@@ -64,16 +64,16 @@ impl Tree {
             held,
             replaced,
             freed,
-            dirty_bytes: self.dirty_bytes() as i64,
+            dirty: self.dirty.get(),
             detached: Vec::new(),
         };
         let edited = {
             let mut live = self.live.write();
             let edited = editor.run(&mut live, edits.into_iter().peekable());
             if edited.is_err() {
-                editor.dirty_bytes = live.root.as_ref().map_or(0, changed_bytes) as i64;
+                editor.dirty = live.root.as_ref().map(changed_bytes).unwrap_or_default();
             }
-            self.dirty.set(editor.dirty_bytes.max(0) as u64);
+            self.dirty.set(editor.dirty);
             edited
         };
         let applied = editor.report_detached();

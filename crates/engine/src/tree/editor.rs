@@ -9,6 +9,7 @@ use super::cut::Interval;
 use super::leaf::Leaf;
 use super::node::{Body, Node, Shape};
 use super::read::{Held, Want};
+use super::unstored::NodeBytes;
 use super::{Edit, Live, NodeCache, NodeStore, Value};
 use crate::limits::TREE_LEVELS_MAX;
 use crate::types::{Key, Ptr};
@@ -25,7 +26,7 @@ pub(super) struct Editor<'a> {
     pub held: Held,
     pub replaced: &'a mut dyn FnMut(Key, Value),
     pub freed: &'a mut Vec<Ptr>,
-    pub dirty_bytes: i64,
+    pub dirty: NodeBytes,
     /// Clean nodes cut off the tree with all below them.
     pub detached: Vec<Want>,
 }
@@ -73,6 +74,12 @@ impl Editor<'_> {
         }
     }
 
+    /// A node has changed in place.
+    pub(super) fn changed(&mut self, before: NodeBytes, after: NodeBytes) {
+        self.dirty += after;
+        self.dirty -= before;
+    }
+
     /// Lets go of a stored node.
     pub(super) fn free(&mut self, ptr: Ptr) {
         self.freed.push(ptr);
@@ -96,7 +103,7 @@ impl Editor<'_> {
             }
         };
         if let Some(copy) = copy {
-            self.dirty_bytes += copy.footprint_bytes() as i64;
+            self.dirty += copy.bytes();
             *child = Child::dirty(copy);
         }
         match child {
@@ -110,7 +117,7 @@ impl Editor<'_> {
     fn edit_root(&mut self, live: &mut Live, run: &mut Run) -> Result<()> {
         let root = live.root.get_or_insert_with(|| {
             let node = Node::leaf(Leaf::with_capacity(0));
-            self.dirty_bytes += node.footprint_bytes() as i64;
+            self.dirty += node.bytes();
             Child::dirty(node)
         });
         let siblings = self.edit(root, run, Bounds::default())?;
@@ -127,7 +134,7 @@ impl Editor<'_> {
             let mut branch = Branch::with_capacity(level, siblings.len() + 1, first);
             siblings.into_iter().for_each(|(separator, child)| branch.push(separator, child));
             let node = Node::branch(branch);
-            self.dirty_bytes += node.footprint_bytes() as i64;
+            self.dirty += node.bytes();
             live.root = Some(Child::dirty(node));
         }
         Ok(())
@@ -157,7 +164,7 @@ impl Editor<'_> {
             if Arc::strong_count(node) > 1 {
                 node.supersede();
             } else {
-                self.dirty_bytes -= node.footprint_bytes() as i64;
+                self.dirty -= node.bytes();
             }
         }
     }
@@ -166,7 +173,7 @@ impl Editor<'_> {
     /// at its right that came to be. `child` may be left without entries, or underfull: [`Editor::mend`].
     fn edit(&mut self, child: &mut Child, run: &mut Run, bounds: Bounds) -> Result<Siblings> {
         let node = self.own(child)?;
-        let before = node.footprint_bytes();
+        let before = node.bytes();
         let mut siblings = Vec::new();
         match node.body_mut() {
             Body::Leaf(leaf) => {
@@ -195,9 +202,12 @@ impl Editor<'_> {
                 }
             }
         }
-        self.dirty_bytes += node.footprint_bytes() as i64 - before as i64;
+        let after = node.bytes();
+        self.changed(before, after);
         for (_, sibling) in &siblings {
-            self.dirty_bytes += changed_node_bytes(sibling) as i64;
+            if let Child::Dirty(node) = sibling {
+                self.dirty += node.bytes();
+            }
         }
         Ok(siblings)
     }
@@ -244,37 +254,31 @@ impl Editor<'_> {
             self.dispose(&removed);
             let Child::Dirty(right) = removed else { continue };
             let node = self.own(branch.child_mut(left))?;
-            let before = node.footprint_bytes();
+            let before = node.bytes();
             match (node.body_mut(), Arc::unwrap_or_clone(right).into_body()) {
                 (Body::Leaf(left), Body::Leaf(right)) => left.append(right),
                 (Body::Branch(left), Body::Branch(right)) => left.append(separator, right),
                 _ => return Err(Error::Invalid("tree nodes of two levels were to be merged: a bug".into())),
             }
-            self.dirty_bytes += node.footprint_bytes() as i64 - before as i64;
+            let after = node.bytes();
+            self.changed(before, after);
         }
         Ok(())
     }
 }
 
-/// Memory of the nodes below `child` that only the live tree refers to.
-pub(super) fn changed_bytes(child: &Child) -> usize {
-    match child {
-        Child::Dirty(node) if Arc::strong_count(node) == 1 => {
-            let below = match node.body() {
-                Body::Leaf(_) => 0,
-                Body::Branch(branch) => branch.children().iter().map(changed_bytes).sum(),
-            };
-            node.footprint_bytes() + below
+/// Size of the nodes below `child` that only the live tree refers to.
+pub(super) fn changed_bytes(child: &Child) -> NodeBytes {
+    let mut bytes = NodeBytes::default();
+    if let Child::Dirty(node) = child
+        && Arc::strong_count(node) == 1
+    {
+        bytes += node.bytes();
+        if let Body::Branch(branch) = node.body() {
+            branch.children().iter().for_each(|child| bytes += changed_bytes(child));
         }
-        _ => 0,
     }
-}
-
-fn changed_node_bytes(child: &Child) -> usize {
-    match child {
-        Child::Dirty(node) => node.footprint_bytes(),
-        Child::Clean { .. } => 0,
-    }
+    bytes
 }
 
 /// The key of the next edit, if it is of a single key within `bounds`.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::branch::Child;
 use super::node::{Body, Node};
+use super::unstored::NodeBytes;
 use super::{NodeCache, Tree, codec};
 use crate::limits::{NODE_WRITE_BYTES, TREE_LEVELS_MAX};
 use crate::types::Ptr;
@@ -20,7 +21,7 @@ pub type Written = HashMap<usize, Ptr>;
 pub struct Frozen {
     root: Option<Child>,
     cache: Arc<NodeCache>,
-    footprint_bytes: u64,
+    bytes: NodeBytes,
 }
 
 /// What [`Tree::settle`] has made of nodes, and what it has let go of. To be dropped when nobody waits any more: that frees all nodes
@@ -38,9 +39,9 @@ impl Tree {
     pub fn freeze(&self) -> Frozen {
         let _writer = self.writer.lock();
         let root = self.live.read().root.clone();
-        let footprint_bytes = self.dirty.set(0);
-        self.frozen.set(footprint_bytes);
-        Frozen { root, cache: Arc::clone(&self.cache), footprint_bytes }
+        let bytes = self.dirty.set(NodeBytes::default());
+        self.frozen.set(bytes);
+        Frozen { root, cache: Arc::clone(&self.cache), bytes }
     }
 
     /// Another tree with the same content, in constant time. The two share nodes until one of them changes them.
@@ -58,7 +59,7 @@ impl Tree {
         let _writer = self.writer.lock();
         let before = std::mem::replace(&mut self.live.write().root, root);
         let tree = self.sibling(before);
-        tree.dirty.set(self.dirty.set(0));
+        tree.dirty.set(self.dirty.set(NodeBytes::default()));
         tree
     }
 
@@ -91,7 +92,7 @@ impl Tree {
         if let Some(root) = &mut self.live.write().root {
             settle(root, settling);
         }
-        self.frozen.set(0);
+        self.frozen.set(NodeBytes::default());
     }
 }
 
@@ -184,6 +185,10 @@ impl Frozen {
             let mut bytes = 0;
             for (i, node) in level.iter().enumerate() {
                 let record = codec::encode(node)?;
+                debug_assert!(
+                    record.len() as u64 <= node.bytes().stored,
+                    "a node is longer than it was counted"
+                );
                 bytes += record.len();
                 records.push(record);
                 if bytes >= NODE_WRITE_BYTES || i + 1 == level.len() {
@@ -242,6 +247,6 @@ impl Frozen {
 
     /// Memory that the frozen nodes took when they were frozen, in bytes.
     pub fn footprint_bytes(&self) -> u64 {
-        self.footprint_bytes
+        self.bytes.memory
     }
 }

@@ -68,6 +68,7 @@ pub use diff::{Difference, Differences};
 pub use edit::Applied;
 pub use frozen::{Frozen, Settling, Written};
 pub use reap::{Reaped, reap};
+pub use unstored::NodeBytes;
 pub use visit::{Visit, visit};
 
 use branch::Child;
@@ -148,6 +149,6 @@ impl Tree {
     /// Memory that the nodes changed since the last [`Tree::freeze`] take, in bytes: about an upper bound of
     /// what the next checkpoint writes. Frozen nodes are counted by [`Frozen::footprint_bytes`].
     pub fn dirty_bytes(&self) -> u64 {
-        self.dirty.get()
+        self.dirty.get().memory
     }
 }

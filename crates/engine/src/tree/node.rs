@@ -5,7 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::branch::{Bounds, Branch};
 use super::leaf::Leaf;
+use super::unstored::NodeBytes;
 use crate::limits::{NODE_BYTES, NODE_FANOUT_MAX};
+
+/// Bytes that a stored record takes beside its own, at most: its header, and its entries in both copies of a directory.
+const RECORD_OVERHEAD_BYTES: u64 = 64;
 use crate::types::Ptr;
 
 /// What a node holds.
@@ -86,6 +90,15 @@ impl Node {
         };
         // an Arc's two counts go with it
         size_of::<Self>() + 2 * size_of::<usize>() + heap
+    }
+
+    /// Size of the node.
+    pub(super) fn bytes(&self) -> NodeBytes {
+        let stored = match &self.body {
+            Body::Leaf(leaf) => leaf.encoded_bytes(),
+            Body::Branch(branch) => branch.encoded_bytes_max(),
+        };
+        NodeBytes { memory: self.footprint_bytes() as u64, stored: stored as u64 + RECORD_OVERHEAD_BYTES }
     }
 
     /// The node in as little memory as possible and with clean children, as the cache keeps it; `None` if a

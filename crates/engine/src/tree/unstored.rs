@@ -1,45 +1,136 @@
-//! Memory of nodes that are not stored yet, of each tree and of all trees together.
+//! Sizes of nodes that are not stored yet, of each tree and of all trees together.
 
+use std::ops::{AddAssign, SubAssign};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What all trees of a pool hold, in bytes.
-#[derive(Default)]
-pub(super) struct Totals {
-    pub(super) dirty: Arc<AtomicU64>,
-    pub(super) frozen: Arc<AtomicU64>,
+/// Size of nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeBytes {
+    /// In memory.
+    pub memory: u64,
+    /// In storage, one copy, with all that a record takes beside its bytes, at most.
+    pub stored: u64,
 }
 
-/// One tree's part of a total, in bytes; it goes with the tree.
+impl AddAssign for NodeBytes {
+    fn add_assign(&mut self, more: Self) {
+        self.memory += more.memory;
+        self.stored += more.stored;
+    }
+}
+
+impl SubAssign for NodeBytes {
+    /// No further than to nothing: another tree may have counted a node that is this one's alone now. So the sum of all trees is never too small.
+    fn sub_assign(&mut self, less: Self) {
+        self.memory = self.memory.saturating_sub(less.memory);
+        self.stored = self.stored.saturating_sub(less.stored);
+    }
+}
+
+/// Sums over all trees of a pool.
+#[derive(Default)]
+pub(super) struct Totals {
+    pub(super) dirty: Arc<Total>,
+    pub(super) frozen: Arc<Total>,
+}
+
+impl Totals {
+    /// A checkpoint writes from now on what is dirty. The trees tell so themselves ([`Share::set`]); this is for those that are gone.
+    pub(super) fn freeze_left(&self) {
+        self.frozen.leave(self.dirty.take_left());
+    }
+
+    /// That checkpoint has written it.
+    pub(super) fn settle_left(&self) {
+        self.frozen.take_left();
+    }
+}
+
+/// Sizes of nodes as atomics.
+#[derive(Default)]
+struct Counts {
+    memory: AtomicU64,
+    stored: AtomicU64,
+}
+
+impl Counts {
+    fn get(&self) -> NodeBytes {
+        let get = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed);
+        NodeBytes { memory: get(&self.memory), stored: get(&self.stored) }
+    }
+
+    fn swap(&self, bytes: NodeBytes) -> NodeBytes {
+        let swap = |part: &AtomicU64, bytes: u64| part.swap(bytes, Ordering::Relaxed);
+        NodeBytes { memory: swap(&self.memory, bytes.memory), stored: swap(&self.stored, bytes.stored) }
+    }
+
+    fn add(&self, bytes: NodeBytes) {
+        self.memory.fetch_add(bytes.memory, Ordering::Relaxed);
+        self.stored.fetch_add(bytes.stored, Ordering::Relaxed);
+    }
+
+    fn sub(&self, bytes: NodeBytes) {
+        self.memory.fetch_sub(bytes.memory, Ordering::Relaxed);
+        self.stored.fetch_sub(bytes.stored, Ordering::Relaxed);
+    }
+}
+
+/// A sum of [`NodeBytes`]: the shares of trees, and the shares that trees left behind.
+///
+/// A tree that goes may share its nodes with others, which have not counted them, and the next checkpoint still writes them. So its share stays in
+/// the sum until that checkpoint has been made.
+#[derive(Default)]
+pub(super) struct Total {
+    all: Counts,
+    left: Counts,
+}
+
+impl Total {
+    pub(super) fn get(&self) -> NodeBytes {
+        self.all.get()
+    }
+
+    fn leave(&self, bytes: NodeBytes) {
+        self.all.add(bytes);
+        self.left.add(bytes);
+    }
+
+    fn take_left(&self) -> NodeBytes {
+        let left = self.left.swap(NodeBytes::default());
+        self.all.sub(left);
+        left
+    }
+}
+
+/// One tree's part of a total.
 pub(super) struct Share {
-    bytes: AtomicU64,
-    total: Arc<AtomicU64>,
+    part: Counts,
+    total: Arc<Total>,
 }
 
 impl Share {
     /// A part of nothing yet.
-    pub(super) fn new(total: &Arc<AtomicU64>) -> Self {
-        Self { bytes: AtomicU64::new(0), total: Arc::clone(total) }
+    pub(super) fn new(total: &Arc<Total>) -> Self {
+        Self { part: Counts::default(), total: Arc::clone(total) }
     }
 
-    pub(super) fn get(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+    pub(super) fn get(&self) -> NodeBytes {
+        self.part.get()
     }
 
     /// Changes it, and returns what it was.
-    pub(super) fn set(&self, bytes: u64) -> u64 {
-        let before = self.bytes.swap(bytes, Ordering::Relaxed);
-        if bytes >= before {
-            self.total.fetch_add(bytes - before, Ordering::Relaxed);
-        } else {
-            self.total.fetch_sub(before - bytes, Ordering::Relaxed);
-        }
+    pub(super) fn set(&self, bytes: NodeBytes) -> NodeBytes {
+        // Added first: the sum is never too small.
+        self.total.all.add(bytes);
+        let before = self.part.swap(bytes);
+        self.total.all.sub(before);
         before
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.set(0);
+        self.total.left.add(self.part.get());
     }
 }

@@ -1,4 +1,4 @@
-//! Dead lists over many snapshots.
+//! Dead lists over many snapshots; nodes of versions that go.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -226,4 +226,35 @@ fn snapshots_may_be_destroyed_in_any_order() {
         pool.dataset().read(4, PAGE, at * u64::from(PAGE), &mut found).unwrap();
         assert!((0..160).any(|generation| found == small(at, generation)), "page {at}");
     }
+}
+
+/// Nodes that were not stored when their dataset was destroyed or rolled back are written by the next checkpoint: they stay promised until then.
+#[test]
+fn nodes_of_versions_that_go_stay_promised() {
+    let (_device, pool) = fresh();
+    overwrite(&pool, 0..2000, 1);
+    pool.snapshot(&[""], "before", 0).unwrap();
+    pool.create_dataset("gone", 0).unwrap();
+    pool.checkpoint(false).unwrap();
+    let go = |go: &dyn Fn()| {
+        let held = pool.shared.nodes.unstored_nodes().stored;
+        assert!(held > 10_000, "{held}");
+        go();
+        assert!(pool.shared.nodes.unstored_nodes().stored >= held);
+        // It says so if nodes take more than they were promised.
+        pool.checkpoint(false).unwrap();
+        assert!(pool.shared.nodes.unstored_nodes().stored < held / 2);
+    };
+    let gone = pool.open_dataset("gone").unwrap();
+    for at in 0..2000 {
+        let (offset, data) = (at * u64::from(PAGE), small(at, 2));
+        gone.apply(&[Change::Write { object: 4, record_size: PAGE, offset, data: &data }]).unwrap();
+    }
+    drop(gone);
+    pool.sync().unwrap();
+    go(&|| pool.destroy_dataset("gone").unwrap());
+    overwrite(&pool, 0..2000, 3);
+    go(&|| pool.rollback("@before", false).unwrap());
+    checked(&pool);
+    pool.verify_reserves().unwrap();
 }

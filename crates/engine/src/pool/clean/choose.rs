@@ -1,10 +1,11 @@
 //! Which chunks the cleaner takes.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use super::super::pack::Begun;
 use super::super::{Maintenance, Pool};
-use crate::dataset::PASS_TABLE_BYTES;
+use crate::dataset::{BEGUN_CHUNKS, Bounds, PASS_TABLE_BYTES};
 use crate::limits::CHUNK_BYTES;
 use crate::segment::Occupied;
 use crate::space::Chunk;
@@ -35,6 +36,19 @@ pub(super) struct Plan {
     pub(super) sources: BTreeSet<Chunk>,
     /// The pages of the segment table with segments that have parts there.
     pub(super) pages: BTreeSet<u64>,
+    /// Bytes that it moves.
+    pub(super) live_bytes: u64,
+    /// Chunks that it gains.
+    pub(super) gained: u64,
+}
+
+/// Which chunks come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// Those that are worth most ([`score`]).
+    Worth,
+    /// The emptiest.
+    Greed,
 }
 
 /// Live bytes of the chunks that were chosen so far, and room for them in chunks that are begun.
@@ -99,8 +113,68 @@ fn score(live_bytes: u64, youngest: u64, now: u64) -> f64 {
 const AGE_EXPONENT: f64 = 0.25;
 
 impl Pool {
-    /// The chunks that are worth most, as far as the wish goes.
+    /// The chunks that are worth most, as far as the wish goes. Where the cleaner has not all the chunks that it keeps it must come to have them
+    /// again: where it would not, by what is worth most, the emptiest are taken.
     pub(super) fn plan_pass(&self, state: &Maintenance, wish: Wish) -> Option<Plan> {
+        self.shared.segments.rank();
+        let begun = [Sum::in_begun(state.cleaner.begun), Sum::in_begun(state.copies.begun)];
+        let has = self.shared.clean_outputs();
+        let all = self.sizing.bounds.clean_chunks;
+        let by_worth = self.choose(state, wish, Order::Worth, begun, &BTreeSet::new());
+        by_worth
+            .filter(|plan| {
+                has >= all
+                    || self.climbs(
+                        state,
+                        (has + plan.gained).saturating_sub(self.least_gain()),
+                        &plan.sources,
+                    )
+            })
+            .or_else(|| self.choose(state, wish, Order::Greed, begun, &BTreeSet::new()))
+    }
+
+    /// Chunks that the cleaner needs to begin with, as things are. What it keeps where the pool is as full as it may be is lent to writers while
+    /// there is so much to gain that it comes to have it again by its own passes (records that die, and chunks that the log fills, only make that
+    /// easier); but for what a pass takes that is worth its checkpoint.
+    pub(in super::super) fn needed_chunks(&self, state: &Maintenance) -> u64 {
+        let Bounds { clean_chunks: all, least_clean_chunks: least, .. } = self.sizing.bounds;
+        if least < all && self.shared.clean_outputs() < all {
+            self.shared.segments.rank();
+        }
+        let none = BTreeSet::new();
+        let Some(chunks) = (least..all).find(|chunks| self.climbs(state, *chunks, &none)) else { return all };
+        let wish = Wish { outputs: all, gain: self.least_gain(), wanted: self.wanted_gain() };
+        let next = self.choose(state, wish, Order::Worth, Default::default(), &none);
+        chunks.max(next.map_or(all, |plan| plan.sources.len() as u64 - plan.gained))
+    }
+
+    /// True if a cleaner that begins with so many `chunks` gets to all that it keeps, by passes that each gain more than their checkpoints may
+    /// take, and that leave alone the chunks in `taken`. [`BEGUN_CHUNKS`] are subtracted first: commits and checkpoints may just have begun as
+    /// many, and as many are promised to them again.
+    fn climbs(&self, state: &Maintenance, chunks: u64, taken: &BTreeSet<Chunk>) -> bool {
+        let cost = self.least_gain();
+        let mut chunks = chunks.saturating_sub(BEGUN_CHUNKS);
+        let mut taken = Cow::Borrowed(taken);
+        while chunks < self.sizing.bounds.clean_chunks {
+            let wish = Wish { outputs: chunks, gain: cost + 1, wanted: self.sizing.bounds.clean_chunks };
+            let Some(plan) = self.choose(state, wish, Order::Greed, Default::default(), &taken) else {
+                return false;
+            };
+            taken.to_mut().extend(plan.sources);
+            chunks += plan.gained - cost;
+        }
+        true
+    }
+
+    /// Chunks by order, but for those that were `taken`, as far as the wish goes.
+    fn choose(
+        &self,
+        state: &Maintenance,
+        wish: Wish,
+        order: Order,
+        in_begun: [Sum; 2],
+        taken: &BTreeSet<Chunk>,
+    ) -> Option<Plan> {
         let now = self.shared.segments.last_id().unwrap_or_default();
         let begun = [state.cleaner.begun, state.copies.begun];
         // Segments of the log lie in chunks of their own, and nothing younger is ever moved.
@@ -109,19 +183,22 @@ impl Pool {
         let of_copies =
             |occupied: &Occupied| occupied.pages().next().is_some_and(|page| page >= first_copies);
         let is_fixed = |chunk: Chunk, occupied: &Occupied| {
-            begun.iter().flatten().any(|begun| begun.chunk == chunk)
+            taken.contains(&chunk)
+                || begun.iter().flatten().any(|begun| begun.chunk == chunk)
                 || (occupied.youngest() >= log && !of_copies(occupied))
                 || state.cleaner.unreadable.contains(&chunk)
         };
         let mut plan = Plan::default();
-        let mut sums = [Sum::in_begun(state.cleaner.begun), Sum::in_begun(state.copies.begun)];
-        let (mut gained, mut skipped) = (0, 0);
+        let mut sums = in_begun;
+        let mut skipped = 0;
         let mut changed = ChangedPages::default();
         // What is promised to any pass, and what survivors may leave of theirs.
         let spare_bytes = PASS_TABLE_BYTES + self.shared.clean_outputs() * CHUNK_BYTES / 8;
-        self.shared.segments.rank();
         self.shared.segments.chunks_by_score(
-            &|live, youngest| score(live, youngest, now),
+            &|live, youngest| match order {
+                Order::Worth => score(live, youngest, now),
+                Order::Greed => -(live as f64),
+            },
             &mut |chunk, occupied, page_bytes| {
                 let live_bytes = occupied.packed_bytes();
                 if live_bytes * 1000 > CHUNK_BYTES * FULL_PERMILLE || is_fixed(chunk, occupied) {
@@ -137,7 +214,7 @@ impl Pool {
                     return skipped < SKIPPED_MAX;
                 }
                 // What is beyond the promise is taken where nothing would be gained without.
-                let pages_max = if gained < wish.gain { spare_bytes } else { PASS_TABLE_BYTES };
+                let pages_max = if plan.gained < wish.gain { spare_bytes } else { PASS_TABLE_BYTES };
                 if outputs > wish.outputs || pages_bytes > pages_max {
                     return false;
                 }
@@ -145,11 +222,12 @@ impl Pool {
                 sums = with;
                 plan.sources.insert(chunk);
                 plan.pages.extend(occupied.pages());
-                gained = (plan.sources.len() as u64).saturating_sub(outputs);
-                gained < wish.wanted
+                plan.gained = (plan.sources.len() as u64).saturating_sub(outputs);
+                plan.live_bytes += live_bytes;
+                plan.gained < wish.wanted
             },
         );
-        (gained >= wish.gain && !plan.sources.is_empty()).then_some(plan)
+        (plan.gained >= wish.gain && !plan.sources.is_empty()).then_some(plan)
     }
 }
 

@@ -65,8 +65,8 @@ fn moves_whole(segment: &Segment) -> bool {
     segment.parts.len() + 4 > PARTS_MAX
 }
 
-/// Bytes that a pass writes beside what it packs: each chunk that it goes on with or begins is padded at both ends of what is written to it, and may break
-/// a part in two.
+/// Bytes that a pass writes beside what it packs: each chunk that it goes on with or begins is padded at both ends of what is written to it, and may
+/// break a part in two.
 const fn padding_max(outputs: u64) -> u64 {
     (outputs + 2) * (2 * BLOCK_BYTES as u64 + PART_OVERHEAD_BYTES)
 }
@@ -90,10 +90,18 @@ impl Pool {
 
     fn clean_wished(&self, state: &mut Maintenance, gain: u64, wanted: u64) -> Result<Option<CleanReport>> {
         self.shared.check_writable()?;
-        let mut outputs = self.shared.clean_outputs().min(self.pass_chunks());
+        // A pass takes the cleaner's own chunks. It takes some that writers could have only if it would gain nothing otherwise.
+        let has = self.shared.clean_outputs();
+        let mut outputs = has.min(self.shared.kept_chunks()).min(self.pass_chunks());
         loop {
-            let Some(plan) = self.plan_pass(state, Wish { outputs, gain, wanted }) else { return Ok(None) };
+            let wish = |outputs| Wish { outputs, gain, wanted };
+            let more = || self.plan_pass(state, wish(has.min(self.pass_chunks())));
+            let Some(plan) = self.plan_pass(state, wish(outputs)).or_else(more) else {
+                self.shared.throttle.idle();
+                return Ok(None);
+            };
             let counted_bytes = self.counted_bytes(&plan);
+            self.shared.throttle.begin(plan.live_bytes);
             match self.clean_planned(state, &plan) {
                 // More had to be written than was expected of so many chunks: fewer are cleaned.
                 Err(Error::NoSpace(_)) if outputs > 1 => outputs /= 2,
@@ -103,8 +111,15 @@ impl Pool {
                     return Err(error);
                 }
                 Ok(report) => {
+                    tracing::debug!(
+                        ?report,
+                        free = self.chunks.free(),
+                        spare = self.shared.spare_chunks(),
+                        "a pass of the cleaner"
+                    );
                     count(&self.shared.counters.fold_bytes, report.written_bytes);
                     count(&self.shared.counters.clean_passes, 1);
+                    count(&self.shared.counters.chunks_gained, report.gained());
                     let as_planned = report.chunks == plan.sources.len() as u64
                         && report.chunks >= report.outputs + gain
                         && report.written_bytes <= counted_bytes + padding_max(report.outputs);
@@ -134,8 +149,8 @@ impl Pool {
 
     fn clean_planned(&self, state: &mut Maintenance, plan: &Plan) -> Result<CleanReport> {
         // No chunk has both a record and its second copy.
-        let mut records = Packer::new(self, state.cleaner.begun);
-        let mut copies = Packer::of_copies(self, state.copies.begun);
+        let mut records = Packer::new(self, state.cleaner.begun).for_pass();
+        let mut copies = Packer::of_copies(self, state.copies.begun).for_pass();
         let moved = self.repack_all(state, plan, &mut records, &mut copies);
         let outputs = (records.begun_now() + copies.begun_now()) as u64;
         let written = moved.and_then(|moved| {

@@ -122,6 +122,7 @@ fn only_the_parts_in_cleaned_chunks_are_moved() {
     let plan = Plan {
         sources: BTreeSet::from([first]),
         pages: pool.shared.segments.occupied(first).unwrap().pages().collect(),
+        ..Plan::default()
     };
     pool.clean_planned(&mut state, &plan).unwrap();
     let now = pool.shared.segments.get(id).unwrap().unwrap().parts;

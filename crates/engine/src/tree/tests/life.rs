@@ -168,7 +168,8 @@ fn forks_share_what_neither_has_changed() {
     assert_eq!((tree.dirty_bytes(), tree.stored_root()), (0, fork.stored_root()));
 }
 
-/// What all trees of a cache hold is what each of them holds, and nothing once they have gone.
+/// What all trees of a cache hold is what each of them holds. What a tree held that has gone, which others may have, counts until a checkpoint
+/// was made after that.
 #[test]
 fn unstored_memory_is_counted_for_all_trees_together() {
     let store = Arc::new(MemStore::default());
@@ -189,7 +190,33 @@ fn unstored_memory_is_counted_for_all_trees_together() {
     let before = tree.replace(&fork);
     drop(fork);
     assert_eq!(cache.unstored_bytes(), tree.dirty_bytes() + before.dirty_bytes());
+    let left = tree.dirty_bytes();
     drop((tree, before));
+    assert_eq!((cache.unstored_bytes(), cache.dirty_bytes()), (left, left));
+    let tree = tree_with(&store, None, 1 << 20, Shape::STORED);
+    let cache = Arc::clone(&tree.cache);
+    apply(&tree, put_pages(1, 0..5_000));
+    let (fork, held) = (tree.fork(), tree.dirty_bytes());
+    drop(tree);
+    let mut frozen = fork.freeze();
+    assert_eq!(cache.freeze_left().memory, held);
+    // Gone after the cut: the next checkpoint's.
+    let late = fork.fork();
+    apply(&late, put_pages(2, 0..1));
+    let late_bytes = late.dirty_bytes();
+    drop(late);
+    let mut stored = 0;
+    let write = &mut |nodes: Vec<Vec<u8>>| {
+        stored += nodes.iter().map(|node| node.len() as u64).sum::<u64>();
+        store.write(nodes)
+    };
+    frozen.persist(write).unwrap();
+    assert!(stored > 0 && stored <= cache.unstored_nodes().stored);
+    fork.settle(&mut Settling::default());
+    cache.settle_left();
+    assert_eq!((cache.unstored_bytes(), cache.dirty_bytes()), (late_bytes, late_bytes));
+    cache.freeze_left();
+    cache.settle_left();
     assert_eq!(cache.unstored_bytes(), 0);
 }
 

@@ -167,7 +167,7 @@ impl World {
         assert_eq!(walked, all);
         let live = self.tree.live.read();
         if let Some(root) = &live.root {
-            assert_eq!(self.tree.dirty_bytes(), changed_bytes(root) as u64);
+            assert_eq!(self.tree.dirty.get(), changed_bytes(root));
         } else {
             assert_eq!(self.tree.dirty_bytes(), 0);
         }

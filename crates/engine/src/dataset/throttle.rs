@@ -1,0 +1,188 @@
+//! How writers keep to what the cleaner gains, so that nobody comes to the end of the room.
+//!
+//! A pass of the cleaner gains nothing before the checkpoint after it counts. So the room that is left has to last until then: a writer is delayed by
+//! its part of the time that is left, as its bytes are part of that room. Whoever writes less than that waits for nothing; all writers together are
+//! never faster than that, however many they are. When the gain is later than expected, what is left is used up ever more slowly.
+//!
+//! The pace itself ([`Pace`]) is arithmetic: it is told the time.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+/// Longest time that a writer is delayed at once, and for so many bytes.
+const DELAY_MAX: Duration = Duration::from_millis(100);
+const DELAY_BYTES: u64 = 64 << 10;
+/// The gain of a pass is expected no earlier than after one part in so many of the time that passes take, or that this one has taken, however late it
+/// is.
+const LATE_PART: u32 = 3;
+/// Weight of a new measurement in a mean.
+const SHARE: f64 = 0.25;
+/// A pass is expected to take so long, for so many bytes, before one was measured.
+const FIRST: Duration = Duration::from_millis(250);
+const FIRST_BYTES: f64 = 16_777_216.0;
+
+/// Room as writers see it, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Left {
+    /// Writers may fill so much before they have to wait for the cleaner's next gain.
+    pub(super) spare_bytes: u64,
+    /// Nobody is delayed while there is more than this.
+    pub(super) low_bytes: u64,
+}
+
+/// A pass that is under way.
+#[derive(Clone, Copy, Debug)]
+struct Pass {
+    moved_bytes: u64,
+    begun: Duration,
+    due: Duration,
+}
+
+/// Means of what passes take, and the pass that is under way.
+#[derive(Debug)]
+struct Pace {
+    /// Seconds that a pass with its checkpoint takes lately for each byte that it moves, and altogether.
+    s_per_byte: f64,
+    s: f64,
+    pass: Option<Pass>,
+    /// The cleaner has found nothing to gain.
+    is_idle: bool,
+    /// Counts the gains. A writer that sees it move waits no longer.
+    gains: u64,
+    /// Passes that were measured.
+    measured: u32,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        let s = FIRST.as_secs_f64();
+        Self { s_per_byte: s / FIRST_BYTES, s, pass: None, is_idle: false, gains: 0, measured: 0 }
+    }
+}
+
+fn approach(known: &mut f64, now: f64, share: f64) {
+    *known += (now - *known) * share;
+}
+
+impl Pace {
+    fn begin(&mut self, now: Duration, moved_bytes: u64) {
+        let s = self.s_per_byte * moved_bytes as f64;
+        self.pass = Some(Pass { moved_bytes, begun: now, due: now + Duration::from_secs_f64(s) });
+        self.is_idle = false;
+    }
+
+    fn gained(&mut self, now: Duration) {
+        if let Some(Pass { moved_bytes, begun, .. }) = self.pass.take() {
+            let took = now.saturating_sub(begun).as_secs_f64();
+            self.measured += 1;
+            let share = (1.0 / f64::from(self.measured)).max(SHARE);
+            approach(&mut self.s, took, share);
+            approach(&mut self.s_per_byte, took / moved_bytes.max(1) as f64, share);
+        }
+        self.gains += 1;
+    }
+
+    fn idle(&mut self) {
+        self.pass = None;
+        self.is_idle = true;
+        self.gains += 1;
+    }
+
+    /// The time that so many bytes are worth: all that is left until the next gain is shared out by what is left of the room. In the first quarter
+    /// below the low mark the delay grows from nothing.
+    fn cost(&self, now: Duration, bytes: u64, Left { spare_bytes, low_bytes }: Left) -> Duration {
+        if spare_bytes >= low_bytes || self.is_idle {
+            return Duration::ZERO;
+        }
+        let all = Duration::from_secs_f64(self.s);
+        let rest = self.pass.map_or(all, |pass| {
+            let taken = now.saturating_sub(pass.begun);
+            pass.due.saturating_sub(now).max(taken.max(all) / LATE_PART)
+        });
+        let share = (4.0 * (low_bytes - spare_bytes) as f64 / low_bytes as f64).min(1.0);
+        let s = rest.as_secs_f64() * share * bytes as f64 / spare_bytes.max(1) as f64;
+        Duration::from_secs_f64(s.min(Self::most(bytes).as_secs_f64()))
+    }
+
+    /// The longest delay for so many bytes.
+    fn most(bytes: u64) -> Duration {
+        let pieces = u32::try_from(bytes.div_ceil(DELAY_BYTES)).unwrap_or(u32::MAX);
+        DELAY_MAX.saturating_mul(pieces.max(1))
+    }
+}
+
+/// The pace, and those who wait.
+#[derive(Debug)]
+pub struct Throttle {
+    begun: Instant,
+    pace: Mutex<Option<Pace>>,
+    gained: Condvar,
+    /// Held by the one writer that is delayed. The next one measures the room when its turn comes: if both measured it together, each would take
+    /// all of it for its own.
+    turn: Mutex<()>,
+}
+
+impl Default for Throttle {
+    fn default() -> Self {
+        Self { begun: Instant::now(), pace: Mutex::default(), gained: Condvar::new(), turn: Mutex::default() }
+    }
+}
+
+impl Throttle {
+    /// Somebody cleans in the background from now on, so that it is worth waiting for.
+    pub fn start(&self) {
+        self.pace.lock().get_or_insert_default();
+    }
+
+    /// Nobody does any more.
+    pub fn stop(&self) {
+        *self.pace.lock() = None;
+        self.gained.notify_all();
+    }
+
+    fn tell(&self, tell: impl FnOnce(&mut Pace, Duration)) {
+        if let Some(pace) = &mut *self.pace.lock() {
+            tell(pace, self.begun.elapsed());
+        }
+    }
+
+    /// A pass begins, which moves so many bytes.
+    pub fn begin(&self, moved_bytes: u64) {
+        self.tell(|pace, now| pace.begin(now, moved_bytes));
+    }
+
+    /// A checkpoint counts: what was vacated before is free.
+    pub fn gained(&self) {
+        self.tell(Pace::gained);
+        self.gained.notify_all();
+    }
+
+    /// The cleaner has found nothing to gain.
+    pub fn idle(&self) {
+        self.tell(|pace, _| pace.idle());
+        self.gained.notify_all();
+    }
+
+    /// Waits as long as so many bytes are to wait while so much is `left`. Nobody waits on when room was gained.
+    pub(super) fn wait(&self, bytes: u64, left: impl FnOnce() -> Left) {
+        let turn = self.turn.lock();
+        let mut guard = self.pace.lock();
+        if let Some(pace) = &*guard {
+            let now = self.begun.elapsed();
+            let (until, gains) = (now + pace.cost(now, bytes, left()), pace.gains);
+            loop {
+                let rest = until.saturating_sub(self.begun.elapsed());
+                if rest.is_zero() || guard.as_ref().is_none_or(|pace| pace.gains != gains) {
+                    break;
+                }
+                self.gained.wait_for(&mut guard, rest);
+            }
+        }
+        drop(guard);
+        MutexGuard::unlock_fair(turn);
+    }
+}
+
+#[cfg(test)]
+mod tests;
