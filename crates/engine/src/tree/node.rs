@@ -7,10 +7,10 @@ use super::branch::{Bounds, Branch};
 use super::leaf::Leaf;
 use super::unstored::NodeBytes;
 use crate::limits::{NODE_BYTES, NODE_FANOUT_MAX};
+use crate::types::Ptr;
 
 /// Bytes that a stored record takes beside its own, at most: its header, and its entries in both copies of a directory.
 const RECORD_OVERHEAD_BYTES: u64 = 64;
-use crate::types::Ptr;
 
 /// What a node holds.
 #[derive(Clone)]
