@@ -187,10 +187,11 @@ fn unstored_memory_is_counted_for_all_trees_together() {
     drop(frozen);
     tree.settle(&mut Settling::default());
     assert_eq!(cache.unstored_bytes(), fork.dirty_bytes());
+    let left = fork.dirty_bytes();
     let before = tree.replace(&fork);
+    assert_eq!((tree.dirty_bytes(), before.dirty_bytes()), (0, 0));
     drop(fork);
-    assert_eq!(cache.unstored_bytes(), tree.dirty_bytes() + before.dirty_bytes());
-    let left = tree.dirty_bytes();
+    assert_eq!((cache.unstored_bytes(), cache.dirty_bytes()), (left, left));
     drop((tree, before));
     assert_eq!((cache.unstored_bytes(), cache.dirty_bytes()), (left, left));
     let tree = tree_with(&store, None, 1 << 20, Shape::STORED);
