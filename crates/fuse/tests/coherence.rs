@@ -161,6 +161,72 @@ impl Writes {
     }
 }
 
+/// `struct iocb` of `linux/aio_abi.h`.
+#[repr(C)]
+#[derive(Clone, Default)]
+struct Control {
+    data: u64,
+    key: u32,
+    rw_flags: u32,
+    opcode: u16,
+    priority: i16,
+    file: u32,
+    buffer: u64,
+    bytes: u64,
+    offset: i64,
+    reserved: u64,
+    flags: u32,
+    eventfd: u32,
+}
+
+/// Writes of one page by the older interface (libaio's), which sends them on the caller's processor.
+struct Aio {
+    context: libc::c_ulong,
+    data: Aligned,
+    controls: Vec<Control>,
+}
+
+impl Aio {
+    fn new(most: usize) -> Self {
+        let mut context: libc::c_ulong = 0;
+        // SAFETY: the kernel writes one number, the context.
+        let made = unsafe { libc::syscall(libc::SYS_io_setup, most, &raw mut context) };
+        assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
+        Self { context, data: Aligned::of(&[b'n'; PAGE]), controls: Vec::with_capacity(most) }
+    }
+
+    fn start(&mut self, file: &File, page: usize) {
+        const PWRITE: u16 = 1;
+        self.controls.push(Control {
+            opcode: PWRITE,
+            file: file.as_raw_fd().cast_unsigned(),
+            buffer: self.data.as_ptr() as u64,
+            bytes: PAGE as u64,
+            offset: (page * PAGE) as i64,
+            ..Control::default()
+        });
+        let control = self.controls.last().map(std::ptr::from_ref).unwrap();
+        // SAFETY: one control block, which the kernel copies; file and data outlive the write, as in `Writes`.
+        let sent = unsafe { libc::syscall(libc::SYS_io_submit, self.context, 1, &raw const control) };
+        assert_eq!(sent, 1, "{}", std::io::Error::last_os_error());
+    }
+
+    fn wait(&mut self) {
+        let count = self.controls.len();
+        // Each event has four words; the third is the result.
+        let mut events = vec![[0_u64; 4]; count];
+        let (context, room) = (self.context, events.as_mut_ptr());
+        // SAFETY: there is room for as many events as are asked for.
+        let got = unsafe {
+            libc::syscall(libc::SYS_io_getevents, context, count, count, room, std::ptr::null::<libc::timespec>())
+        };
+        assert_eq!(got, count as i64);
+        assert!(events.iter().all(|event| event[2] == PAGE as u64));
+        // SAFETY: nothing is under way any more.
+        unsafe { libc::syscall(libc::SYS_io_destroy, context) };
+    }
+}
+
 /// A mapping of a file that is only read, byte by byte.
 struct Map(*const u8);
 
@@ -248,8 +314,10 @@ fn what_is_read_beside_a_direct_write_does_not_stay_over_the_ring() {
 #[test]
 fn times_that_were_told_beside_a_direct_write_do_not_stay() {
     let m = Mounted::new(Transport::Dev);
-    let path = m.file("file", 16);
+    let path = m.session.dir().join("file");
+    File::create(&path).unwrap();
     let direct = open(&path, libc::O_DIRECT);
+    direct.write_all_at(&Aligned::new(16 * PAGE), 0).unwrap();
     let mut writes = Writes::new(1);
     for round in 0..10 {
         let before = std::fs::metadata(&path).unwrap();
@@ -304,6 +372,19 @@ fn pin(cpu: usize) {
     sched_setaffinity(None, &set).unwrap();
 }
 
+/// Returns when a thread waits in the kernel, for pages.
+fn sleeps(thread: rustix::thread::Pid) {
+    let path = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
+    loop {
+        let stat = std::fs::read_to_string(&path).unwrap();
+        let (_, state) = stat.rsplit_once(") ").unwrap();
+        if state.starts_with('D') {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
 /// A read waits with its pages locked for a place in the ring, all of which writes have that wait for these pages: one of both has to
 /// give way.
 #[test]
@@ -316,38 +397,36 @@ fn writes_that_fill_the_ring_do_not_wait_for_reads_behind_them() {
     let m = Mounted::new(Transport::IoUring);
     let path = m.file("file", WRITES);
     let (direct, reader) = (open(&path, libc::O_DIRECT), open(&path, 0));
-    let read = |cpu: usize| {
-        pin(cpu);
+    let read_all = || {
         let mut bytes = vec![0; WRITES * PAGE];
         reader.read_exact_at(&mut bytes, 0).unwrap();
         bytes
     };
     std::thread::scope(|scope| {
-        let mut writes = Writes::new(1);
-        let mut on_first = CpuSet::new();
-        on_first.set(0);
-        // SAFETY: `CpuSet` is the kernel's mask of the length that `cpu_set_t` has.
-        let mask: libc::cpu_set_t = unsafe {
-            let mut mask = std::mem::zeroed();
-            libc::CPU_SET(0, &mut mask);
-            mask
-        };
-        writes.ring.submitter().register_iowq_aff(&mask).unwrap();
+        pin(0);
+        let mut writes = Aio::new(WRITES);
         m.gate.close();
         for page in 0..WRITES {
             writes.start(&direct, page);
         }
         // As many as the first processor's ring takes; the others wait in the kernel.
         m.gate.wait_for(16);
-        let old = scope.spawn(|| read(1)).join().unwrap();
+        let beside = || {
+            pin(1);
+            read_all()
+        };
+        let old = scope.spawn(beside).join().unwrap();
         assert!(old.iter().all(|&b| b == b'o'));
         fadvise(&reader, 0, None, Advice::DontNeed).unwrap();
-        let behind = scope.spawn(|| read(0));
-        // It has nothing to be woken by: what it waits for is behind the gate.
-        while !std::fs::read_to_string("/proc/self/task").is_ok() && behind.is_finished() {}
-        m.gate.open();
+        let (tell, told) = std::sync::mpsc::channel();
+        let behind = scope.spawn(move || {
+            pin(0);
+            tell.send(rustix::thread::gettid()).unwrap();
+            read_all()
+        });
+        sleeps(told.recv().unwrap());        m.gate.open();
         writes.wait();
         behind.join().unwrap();
     });
-    assert!(read(1).iter().all(|&b| b == b'n'), "what was read in between is gone");
+    assert!(read_all().iter().all(|&b| b == b'n'), "what was read in between is gone");
 }
