@@ -10,7 +10,7 @@ use pagefold_engine::dataset::journal::aside;
 use pagefold_engine::dataset::{Change, Dataset};
 use pagefold_engine::limits::RECORDSIZE_DEFAULT;
 
-use crate::codec::{COUNTER_KEY, HEADER_KEY, Header, Inode, decode_counter, is_recordsize};
+use crate::codec::{COUNTER_KEY, HEADER_KEY, Header, Inode, decode_counter, flag, is_recordsize};
 use crate::error::{FsError, Result};
 use crate::inode::{Node, Nodes};
 use crate::limits::{ID_BATCH, NAME_MAX, STATFS_BLOCK_BYTES};
@@ -220,6 +220,7 @@ impl Fs {
             mtime: inode.mtime,
             ctime: inode.ctime,
             btime: inode.btime,
+            capable: inode.has(flag::CAPS),
         })
     }
 

@@ -135,6 +135,8 @@ pub struct Attr {
     pub ctime: Time,
     /// Creation.
     pub btime: Time,
+    /// It has capabilities (`security.capability`).
+    pub capable: bool,
 }
 
 impl Attr {

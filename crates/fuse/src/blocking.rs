@@ -27,7 +27,9 @@ struct Pools {
     flush: Arc<Pool>,
 }
 
-struct Pool {
+/// Threads that come with the work and go when there is none.
+pub(crate) struct Pool {
+    name: &'static str,
     threads_max: usize,
     state: Mutex<State>,
     work: Condvar,
@@ -57,8 +59,7 @@ impl Blocking {
     /// many at a time however many mounts there are.
     pub(crate) fn shared() -> Self {
         static POOLS: OnceLock<Pools> = OnceLock::new();
-        let pool =
-            |threads_max| Arc::new(Pool { threads_max, state: Mutex::default(), work: Condvar::new() });
+        let pool = |threads_max| Pool::new("pf-blocking", threads_max);
         let pools = || Pools { read: pool(READ_THREADS_MAX), flush: pool(WAIT_THREADS_MAX) };
         Self(Some(POOLS.get_or_init(pools).clone()))
     }
@@ -75,16 +76,27 @@ impl Blocking {
             (Some(pools), Wait::Read) => &pools.read,
             (Some(pools), Wait::Flush) => &pools.flush,
         };
-        let mut state = pool.state.lock();
-        state.jobs.push_back(Box::new(job));
+        pool.run(Box::new(job));
+    }
+}
+
+impl Pool {
+    pub(crate) fn new(name: &'static str, threads_max: usize) -> Arc<Self> {
+        Arc::new(Self { name, threads_max, state: Mutex::default(), work: Condvar::new() })
+    }
+
+    /// Runs `job` on a thread; beyond their number jobs wait in order.
+    pub(crate) fn run(self: &Arc<Self>, job: Job) {
+        let mut state = self.state.lock();
+        state.jobs.push_back(job);
         if state.idle >= state.jobs.len() {
-            pool.work.notify_one();
+            self.work.notify_one();
             return;
         }
-        if state.threads < pool.threads_max {
+        if state.threads < self.threads_max {
             state.threads += 1;
-            let worker = Arc::clone(pool);
-            let spawned = thread::Builder::new().name("pf-blocking".into()).spawn(move || worker.work());
+            let worker = Arc::clone(self);
+            let spawned = thread::Builder::new().name(self.name.into()).spawn(move || worker.work());
             if let Err(error) = spawned {
                 state.threads -= 1;
                 // With no thread at all the job would never run: the caller's thread does it.
@@ -98,9 +110,7 @@ impl Blocking {
             }
         }
     }
-}
 
-impl Pool {
     fn work(&self) {
         let mut state = self.state.lock();
         loop {

@@ -3,6 +3,7 @@
 //! ```text
 //! session     mount, INIT, run, unmount: what a server uses
 //! dispatch    operations -> calls of the file system; its snapshots below .pagefold/snapshot
+//! coherence   what the kernel has cached, beside direct writes
 //! errno       its errors -> errno, one exhaustive match
 //! null, pass  two tiny servers on the same transport: the bounds that benchmarks compare with
 //! mount       mount(2), fusermount3, mount points examined
@@ -16,6 +17,7 @@
 
 mod blocking;
 mod buffer;
+mod coherence;
 mod dispatch;
 mod errno;
 mod init;

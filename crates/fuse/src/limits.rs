@@ -28,6 +28,21 @@ pub const ATTRIBUTES_VALID: Duration = Duration::from_secs(60);
 /// The same where the file changed within the last minute.
 pub const ATTRIBUTES_VALID_CHANGING: Duration = Duration::from_secs(1);
 
+/// Parts of a file in bytes of which is noted apart who reads them into the kernel's page cache: what one request reads.
+pub const CACHE_CHUNK_BYTES: u64 = REQUEST_BYTES_MAX as u64;
+/// Notes about what the kernel has cached, by a hash: 64 KiB a mount. Requests under way are some hundreds.
+pub const CACHE_NOTES: usize = 4096;
+/// How much smaller than a direct write's number that of a read may be which the kernel sent after it. Numbers are given when
+/// requests are sent, but asynchronous ones beyond [`BACKGROUND_REQUESTS_MAX`] may wait for a few others before.
+pub const ORDER_MARGIN: u64 = 2 * 16 * BACKGROUND_REQUESTS_MAX as u64;
+/// The same where the kernel drops pages only before it sends a write: a million requests may pass it in between.
+pub const ORDER_MARGIN_EARLY: u64 = 2 << 20;
+/// Threads that wait for the kernel to drop pages at most. Each waits for a read, so that more would not be faster.
+pub const DROP_THREADS_MAX: usize = 64;
+/// How long an answer waits for pages that nobody reads who has reached us: longer than a processor takes to go on with a
+/// read that was answered. Twice.
+pub const DROP_PATIENCE: Duration = Duration::from_millis(50);
+
 /// Read-ahead of the mount in KiB; one request.
 pub const READ_AHEAD_KIB: u32 = 1024;
 

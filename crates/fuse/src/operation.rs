@@ -143,6 +143,8 @@ pub enum Operation<'a> {
     Read {
         offset: u64,
         size: u32,
+        /// What is answered is kept in the kernel's page cache, for others to read.
+        into_cache: bool,
     },
     Write {
         offset: u64,
@@ -150,6 +152,8 @@ pub enum Operation<'a> {
         handle: u64,
         flags: u32,
         write_back: bool,
+        /// What is written stays in the kernel's page cache, for others to read.
+        from_cache: bool,
         kill_privileges: bool,
     },
     StatFs,

@@ -316,6 +316,10 @@ wire! {
     NotifyInvalInodeOut = 24 { ino: u64, off: i64, len: i64, }
 }
 
+/// `FUSE_READ_LOCKOWNER`: the request is a direct read, and tells whose; reads into the page cache have no owner.
+pub const READ_LOCKOWNER: u32 = 1 << 1;
+/// `FUSE_WRITE_LOCKOWNER`: the same of a write.
+pub const WRITE_LOCKOWNER: u32 = 1 << 1;
 /// `FUSE_WRITE_CACHE`: written back from the page cache (stores of a shared mapping), not by a write call.
 pub const WRITE_CACHE: u32 = 1 << 0;
 /// `FUSE_WRITE_KILL_SUIDGID`: set-user-ID and set-group-ID bits end with this write.

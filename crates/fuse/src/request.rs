@@ -1,6 +1,7 @@
 //! A request of the kernel as an owned object: it can move to another thread and be answered later, once.
 
 use crate::blocking::Blocking;
+use crate::coherence::Caching;
 use crate::operation::{Arguments, Operation, ParseError};
 use crate::protocol::{InHeader, Opcode, UNIQUE_RESEND};
 use crate::stats::Stats;
@@ -41,6 +42,8 @@ pub struct Request {
     exchange: Option<Box<dyn Exchange>>,
     /// Held until the answer is with the kernel.
     claim: Option<Claim>,
+    /// Likewise: it concerns pages that the kernel caches.
+    caching: Option<Caching>,
     stats: Arc<Stats>,
     received: Instant,
 }
@@ -54,7 +57,7 @@ impl fmt::Debug for Request {
 
 impl Request {
     pub(crate) fn new(header: InHeader, exchange: Box<dyn Exchange>, stats: Arc<Stats>) -> Self {
-        Self { header, exchange: Some(exchange), claim: None, stats, received: Instant::now() }
+        Self { header, exchange: Some(exchange), claim: None, caching: None, stats, received: Instant::now() }
     }
 
     /// Number of the inode that the request is about.
@@ -82,6 +85,16 @@ impl Request {
         self.header.unique & UNIQUE_RESEND != 0
     }
 
+    /// Its place in the order in which the kernel sent requests.
+    pub(crate) fn number(&self) -> u64 {
+        self.header.unique & !UNIQUE_RESEND
+    }
+
+    /// Keeps a mark until it has been answered.
+    pub(crate) fn keep(&mut self, caching: Caching) {
+        self.caching = Some(caching);
+    }
+
     /// Whether it asks for a change, as far as its code tells.
     pub(crate) fn changes_something(&self) -> bool {
         Opcode::from_wire(self.header.opcode).is_some_and(Opcode::changes_something)
@@ -102,7 +115,7 @@ impl Request {
 
     /// Keeps it from being carried out twice.
     pub(crate) fn claim(&mut self, journal: &Arc<Journal>, connection: u32) {
-        let unique = self.header.unique & !UNIQUE_RESEND;
+        let unique = self.number();
         self.claim = Some(journal.claim(Asked { connection, unique }));
     }
 
@@ -211,6 +224,7 @@ impl Request {
             self.stats.record(self.header.opcode, self.received.elapsed(), failed);
             exchange.finish(self.header.unique, outcome);
             self.claim = None;
+            self.caching = None;
         }
     }
 }
@@ -245,6 +259,13 @@ impl Kernel {
     pub fn holds(&self, ino: u64) -> bool {
         // Without a device there is no connection any more, and nobody who could refer to anything.
         self.0.upgrade().is_some_and(|device| transport::kernel_holds(&device, ino))
+    }
+
+    /// Has it drop what it has cached of an inode's bytes, and its attributes. Waits for reads of these bytes into its cache.
+    pub(crate) fn drop_pages(&self, ino: u64, offset: u64, len: u64) {
+        if let Some(device) = self.0.upgrade() {
+            transport::drop_pages(&device, ino, offset, len);
+        }
     }
 }
 

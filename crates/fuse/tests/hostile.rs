@@ -27,7 +27,7 @@ fn keeps_promises(operation: &Operation<'_>, bytes: usize) -> bool {
         | Operation::Create { name, .. } => is_new_name(name),
         Operation::Link { new_name, .. } => is_new_name(new_name),
         Operation::Rename { name, new_name, .. } => is_new_name(name) && is_new_name(new_name),
-        Operation::Read { offset, size } => {
+        Operation::Read { offset, size, .. } => {
             offset.checked_add(u64::from(*size)).is_some_and(|end| end <= i64::MAX as u64)
         }
         Operation::Write { offset, data, .. } => {

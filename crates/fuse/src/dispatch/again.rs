@@ -1,7 +1,8 @@
 //! Answers to requests that a process has carried out that died before it could answer.
 
-use super::convert::{attr_out, entry_out, opened};
+use super::convert::{DIRECT_HANDLE, attr_out, entry_out, opened};
 use super::{answer, done, entry, failed};
+use crate::coherence::{Coherence, Direct};
 use crate::operation::Operation;
 use crate::protocol as p;
 use crate::{Errno, Request};
@@ -10,7 +11,7 @@ use pagefold_fs::{Fs, FsError, Ino};
 
 /// Answers without doing it again. `result` is what the file system noted: the inode that was made, or the bytes that were
 /// copied.
-pub(super) fn answer_done(fs: &Fs, request: Request, result: u64) {
+pub(super) fn answer_done(fs: &Fs, coherence: &Coherence, request: Request, result: u64) {
     // It may have been asked for as durable. That is rare, and known only to what was not got to.
     if let Err(error) = fs.sync() {
         return failed(request, &error);
@@ -20,8 +21,13 @@ pub(super) fn answer_done(fs: &Fs, request: Request, result: u64) {
     tracing::info!(?request, "carried out before, and answered now");
     let Ok(operation) = request.operation() else { return request.error(Errno::INVAL) };
     match operation {
-        Operation::Write { data, .. } => {
+        Operation::Write { offset, data, handle, from_cache, .. } => {
             let size = data.len().min(ATOMIC_WRITE_MAX) as u32;
+            // Who has read beside it knows the process that died.
+            if !from_cache {
+                let opened_direct = handle == DIRECT_HANDLE;
+                coherence.drop_pages(&Direct { ino: ino.0, offset, len: size.into(), opened_direct });
+            }
             request.answer(&p::WriteOut { size, padding: 0 });
         }
         Operation::SetAttributes(_) => answer(request, fs.getattr(ino), attr_out),

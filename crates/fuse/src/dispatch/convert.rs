@@ -28,10 +28,20 @@ pub(super) fn attributes(attr: &Attr) -> p::Attr {
     }
 }
 
-/// How long the kernel may believe the attributes. Only the kernel changes files, so all but one stay true until it
-/// asks us to change them: what a regular file takes on the device is known once its last write is compressed, and
-/// changes again when the pool folds.
+/// Set-user-ID and set-group-ID.
+const SET_ID: u16 = 0o6000;
+
+/// How long the kernel may believe the attributes. Only the kernel changes files, so all but two stay true until it
+/// asks us to change them. What a regular file takes on the device is known once its last write is compressed, and
+/// changes again when the pool folds. And a change of contents or of the owner takes set-id bits and capabilities away,
+/// here: of its own copy of the mode the kernel takes no notice then. So it has no copy of such a mode.
 fn valid(attr: &Attr) -> Duration {
+    if attr.kind == FileKind::Directory {
+        return CACHE_VALID;
+    }
+    if attr.perm & SET_ID != 0 || attr.capable {
+        return Duration::ZERO;
+    }
     if attr.kind != FileKind::Regular {
         return CACHE_VALID;
     }

@@ -6,22 +6,25 @@ mod again;
 mod convert;
 mod directory;
 mod snapshots;
+mod write;
 
+use crate::coherence::Coherence;
 use crate::errno::errno;
 use crate::operation::{Operation, SetAttributes};
 use crate::protocol as p;
 use crate::{Agreement, Blocking, Errno, Fetching, Handler, Kernel, Request, Wait};
 pub(crate) use convert::opened;
-use convert::{DIRECT_HANDLE, attr_out, entry_out, no_entry, set_attr, statfs_out, statx_out};
+use convert::{attr_out, entry_out, no_entry, set_attr, statfs_out, statx_out};
 use directory::Listing;
 use pagefold_engine::dataset::Journal;
 use pagefold_engine::dataset::journal::during;
 use pagefold_fs::{
-    Attr, Caller, Entry, FileKind, Fs, FsError, Ino, OpenFlags, Seek, SetAttr, TryRead, WriteFlags, Written,
+    Attr, Caller, Entry, FileKind, Fs, FsError, Ino, OpenFlags, Seek, SetAttr, TryRead,
 };
 pub use snapshots::{HIDDEN_DIR, SNAPSHOT_DIR, SnapshotTree, Snapshots, WithSnapshots};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use write::Writer;
 use zerocopy::{Immutable, IntoBytes};
 
 /// Answers the kernel's requests from a file system.
@@ -32,6 +35,7 @@ pub struct Dispatch {
     kernel_syncs: AtomicBool,
     /// Where requests that change something are claimed, and the number of the connection there.
     claims: Option<(Arc<Journal>, u32)>,
+    coherence: Arc<Coherence>,
 }
 
 /// First version of the protocol whose kernels are known to send FSYNC after synchronous buffered writes.
@@ -40,7 +44,7 @@ const MINOR_KERNEL_SYNCS: u32 = 45;
 impl Dispatch {
     /// Answers from `fs`.
     pub fn new(fs: Arc<Fs>) -> Self {
-        Self { fs, kernel_syncs: AtomicBool::new(false), claims: None }
+        Self { fs, kernel_syncs: AtomicBool::new(false), claims: None, coherence: Arc::new(Coherence::new()) }
     }
 
     /// As [`Dispatch::new`]; what is carried out is noted in the journal that changes of `fs` are entered into, under the
@@ -49,12 +53,29 @@ impl Dispatch {
         Self { claims: Some((journal, connection)), ..Self::new(fs) }
     }
 
+    /// How often the kernel had to be told to drop cached pages beside a direct write.
+    pub fn drops(&self) -> u64 {
+        self.coherence.drops()
+    }
+
     fn claim(&self, request: &mut Request) {
         if let Some((journal, connection)) = &self.claims
             && !request.is_claimed()
             && request.changes_something()
         {
             request.claim(journal, *connection);
+        }
+    }
+
+    /// Notes what the kernel will believe by the answer, beside writes that are under way.
+    fn note_attributes(&self, request: &Request) {
+        use p::Opcode as Code;
+        match request.opcode() {
+            Some(Code::Getattr | Code::Statx | Code::Setattr) => self.coherence.tells_attributes(request),
+            Some(Code::Lookup | Code::Readdirplus | Code::Link | Code::Create) => {
+                self.coherence.tells_of_names(request);
+            }
+            _ => {}
         }
     }
 
@@ -112,6 +133,7 @@ impl Dispatch {
 impl Handler for Dispatch {
     fn agreed(&self, agreement: &Agreement, kernel: &Kernel) {
         let kernel = kernel.clone();
+        self.coherence.agreed(&kernel);
         self.fs.ask_kernel(Arc::new(move |ino: Ino| kernel.holds(ino.0)));
         self.kernel_syncs.store(agreement.minor >= MINOR_KERNEL_SYNCS, Relaxed);
     }
@@ -126,12 +148,14 @@ impl Handler for Dispatch {
     fn handle(&self, mut request: Request, blocking: &Blocking) -> Option<Fetching> {
         self.claim(&mut request);
         if let Some(result) = request.done_before() {
+            let coherence = Arc::clone(&self.coherence);
             self.later(blocking, Wait::Flush, request, move |fs, request| {
-                again::answer_done(fs, request, result);
+                again::answer_done(fs, &coherence, request, result);
             });
             return None;
         }
         let ino = Ino(request.ino());
+        self.note_attributes(&request);
         let operation = match request.operation() {
             Ok(operation) => operation,
             Err(why) => {
@@ -140,22 +164,32 @@ impl Handler for Dispatch {
             }
         };
         match operation {
-            Operation::Read { offset, size } => {
+            Operation::Read { offset, size, into_cache } => {
+                if into_cache {
+                    self.coherence.caches(&mut request, offset, u64::from(size));
+                }
                 if !blocking.is_inline() {
                     return self.read_at_once(request, offset, size, blocking);
                 }
                 self.read_later(request, offset, size, blocking);
             }
-            Operation::Write { offset, data, flags, .. } => {
-                let kernel_syncs = self.kernel_syncs.load(Relaxed);
+            Operation::Write { offset, data, flags, from_cache, .. } => {
+                let len = data.len();
+                if from_cache {
+                    self.coherence.caches(&mut request, offset, len as u64);
+                }
+                let writer = Writer {
+                    fs: Arc::clone(&self.fs),
+                    coherence: Arc::clone(&self.coherence),
+                    blocking: blocking.clone(),
+                    kernel_syncs: self.kernel_syncs.load(Relaxed),
+                };
                 let durable = flags & libc::O_DSYNC.cast_unsigned() != 0;
-                if !blocking.is_inline() && !durable && self.fs.writes_at_once(ino, offset, data.len()) {
-                    write(&self.fs, request, kernel_syncs);
+                if !blocking.is_inline() && !durable && self.fs.writes_at_once(ino, offset, len) {
+                    writer.write(request);
                     return None;
                 }
-                self.later(blocking, Wait::Flush, request, move |fs, request| {
-                    write(fs, request, kernel_syncs);
-                });
+                self.later(blocking, Wait::Flush, request, move |_, request| writer.write(request));
             }
             Operation::Sync { data_only } => self.sync(blocking, request, data_only),
             Operation::SyncDir => self.sync(blocking, request, false),
@@ -248,29 +282,6 @@ fn read_of(fs: &Fs, ino: Ino, mut request: Request, offset: u64, size: u32) {
     match fs.read(ino, offset, request.payload(size as usize)) {
         Ok(len) => request.payload_filled(len),
         Err(error) => failed(request, &error),
-    }
-}
-
-/// Writes, and makes durable before the answer what was opened with O_SYNC or O_DSYNC (or is written so by pwritev2(2)),
-/// unless the kernel sends FSYNC after the write by itself.
-fn write(fs: &Fs, request: Request, kernel_syncs: bool) {
-    let Ok(Operation::Write { offset, data, handle, flags, write_back, kill_privileges }) =
-        request.operation()
-    else {
-        return request.error(Errno::INVAL);
-    };
-    let ino = Ino(request.ino());
-    // O_APPEND needs nothing: the kernel holds the inode's lock and knows the size, so `offset` is the end.
-    let written = fs.write(ino, offset, data, WriteFlags { append: false, kill_suid: kill_privileges });
-    let has = |flag: i32| flags & flag.cast_unsigned() != 0;
-    let direct = handle == DIRECT_HANDLE || has(libc::O_DIRECT);
-    let durable = has(libc::O_DSYNC) && !write_back && (direct || !kernel_syncs);
-    let reply = |written: &Written| p::WriteOut { size: written.len as u32, padding: 0 };
-    match written {
-        Ok(written) if durable => {
-            fs.fsync_then(ino, true, move |synced| answer(request, synced.map(|()| written), reply));
-        }
-        written => answer(request, written, reply),
     }
 }
 

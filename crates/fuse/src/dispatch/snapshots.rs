@@ -410,6 +410,7 @@ fn directory(node: u64, time: Time) -> Attr {
         mtime: time,
         ctime: time,
         btime: time,
+        capable: false,
     }
 }
 
@@ -458,7 +459,7 @@ fn within(fs: &Fs, place: u16, request: Request) {
             fs.release(ino);
             request.ok();
         }
-        Operation::Read { offset, size } => read_of(fs, ino, request, offset, size),
+        Operation::Read { offset, size, .. } => read_of(fs, ino, request, offset, size),
         Operation::ReadDir { offset, size, plus } => list(fs, place, request, (offset, size), plus),
         Operation::StatFs => answer(request, fs.statfs(), statfs_out),
         Operation::GetXattr { .. } | Operation::ListXattr { .. } | Operation::Seek { .. } => {

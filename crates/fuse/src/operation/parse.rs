@@ -160,7 +160,8 @@ fn data<'a>(c: &mut Cursor<'a>) -> Result<Operation<'a>, ParseError> {
     if c.op == Opcode::Read {
         let read: p::ReadIn = c.fixed()?;
         c.range(read.offset, u64::from(read.size))?;
-        return Ok(Operation::Read { offset: read.offset, size: read.size });
+        let into_cache = read.read_flags & p::READ_LOCKOWNER == 0;
+        return Ok(Operation::Read { offset: read.offset, size: read.size, into_cache });
     }
     let write: p::WriteIn = c.fixed()?;
     c.range(write.offset, u64::from(write.size))?;
@@ -170,6 +171,7 @@ fn data<'a>(c: &mut Cursor<'a>) -> Result<Operation<'a>, ParseError> {
         handle: write.fh,
         flags: write.flags,
         write_back: write.write_flags & p::WRITE_CACHE != 0,
+        from_cache: write.write_flags & p::WRITE_LOCKOWNER == 0,
         kill_privileges: write.write_flags & p::WRITE_KILL_SUIDGID != 0,
     })
 }

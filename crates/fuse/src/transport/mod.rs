@@ -114,6 +114,19 @@ pub(crate) fn kernel_holds(device: &OwnedFd, ino: u64) -> bool {
     }
 }
 
+/// Has the kernel drop what it has cached of an inode's bytes, and its attributes. Waits for reads of these bytes into its cache.
+pub(crate) fn drop_pages(device: &OwnedFd, ino: u64, offset: u64, len: u64) {
+    let what = NotifyInvalInodeOut { ino, off: offset.cast_signed(), len: len.cast_signed() };
+    match notify(device, NOTIFY_INVAL_INODE, what.as_bytes()) {
+        Ok(()) => {}
+        // It does not know the inode, or the connection has ended: nothing is cached.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENOTCONN)) => {}
+        Err(error) => {
+            tracing::error!(%error, ino, offset, len, "the kernel does not drop what it has cached: readers may see old bytes");
+        }
+    }
+}
+
 /// Reads one request from `/dev/fuse` on the caller's thread.
 pub(crate) fn read_one(device: &Arc<OwnedFd>, stats: &Arc<Stats>) -> io::Result<Request> {
     dev::read_one(device, stats)

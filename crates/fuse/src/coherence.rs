@@ -1,0 +1,224 @@
+//! What the kernel has cached, beside direct writes that nobody waits for.
+//!
+//! A direct write passes the page cache. The kernel drops what it has cached of the range before it sends the request, and once
+//! more afterwards: where the caller waits (pwrite), after our answer; where it does not (io_uring, libaio), as soon as the
+//! request is on its way. What is read into the cache from then on, and answered before the write is applied, would
+//! stay there, old. The same holds for attributes. So we tell the kernel to drop them, before we answer the write:
+//!
+//! 1. Whoever reads into the cache, or writes from it, is noted before the file is looked at. A direct write looks for notes
+//!    after it was applied. So a read that is older than the write is always seen by it.
+//! 2. Numbers of requests grow in the order in which the kernel sends them. A read that was sent before the write had its
+//!    pages in the cache by then, and the kernel has dropped them itself. Only later ones matter: a race, and rare.
+//!    Where nobody reads into the cache there is nothing to tell.
+//! 3. Telling waits for pages that a read keeps locked: one that we are answering, or one that has not reached us yet. For the
+//!    latter there may be no place as long as writes that wait keep all of them. So telling has threads of its own, and
+//!    a write waits only as long as reads of its range are with us, and [`DROP_PATIENCE`] longer. A read that comes later has
+//!    what was written; its page is dropped all the same when it has been answered.
+//!
+//! Notes are kept by a hash of inode and range: two that meet cost a message, never more.
+
+use crate::blocking::Pool;
+use crate::limits::{
+    CACHE_CHUNK_BYTES, CACHE_NOTES, DROP_PATIENCE, DROP_THREADS_MAX, ORDER_MARGIN, ORDER_MARGIN_EARLY,
+};
+use crate::{Kernel, Request};
+use parking_lot::{Condvar, Mutex};
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+use std::sync::{Arc, OnceLock};
+
+/// What is known of the requests that concern the cached pages of a chunk.
+#[derive(Default)]
+struct Note {
+    /// Number of the last of them.
+    last: AtomicU64,
+    /// How many are being answered.
+    under_way: AtomicU32,
+}
+
+/// A range of a file in chunks.
+#[derive(Clone)]
+struct Chunks {
+    ino: u64,
+    chunks: RangeInclusive<u64>,
+}
+
+impl Chunks {
+    fn new(ino: u64, offset: u64, len: u64) -> Self {
+        let last = offset.saturating_add(len.saturating_sub(1));
+        Self { ino, chunks: offset / CACHE_CHUNK_BYTES..=last / CACHE_CHUNK_BYTES }
+    }
+}
+
+fn place(ino: u64, chunk: u64) -> usize {
+    let mixed = (ino.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ chunk).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    (mixed >> 32) as usize % CACHE_NOTES
+}
+
+/// A direct write that was applied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Direct {
+    /// The inode.
+    pub(crate) ino: u64,
+    /// Where it begins.
+    pub(crate) offset: u64,
+    /// How many bytes it has.
+    pub(crate) len: u64,
+    /// Its handle was opened for direct I/O, and not made so later by fcntl(2). Of others the kernel drops pages only before it
+    /// sends the write.
+    pub(crate) opened_direct: bool,
+}
+
+/// What the kernel may have cached since it sent a write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stale {
+    Nothing,
+    Attributes,
+    Pages,
+}
+
+/// The notes of one mount.
+pub(crate) struct Coherence {
+    kernel: OnceLock<Kernel>,
+    pages: Vec<Note>,
+    /// Numbers of the last requests that told attributes of inodes.
+    attributes: Vec<AtomicU64>,
+    /// The last one that told attributes of whatever a name led to.
+    named: AtomicU64,
+    /// How often the kernel was told to drop pages.
+    drops: AtomicU64,
+    threads: Arc<Pool>,
+}
+
+impl fmt::Debug for Coherence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Coherence({} drops)", self.drops())
+    }
+}
+
+/// Marks a request that concerns cached pages as being answered.
+pub(crate) struct Caching {
+    coherence: Arc<Coherence>,
+    chunks: Chunks,
+}
+
+impl Drop for Caching {
+    fn drop(&mut self) {
+        for note in self.coherence.notes(&self.chunks) {
+            note.under_way.fetch_sub(1, SeqCst);
+        }
+    }
+}
+
+impl Coherence {
+    pub(crate) fn new() -> Self {
+        Self {
+            kernel: OnceLock::new(),
+            pages: (0..CACHE_NOTES).map(|_| Note::default()).collect(),
+            attributes: (0..CACHE_NOTES).map(|_| AtomicU64::new(0)).collect(),
+            named: AtomicU64::new(0),
+            drops: AtomicU64::new(0),
+            threads: Pool::new("pf-drop", DROP_THREADS_MAX),
+        }
+    }
+
+    /// Whom to tell. Before the first request.
+    pub(crate) fn agreed(&self, kernel: &Kernel) {
+        // A handler serves one connection.
+        let _first = self.kernel.set(kernel.clone());
+    }
+
+    /// How often the kernel was told to drop pages.
+    pub(crate) fn drops(&self) -> u64 {
+        self.drops.load(SeqCst)
+    }
+
+    fn notes(&self, chunks: &Chunks) -> impl Iterator<Item = &Note> {
+        let ino = chunks.ino;
+        chunks.chunks.clone().map(move |chunk| &self.pages[place(ino, chunk)])
+    }
+
+    /// Notes that `request` reads into the page cache, or writes from it. Before it looks at the file.
+    pub(crate) fn caches(self: &Arc<Self>, request: &mut Request, offset: u64, len: u64) {
+        let chunks = Chunks::new(request.ino(), offset, len);
+        for note in self.notes(&chunks) {
+            note.under_way.fetch_add(1, SeqCst);
+            note.last.fetch_max(request.number(), SeqCst);
+        }
+        request.keep(Caching { coherence: Arc::clone(self), chunks });
+    }
+
+    /// Notes that `request` tells attributes of its inode. Before it looks at them.
+    pub(crate) fn tells_attributes(&self, request: &Request) {
+        self.attributes[place(request.ino(), 0)].fetch_max(request.number(), SeqCst);
+    }
+
+    /// The same, of inodes that are not known yet.
+    pub(crate) fn tells_of_names(&self, request: &Request) {
+        self.named.fetch_max(request.number(), SeqCst);
+    }
+
+    /// What the kernel may have cached of what `request` has written, since it sent it. After it was applied.
+    pub(crate) fn stale(&self, request: &Request, write: &Direct) -> Stale {
+        fence(SeqCst);
+        // Who has read beside a write that is asked again is not known.
+        if request.is_again() {
+            return Stale::Pages;
+        }
+        let (number, margin) = (request.number(), margin(write.opened_direct));
+        let since = |last: &AtomicU64, margin: u64| match last.load(SeqCst) {
+            0 => false,
+            last => last.saturating_add(margin) > number,
+        };
+        let chunks = Chunks::new(write.ino, write.offset, write.len);
+        if self.notes(&chunks).any(|note| since(&note.last, margin)) {
+            Stale::Pages
+        } else if since(&self.attributes[place(write.ino, 0)], 0) || since(&self.named, 0) {
+            Stale::Attributes
+        } else {
+            Stale::Nothing
+        }
+    }
+
+    /// Has the kernel forget the attributes of an inode. Does not wait.
+    pub(crate) fn drop_attributes(&self, ino: u64) {
+        if let Some(kernel) = self.kernel.get() {
+            kernel.holds(ino);
+        }
+    }
+
+    /// Has the kernel drop what it has cached of a range, and its attributes. Returns when it has, or when what is left to be
+    /// dropped are pages that are read anew.
+    pub(crate) fn drop_pages(&self, write: &Direct) {
+        let Some(kernel) = self.kernel.get().cloned() else { return };
+        self.drops.fetch_add(1, SeqCst);
+        let told = Arc::new((Mutex::new(false), Condvar::new()));
+        let (tell, write) = (Arc::clone(&told), *write);
+        self.threads.run(Box::new(move || {
+            kernel.drop_pages(write.ino, write.offset, write.len);
+            *tell.0.lock() = true;
+            tell.1.notify_one();
+        }));
+        let chunks = Chunks::new(write.ino, write.offset, write.len);
+        let mut was_quiet = false;
+        let mut done = told.0.lock();
+        while !*done {
+            if !told.1.wait_for(&mut done, DROP_PATIENCE).timed_out() {
+                continue;
+            }
+            let quiet = self.notes(&chunks).all(|note| note.under_way.load(SeqCst) == 0);
+            if quiet && was_quiet && !*done {
+                tracing::debug!(?write, "answering a write although pages beside it are being read");
+                return;
+            }
+            was_quiet = quiet;
+        }
+    }
+}
+
+/// How much smaller the number of a read may be that the kernel did not drop by itself.
+const fn margin(opened_direct: bool) -> u64 {
+    if opened_direct { ORDER_MARGIN } else { ORDER_MARGIN_EARLY }
+}

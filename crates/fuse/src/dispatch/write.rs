@@ -1,0 +1,74 @@
+//! Writes: applied, made durable where that is asked for, and answered when the kernel has dropped what it cached of them.
+
+use super::answer;
+use super::convert::DIRECT_HANDLE;
+use crate::coherence::{Coherence, Direct, Stale};
+use crate::operation::Operation;
+use crate::protocol as p;
+use crate::{Blocking, Errno, Request, Wait};
+use pagefold_fs::{Fs, FsError, Ino, WriteFlags, Written};
+use std::sync::Arc;
+
+/// What a write needs beside its request.
+#[derive(Clone)]
+pub(super) struct Writer {
+    pub(super) fs: Arc<Fs>,
+    pub(super) coherence: Arc<Coherence>,
+    pub(super) blocking: Blocking,
+    /// The kernel sends FSYNC after synchronous buffered writes by itself.
+    pub(super) kernel_syncs: bool,
+}
+
+impl Writer {
+    /// Writes, and makes durable before the answer what was opened with O_SYNC or O_DSYNC (or is written so by pwritev2(2)),
+    /// unless the kernel sends FSYNC after the write by itself.
+    pub(super) fn write(self, request: Request) {
+        let Ok(Operation::Write { offset, data, handle, flags, write_back, from_cache, kill_privileges }) =
+            request.operation()
+        else {
+            return request.error(Errno::INVAL);
+        };
+        let ino = Ino(request.ino());
+        // O_APPEND needs nothing: the kernel holds the inode's lock and knows the size, so `offset` is the end.
+        let how = WriteFlags { append: false, kill_suid: kill_privileges };
+        let written = self.fs.write(ino, offset, data, how);
+        let has = |flag: i32| flags & flag.cast_unsigned() != 0;
+        let direct = handle == DIRECT_HANDLE || has(libc::O_DIRECT);
+        let durable = has(libc::O_DSYNC) && !write_back && (direct || !self.kernel_syncs);
+        let fs = Arc::clone(&self.fs);
+        let reply = move |request: Request, written: Result<Written, FsError>| match written {
+            Ok(written) if durable => {
+                fs.fsync_then(ino, true, move |synced| answer(request, synced.map(|()| written), answered));
+            }
+            written => answer(request, written, answered),
+        };
+        match &written {
+            Ok(done) if !from_cache => {
+                let opened_direct = handle == DIRECT_HANDLE;
+                let write = Direct { ino: ino.0, offset, len: done.len as u64, opened_direct };
+                self.in_time(request, write, move |request| reply(request, written));
+            }
+            _ => reply(request, written),
+        }
+    }
+
+    /// Goes on when the kernel has nothing cached any more that is older than `write`, which was applied.
+    fn in_time(self, request: Request, write: Direct, go_on: impl FnOnce(Request) + Send + 'static) {
+        match self.coherence.stale(&request, &write) {
+            Stale::Nothing => {}
+            Stale::Attributes => self.coherence.drop_attributes(write.ino),
+            Stale::Pages => {
+                let coherence = Arc::clone(&self.coherence);
+                return self.blocking.run(Wait::Flush, move || {
+                    coherence.drop_pages(&write);
+                    go_on(request);
+                });
+            }
+        }
+        go_on(request);
+    }
+}
+
+fn answered(written: &Written) -> p::WriteOut {
+    p::WriteOut { size: written.len as u32, padding: 0 }
+}
