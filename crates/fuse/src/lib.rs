@@ -6,7 +6,6 @@
 //! errno       its errors -> errno, one exhaustive match
 //! null, pass  two tiny servers on the same transport: the bounds that benchmarks compare with
 //! mount       mount(2), fusermount3, mount points examined
-//! walk        reaching directories through no link of somebody else's
 //! init        what the kernel and we agree on
 //! transport   /dev/fuse with threads; FUSE over io_uring
 //! blocking    threads for requests that wait
@@ -29,7 +28,6 @@ mod request;
 mod session;
 mod stats;
 mod transport;
-pub mod walk;
 
 pub use blocking::{Blocking, Wait};
 pub use buffer::request_bytes;

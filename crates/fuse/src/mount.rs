@@ -13,7 +13,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
-use crate::walk;
+use pagefold_engine::walk;
 
 pub use error::MountError;
 pub use make::check_mount_point;

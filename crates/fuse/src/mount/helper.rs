@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use super::{MountError, MountOptions};
-use crate::walk::Place;
+use pagefold_engine::walk::Place;
 
 fn helper() -> Command {
     Command::new("fusermount3")

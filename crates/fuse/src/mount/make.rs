@@ -1,6 +1,6 @@
 //! Making a mount: by the descriptor of the directory, so that it cannot get anywhere else.
 //!
-//! The directory is reached step by step ([`crate::walk`]), examined, and held open. The mount is made apart from any place, and then
+//! The directory is reached step by step ([`walk`]), examined, and held open. The mount is made apart from any place, and then
 //! attached to what is held; a path has no part in it. After that it is looked whether the path that was asked for leads to it: whoever
 //! owns a directory on the way may have renamed that meanwhile.
 
@@ -15,7 +15,7 @@ use rustix::mount::{
 };
 
 use super::{MountError, MountOptions, helper, mountinfo, unmount};
-use crate::walk::{self, Place, WalkError};
+use pagefold_engine::walk::{self, Place, WalkError};
 
 /// A mount that was made.
 pub(super) struct Made {

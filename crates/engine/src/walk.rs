@@ -147,7 +147,8 @@ impl AsFd for Place {
 }
 
 /// A path to what a descriptor of this process is open on.
-pub(crate) fn descriptor_path(fd: impl AsFd) -> PathBuf {
+#[must_use]
+pub fn descriptor_path(fd: impl AsFd) -> PathBuf {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()).into()
 }
 
@@ -203,6 +204,19 @@ pub fn kept_file(path: &Path) -> Result<Kept, WalkError> {
     }
 }
 
+/// Whatever is at `path`: a descriptor that nothing was opened for yet ([`descriptor_path`] opens it), and its path without links.
+///
+/// # Errors
+/// [`WalkError`]: where and why the way ends.
+pub fn reach_any(path: &Path) -> Result<(OwnedFd, PathBuf), WalkError> {
+    let mut walk = Walk::along(path, None)?;
+    if let Some(Found { fd, path, .. }) = walk.file {
+        return Ok((fd, path));
+    }
+    let place = walk.steps.pop().ok_or_else(|| WalkError::os(path, Errno::INVAL))?;
+    Ok((place.fd, place.path))
+}
+
 fn absolute(path: &Path) -> Result<PathBuf, WalkError> {
     std::path::absolute(path)
         .map_err(|error| WalkError::os(path, Errno::from_io_error(&error).unwrap_or(Errno::INVAL)))
@@ -219,6 +233,7 @@ struct Walk {
 
 /// Something that is no directory and no link.
 struct Found {
+    fd: OwnedFd,
     path: PathBuf,
     stat: Statx,
     /// Nobody but root and we can replace it.
@@ -287,7 +302,7 @@ impl Walk {
         let is_kept = here.hold == Hold::Ours || here.hold == Hold::Sticky && is_ours(stat.stx_uid);
         if u32::from(stat.stx_mode) & libc::S_IFMT != libc::S_IFLNK {
             let is_kept = is_kept && is_ours(stat.stx_uid) && is_regular(&stat);
-            self.file = Some(Found { path, stat, is_kept });
+            self.file = Some(Found { fd, path, stat, is_kept });
             return Ok(None);
         }
         if !is_kept {
