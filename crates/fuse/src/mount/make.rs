@@ -58,16 +58,14 @@ pub(super) fn examine(dir: &Path, options: &MountOptions) -> Result<Place, Mount
 }
 
 pub(super) fn walk_failed(dir: &Path, error: WalkError) -> MountError {
-    match error {
-        WalkError::Planted(link) => MountError::Planted(link),
-        WalkError::Os { errno, .. } => match errno {
-            Errno::NOENT => MountError::Missing(dir.into()),
-            Errno::NOTDIR => MountError::NotADirectory(dir.into()),
-            Errno::ACCESS => {
-                MountError::denied(&format!("reach {}", dir.display()), "check its parents' modes")
-            }
-            errno => MountError::os("reach", dir, errno),
-        },
+    if let WalkError::Planted(link) = error {
+        return MountError::Planted(link);
+    }
+    match error.errno() {
+        Errno::NOENT => MountError::Missing(dir.into()),
+        Errno::NOTDIR => MountError::NotADirectory(dir.into()),
+        Errno::ACCESS => MountError::denied(&format!("reach {}", dir.display()), "check its parents' modes"),
+        errno => MountError::os("reach", dir, errno),
     }
 }
 
