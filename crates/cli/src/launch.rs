@@ -15,6 +15,8 @@ use crate::places::{self, LOG_VARIABLE, RUNTIME_VARIABLE, STATE_VARIABLE};
 
 /// Where programs are that root runs.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The kernel's signals are numbered up to this; sets of them have as many bits.
+const SIGNALS: usize = 64;
 /// Descriptors that every process has.
 const STANDARD: RawFd = 2;
 
@@ -114,14 +116,19 @@ pub fn mark_inherited() -> io::Result<()> {
 
 /// No signal is ignored, and none is held back. It allocates nothing: it may be called between fork and exec.
 pub fn reset_signals() {
-    // SAFETY: both structures are plain numbers, for which zeros are valid, and live as long as the calls; default dispositions run no code of
-    // ours; no other thread is there. What cannot be asked for or set (SIGKILL, signals of the C library) is refused and stays as it is.
+    // The kernel is asked itself: C libraries refuse to say anything of the signals that they use among themselves, and hang where these are ignored.
+    // Its structure is 32 bytes at most, the disposition first, and zeros are the default.
+    let default = [0_u64; 4];
+    // SAFETY: the structures live as long as the calls and are as long as the kernel's; default dispositions run no code of ours; no other thread
+    // is there. What cannot be set (SIGKILL, SIGSTOP) is refused and stays as it is.
     unsafe {
-        for signal in 1..=libc::SIGRTMAX() {
-            let mut now: libc::sigaction = std::mem::zeroed();
-            let asked = libc::sigaction(signal, std::ptr::null(), &raw mut now);
-            if asked == 0 && now.sa_sigaction == libc::SIG_IGN {
-                libc::signal(signal, libc::SIG_DFL);
+        for signal in 1..=SIGNALS {
+            let mut now = default;
+            let nothing = std::ptr::null::<u64>();
+            let asked = libc::syscall(libc::SYS_rt_sigaction, signal, nothing, now.as_mut_ptr(), SIGNALS / 8);
+            if asked == 0 && now[0] == libc::SIG_IGN as u64 {
+                let no_matter = std::ptr::null::<u64>();
+                libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), no_matter, SIGNALS / 8);
             }
         }
         let mut none: libc::sigset_t = std::mem::zeroed();

@@ -178,7 +178,7 @@ fn nothing_that_comes_from_a_pool_is_run() {
         assert_failure(&refused, 1, &["no postgres of PostgreSQL 97"]);
     }
     assert!(!told.exists(), "{}", fs::read_to_string(&told).unwrap());
-    assert_eq!(sandbox.ok(&["get", "-Hp", "branch:options", "tank/y"]).trim().split('\t').nth(2), Some("-"));
+    assert!(!sandbox.ok(&["get", "all", "tank/y"]).contains("branch:options"));
 }
 
 #[test]
@@ -214,7 +214,9 @@ fn a_server_gets_its_users_rights_and_nothing_of_roots() {
         for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
             assert!(run.contains(&format!("{set}:\t0000000000000000")), "{run}");
         }
-        assert!(!run.contains("lock") && !run.contains(".pf") && !run.contains("fuse"), "{run}");
+        let files: Vec<&str> = run.lines().filter(|line| line.starts_with("fd.")).collect();
+        let ours = |line: &str| line.ends_with("/lock") || line.ends_with(".pf") || line.ends_with("/fuse");
+        assert!(files.len() > 3 && !files.iter().any(|line| ours(line)), "{run}");
         assert!(run.contains("SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000"), "{run}");
         for line in run.lines().filter_map(|line| line.strip_prefix("env.")) {
             let name = line.split('=').next().unwrap();
@@ -330,6 +332,8 @@ fn records_of_a_hostile_image_are_refused_or_shown_harmlessly() {
     for (name, value) in [("port", "22"), ("port", "-1"), ("database", "sh"), ("port", "99999999999")] {
         set(&format!("branch:{name}={value}"));
         assert_failure(&run(&sandbox, &["branch", "start", "tank/x"]), 1, &[name]);
+        set("branch:database=postgresql");
+        set("branch:port=15432");
     }
 }
 
@@ -432,7 +436,7 @@ fn our_processes_inherit_nothing_that_was_not_meant_for_them() {
 }
 
 /// A user without any privilege, whose mounts fusermount3 makes.
-const USER: u32 = 54_323;
+const USER: u32 = 65_534;
 
 #[test]
 fn users_mount_nothing_over_the_system_and_see_nothing_of_each_others_servers() {
