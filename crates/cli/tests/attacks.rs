@@ -83,7 +83,9 @@ fn shell(sandbox: &Sandbox, user: u32, script: &str) -> Output {
 /// The program where users can run it.
 fn program(sandbox: &Sandbox) -> PathBuf {
     let program = sandbox.path("pagefold");
-    fs::copy(env!("CARGO_BIN_EXE_pagefold"), &program).unwrap();
+    // By another process: what this one has open for writing, a child of another test may have, too, and it could not be run.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_pagefold")).arg(&program).status().unwrap();
+    assert!(copied.success());
     program
 }
 

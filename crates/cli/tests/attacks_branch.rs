@@ -456,9 +456,12 @@ fn users_mount_nothing_over_the_system_and_see_nothing_of_each_others_servers() 
         fs::set_permissions(sandbox.path(dir), Permissions::from_mode(0o700)).unwrap();
     }
     let program = sandbox.path("mount.pagefold");
-    fs::copy(env!("CARGO_BIN_EXE_pagefold"), &program).unwrap();
     let pagefold = sandbox.path("pagefold");
-    fs::copy(&program, &pagefold).unwrap();
+    for copy in [&program, &pagefold] {
+        // By another process: what this one has open for writing, a child of another test may have, too, and it could not be run.
+        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_pagefold")).arg(copy).status().unwrap();
+        assert!(copied.success());
+    }
     let as_user = |program: &Path, words: &[&str]| {
         let mut command = Command::new(program);
         command.args(words).current_dir(&user).uid(USER).gid(USER).stdin(Stdio::null());
