@@ -244,6 +244,9 @@ fn files_of_ours_are_not_made_where_others_may_write() {
             &["mount", "tank", "mnt"]
         };
         assert_failure(&run(&sandbox, verb), 1, &["others may write"]);
+        if dir != "log" {
+            assert_failure(&run(&sandbox, &["list", "tank"]), 1, &["others may write"]);
+        }
         fs::set_permissions(sandbox.path(dir), Permissions::from_mode(0o700)).unwrap();
     }
     assert_eq!(fs::read(&victim).unwrap(), b"precious");
@@ -430,6 +433,45 @@ fn a_mount_gives_nobody_more_than_permissions_do() {
     for dir in ["/", "/etc", "/proc", "/dev"] {
         assert_failure(&run(&sandbox, &["mount", "tank/db", dir]), 1, &[dir]);
     }
+}
+
+#[test]
+fn streams_from_strangers_are_refused_whole_and_hurt_nobody() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = mounted();
+    fs::write(sandbox.path("mnt/file"), vec![7; 300_000]).unwrap();
+    sandbox.ok(&["snapshot", "tank@one"]);
+    let sent = sandbox.command(&["send", "tank@one"]).output().unwrap();
+    assert!(sent.status.success() && sent.stdout.len() > 500);
+    let pid = sandbox.pool()["pid"].as_i64().unwrap();
+    let mut streams = vec![
+        Vec::new(),
+        vec![0; 1 << 20],
+        vec![0xFF; 1 << 20],
+        sent.stdout[..sent.stdout.len() - 1].to_vec(),
+    ];
+    for n in 0..16 {
+        let mut changed = sent.stdout.clone();
+        let at = changed.len() * n / 16;
+        changed[at] ^= 0x55;
+        streams.push(changed);
+    }
+    for (n, stream) in streams.iter().enumerate() {
+        let path = sandbox.path("stream");
+        fs::write(&path, stream).unwrap();
+        let mut command = sandbox.command(&["receive", "tank/copy"]);
+        command.stdin(File::open(&path).unwrap());
+        let told = bounded(command);
+        assert!(!told.status.success(), "{n}");
+        assert!(!told.stderr.contains("panicked"), "{n}: {}", told.stderr);
+        assert!(!sandbox.ok(&["list", "-H", "-t", "snapshot", "tank"]).contains("tank/copy@"), "{n}");
+        let _ = run(&sandbox, &["receive", "--abort", "tank/copy"]);
+        let _ = run(&sandbox, &["destroy", "-r", "tank/copy"]);
+    }
+    assert_eq!(sandbox.pool()["pid"].as_i64().unwrap(), pid);
+    assert_eq!(fs::read(sandbox.path("mnt/file")).unwrap(), vec![7; 300_000]);
 }
 
 #[test]

@@ -66,6 +66,9 @@ impl Settings {
 
     fn read(&self) -> Result<Contents> {
         let reading = || format!("cannot read {}", self.path.display());
+        if !places::is_private(self.path.parent().unwrap_or(Path::new("/")))? {
+            return Ok(Contents::default());
+        }
         let file = match File::open(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Contents::default()),
