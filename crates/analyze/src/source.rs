@@ -2,10 +2,10 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::{SeekFrom, seek};
+use rustix::fs::{OFlags, SeekFrom, seek};
 use rustix::io::Errno;
 
 /// Runs of data that are looked for; what a file has beyond them counts as one run.
@@ -25,8 +25,14 @@ pub(crate) struct Source {
 impl Source {
     /// Opens the file at `path` and finds its pages with data.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
-        let size_bytes = file.metadata()?.len();
+        // It was a regular file when it was found. Whoever owns the directory may have put a FIFO there since, which would have us wait.
+        let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+        let file = File::options().read(true).custom_flags(flags).open(path)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(io::Error::other("it is no regular file any more"));
+        }
+        let size_bytes = metadata.len();
         Ok(Self { file, size_bytes, page_bytes: 1, runs: vec![(0, 0)], pages: size_bytes })
     }
 

@@ -12,6 +12,7 @@ mod failure;
 mod helper;
 mod holder;
 mod holders;
+mod launch;
 mod mounter;
 mod mountopts;
 mod mounts;
@@ -44,6 +45,7 @@ use crate::failure::{Failure, Result};
 
 fn main() -> ExitCode {
     restore_sigpipe();
+    hear_of_children();
     let words: Vec<OsString> = std::env::args_os().collect();
     let outcome = match helper::translate(&words) {
         Some(translated) => translated.and_then(|words| parse(&words)),
@@ -55,6 +57,14 @@ fn main() -> ExitCode {
             eprintln!("pagefold: {failure}");
             ExitCode::from(failure.exit_status())
         }
+    }
+}
+
+/// Who ignores the end of its children would have us never hear of ours.
+fn hear_of_children() {
+    // SAFETY: no other thread exists yet, and the default disposition runs no code of ours.
+    unsafe {
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
     }
 }
 

@@ -1,8 +1,11 @@
 //! Where this program keeps its own small files: the pool cache, control sockets and logs.
 
-use std::fs::{self, File};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::fs::File;
 use std::path::{Path, PathBuf};
+
+use pagefold_engine::walk::{self, Place, WalkError};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::failure::{Context, Failure, Result};
 
@@ -63,21 +66,44 @@ pub fn log_dir() -> Result<PathBuf> {
 }
 
 /// Makes a directory of ours (mode 0700) and refuses one that belongs to somebody else (in `/tmp` anybody could have made it
-/// first), or that others may write: they could put a socket of theirs in the place of ours.
+/// first), or that others may write: they could put a socket of theirs in the place of ours. A link of somebody else's leads nowhere.
 pub fn make_private(dir: &Path) -> Result<()> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
-        .context(|| format!("cannot create {}", dir.display()))?;
-    let found = fs::metadata(dir).context(|| format!("cannot look at {}", dir.display()))?;
-    let owner = found.uid();
+    let place = walk::make(dir, true).map_err(|error| cannot("create", dir, &error))?;
+    check_private(dir, &place)
+}
+
+/// Whether the directory is there. Refuses it as [`make_private`] does: who only asks is not to believe what others have put there either.
+pub fn is_private(dir: &Path) -> Result<bool> {
+    match walk::reach(dir) {
+        Ok(place) => check_private(dir, &place).map(|()| true),
+        Err(error) if error.errno() == Errno::NOENT => Ok(false),
+        Err(error) => Err(cannot("look at", dir, &error)),
+    }
+}
+
+fn cannot(what: &str, dir: &Path, error: &WalkError) -> Failure {
+    match error {
+        WalkError::Planted(link) => Failure::new(format!(
+            "cannot {what} {}: {} is a link that others may have made",
+            dir.display(),
+            link.display()
+        ))
+        .hint("remove it, or set XDG_RUNTIME_DIR to a directory of yours"),
+        other => {
+            Failure::new(format!("cannot {what} {}: {}", dir.display(), std::io::Error::from(other.errno())))
+        }
+    }
+}
+
+fn check_private(dir: &Path, place: &Place) -> Result<()> {
+    let found = rustix::fs::fstat(place).context(|| format!("cannot look at {}", dir.display()))?;
+    let owner = found.st_uid;
     let own = rustix::process::geteuid().as_raw();
     if owner != own {
         return Err(Failure::new(format!("{} belongs to user {owner}, not to you ({own})", dir.display()))
             .hint("remove it, or set XDG_RUNTIME_DIR to a directory of yours"));
     }
-    if found.mode() & 0o022 != 0 {
+    if found.st_mode & 0o022 != 0 {
         return Err(Failure::new(format!("others may write to {}", dir.display()))
             .hint(format!("take that from them: chmod go-w {}", dir.display())));
     }
@@ -86,13 +112,25 @@ pub fn make_private(dir: &Path) -> Result<()> {
 
 /// Opens a file that is there to be locked, and makes it if it is not there.
 pub fn lock_file(path: &Path) -> Result<File> {
-    File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(path)
-        .context(|| format!("cannot open {}", path.display()))
+    own_file(path, OFlags::WRONLY)
+}
+
+/// Opens a file of ours for appending, and makes it if it is not there.
+pub fn log_file(path: &Path) -> Result<File> {
+    own_file(path, OFlags::WRONLY | OFlags::APPEND)
+}
+
+/// Opens a regular file, which is made for us alone if it is not there. Nothing else that somebody may have put there is opened: no link is
+/// followed, and who opens a FIFO would wait.
+fn own_file(path: &Path, flags: OFlags) -> Result<File> {
+    let opening = || format!("cannot open {}", path.display());
+    let flags =
+        flags | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).context(opening)?);
+    if !file.metadata().context(opening)?.is_file() {
+        return Err(Failure::new(format!("{}: it is no file", opening())).hint("remove it"));
+    }
+    Ok(file)
 }
 
 /// The control socket of a mounted pool.
@@ -131,7 +169,46 @@ pub fn check_pool_name(name: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
     use super::*;
+
+    #[test]
+    fn nothing_but_a_file_is_opened_as_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        lock_file(&path("lock")).unwrap();
+        symlink(path("target"), path("link")).unwrap();
+        assert!(lock_file(&path("link")).is_err() && log_file(&path("link")).is_err());
+        assert!(!path("target").exists());
+        rustix::fs::mknodat(rustix::fs::CWD, path("fifo"), rustix::fs::FileType::Fifo, Mode::RUSR, 0)
+            .unwrap();
+        assert!(lock_file(&path("fifo")).is_err() && log_file(&path("fifo")).is_err());
+        assert!(lock_file(Path::new("/dev/null")).unwrap_err().to_string().contains("no file"));
+    }
+
+    #[test]
+    fn a_link_of_somebody_elses_leads_nowhere() {
+        if !is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (sticky, mine) = (dir.path().join("tmp"), dir.path().join("mine"));
+        fs::create_dir(&sticky).unwrap();
+        fs::create_dir(&mine).unwrap();
+        fs::set_permissions(&sticky, std::os::unix::fs::PermissionsExt::from_mode(0o1777)).unwrap();
+        symlink(&mine, sticky.join("pagefold-0")).unwrap();
+        std::os::unix::fs::lchown(sticky.join("pagefold-0"), Some(12_345), None).unwrap();
+        for refused in
+            [make_private(&sticky.join("pagefold-0")), is_private(&sticky.join("pagefold-0")).map(drop)]
+        {
+            assert!(refused.unwrap_err().to_string().contains("a link that others may have made"));
+        }
+        assert!(!is_private(&sticky.join("none")).unwrap());
+        make_private(&sticky.join("own")).unwrap();
+        assert!(is_private(&sticky.join("own")).unwrap());
+    }
 
     #[test]
     fn names_of_pools() {

@@ -3,6 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use pagefold_engine::walk;
+
 use crate::control::Client;
 use crate::failure::{Context, Failure, Result};
 use crate::mounts::{self, MountEntry};
@@ -94,7 +96,8 @@ pub fn servers(words: &[String]) -> Result<Vec<Client>> {
 
 /// An absolute path, as the pool cache keeps them.
 pub fn absolute(path: &Path) -> Result<PathBuf> {
-    std::fs::canonicalize(path)
+    walk::reach_any(path)
+        .map(|(_, path)| path)
         .context(|| format!("cannot resolve {}", table::printable(&path.to_string_lossy())))
 }
 

@@ -13,7 +13,7 @@
 //! device     files, block devices, a simulated device; one door for I/O
 //! ```
 //!
-//! `account`, `error`, `limits`, `memory` and `types` are the ground that all layers stand on.
+//! `account`, `error`, `limits`, `memory`, `types` and `walk` are the ground that all layers stand on.
 
 pub mod account;
 pub mod dataset;
@@ -28,6 +28,7 @@ pub mod space;
 pub mod tree;
 pub mod txg;
 pub mod types;
+pub mod walk;
 pub mod wire;
 
 pub use error::{Error, Result};

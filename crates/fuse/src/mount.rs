@@ -2,18 +2,21 @@
 
 mod error;
 mod helper;
+mod make;
 mod mountinfo;
 
-use std::ffi::CString;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::UnmountFlags;
+
+use pagefold_engine::walk;
 
 pub use error::MountError;
+pub use make::check_mount_point;
 pub(crate) use mountinfo::is_mount_of;
 pub use mountinfo::is_mount_point;
 
@@ -131,7 +134,7 @@ impl Mounter for Here {
     }
 
     fn mount(&self, dir: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
-        let dir = check_mount_point(dir, options)?;
+        let place = make::examine(dir, options)?;
         if options.transport == crate::Transport::IoUring
             && !options.takeover
             && let Err(error) = crate::transport::enable_ring()
@@ -139,12 +142,7 @@ impl Mounter for Here {
             tracing::debug!(%error, "FUSE over io_uring cannot be switched on");
         }
         let pages_max = request_pages_max();
-        let device = if rustix::process::geteuid().is_root() {
-            mount_directly(&dir, options)?
-        } else {
-            helper::mount(&dir, options)?
-        };
-        let device_minor = device_minor(&dir);
+        let make::Made { device, dir, device_minor } = make::mount(&place, options)?;
         Ok(Mounted { device, dir, device_minor, pages_max })
     }
 
@@ -162,12 +160,6 @@ impl Mounter for Here {
     }
 }
 
-/// Minor number of the mount's device; zero if the mount is gone already.
-fn device_minor(dir: &Path) -> u32 {
-    rustix::fs::statx(rustix::fs::CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)
-        .map_or(0, |stat| stat.stx_dev_minor)
-}
-
 /// Unmounts `dir`. With `lazy` it disappears at once, and ends when its last open file is closed.
 ///
 /// # Errors
@@ -181,12 +173,30 @@ pub fn unmount(dir: &Path, lazy: bool) -> Result<(), MountError> {
 }
 
 fn unmount_with(dir: &Path, flags: UnmountFlags) -> Result<(), MountError> {
-    rustix::mount::unmount(dir, flags).map_err(|errno| match errno {
+    let entry = Entry::of(dir)?;
+    rustix::mount::unmount(entry.path(), flags | UnmountFlags::NOFOLLOW).map_err(|errno| match errno {
         Errno::BUSY => MountError::InUse(dir.into()),
         Errno::INVAL | Errno::NOENT => MountError::NotMounted(dir.into()),
         Errno::PERM => MountError::denied("unmount", "run it as root"),
         errno => MountError::os("unmount", dir, errno),
     })
+}
+
+/// A mount point by the directory that it is in. One that is open itself is busy, so it is named from there, and the name is no link.
+struct Entry(walk::Place, OsString);
+
+impl Entry {
+    fn of(dir: &Path) -> Result<Self, MountError> {
+        let reached = walk::reach_parent(dir);
+        reached.map(|(place, name)| Self(place, name)).map_err(|error| match error.errno() {
+            Errno::INVAL | Errno::NOENT | Errno::NOTDIR => MountError::NotMounted(dir.into()),
+            _ => make::walk_failed(dir, error),
+        })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.entry_path(&self.1)
+    }
 }
 
 /// Takes the mount at `dir` away and ends its connection.
@@ -201,110 +211,12 @@ fn cut_off(dir: &Path) -> Result<(), MountError> {
 /// Ends the connection of the mount at `dir` by force; what was under way fails (root only).
 fn abort(dir: &Path) -> Result<(), MountError> {
     // A forced unmount aborts the connection first, and that is done whether or not the mount can go.
-    match rustix::mount::unmount(dir, UnmountFlags::NOFOLLOW | UnmountFlags::FORCE) {
+    match rustix::mount::unmount(Entry::of(dir)?.path(), UnmountFlags::NOFOLLOW | UnmountFlags::FORCE) {
         Ok(()) | Err(Errno::BUSY) => Ok(()),
         Err(Errno::INVAL | Errno::NOENT) => Err(MountError::NotMounted(dir.into())),
         Err(Errno::PERM) => Err(MountError::denied("abort the connection", "run it as root")),
         Err(errno) => Err(MountError::os("abort the connection of", dir, errno)),
     }
-}
-
-/// The path without symbolic links, if it can be mounted on; a dead mount is detached where `options` say so.
-///
-/// # Errors
-/// Why it cannot, as mounting would tell.
-pub fn check_mount_point(dir: &Path, options: &MountOptions) -> Result<PathBuf, MountError> {
-    let resolved = match std::fs::canonicalize(dir) {
-        Ok(path) => path,
-        Err(error) => match error.raw_os_error() {
-            Some(libc::ENOENT) => return Err(MountError::Missing(dir.into())),
-            Some(libc::ENOTDIR) => return Err(MountError::NotADirectory(dir.into())),
-            Some(libc::EACCES) => {
-                return Err(MountError::denied(
-                    &format!("reach {}", dir.display()),
-                    "check its parents' modes",
-                ));
-            }
-            Some(libc::ENOTCONN) => return detach_dead(dir, options),
-            _ => return Err(MountError::os("resolve", dir, error)),
-        },
-    };
-    let stat = match rustix::fs::statx(rustix::fs::CWD, &resolved, AtFlags::empty(), StatxFlags::TYPE) {
-        Ok(stat) => stat,
-        Err(Errno::NOTCONN) => return detach_dead(dir, options),
-        Err(errno) => return Err(MountError::os("examine", dir, errno)),
-    };
-    if u32::from(stat.stx_mode) & libc::S_IFMT != libc::S_IFDIR {
-        return Err(MountError::NotADirectory(dir.into()));
-    }
-    if stat.stx_attributes.contains(rustix::fs::StatxAttributes::MOUNT_ROOT) {
-        // The kernel answers from what it remembers of a dead server's files unless it is told to ask.
-        let asked =
-            rustix::fs::statx(rustix::fs::CWD, &resolved, AtFlags::STATX_FORCE_SYNC, StatxFlags::TYPE);
-        return match asked {
-            Err(Errno::NOTCONN | Errno::CONNABORTED) => detach_dead(&resolved, options),
-            _ => Err(MountError::AlreadyMounted(dir.into())),
-        };
-    }
-    let mut entries = std::fs::read_dir(&resolved).map_err(|error| MountError::os("list", dir, error))?;
-    if !options.nonempty && entries.next().is_some() {
-        return Err(MountError::NotEmpty(dir.into()));
-    }
-    Ok(resolved)
-}
-
-/// Takes away a mount whose server is gone, and looks again.
-fn detach_dead(dir: &Path, options: &MountOptions) -> Result<PathBuf, MountError> {
-    if !options.replace_dead {
-        return Err(MountError::Dead(dir.into()));
-    }
-    // The dead mount itself cannot be resolved, but its parent can.
-    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let name = dir.file_name().ok_or_else(|| MountError::Dead(dir.into()))?;
-    let path =
-        std::fs::canonicalize(parent).map_err(|error| MountError::os("resolve", dir, error))?.join(name);
-    tracing::warn!(dir = %path.display(), "detaching a mount whose server is dead");
-    unmount(&path, true)?;
-    check_mount_point(&path, &MountOptions { replace_dead: false, ..options.clone() })
-}
-
-fn mount_directly(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
-    use rustix::fs::{Mode, OFlags, open};
-    let device =
-        open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|errno| match errno {
-            Errno::NOENT | Errno::NODEV | Errno::NXIO => MountError::NoDevice,
-            Errno::ACCESS | Errno::PERM => MountError::denied(
-                "open /dev/fuse",
-                "its mode should be 0666; in a container allow the device",
-            ),
-            errno => MountError::os("open", Path::new("/dev/fuse"), errno),
-        })?;
-    let mut flags = MountFlags::empty();
-    flags.set(MountFlags::RDONLY, options.read_only);
-    flags.set(MountFlags::NOSUID, !options.suid);
-    flags.set(MountFlags::NODEV, !options.dev);
-    flags.set(MountFlags::NOEXEC, !options.exec);
-    let mut data = format!(
-        "fd={},rootmode=40000,user_id={},group_id={},default_permissions,max_read={}",
-        device.as_raw_fd(),
-        rustix::process::getuid().as_raw(),
-        rustix::process::getgid().as_raw(),
-        crate::limits::REQUEST_BYTES_MAX,
-    );
-    if options.allow_other {
-        data.push_str(",allow_other");
-    }
-    let data = CString::new(data).map_err(|error| MountError::os("mount", dir, error))?;
-    rustix::mount::mount(options.source.as_str(), dir, "fuse.pagefold", flags, Some(data.as_c_str()))
-        .map_err(|errno| match errno {
-            Errno::PERM | Errno::ACCESS => MountError::denied(
-                &format!("mount at {}", dir.display()),
-                "run it as root on the host, or give the container CAP_SYS_ADMIN",
-            ),
-            Errno::NODEV => MountError::NoDevice,
-            errno => MountError::os("mount at", dir, errno),
-        })?;
-    Ok(device)
 }
 
 /// Raises the mount's read-ahead to one request; needs root, and is only a matter of speed.

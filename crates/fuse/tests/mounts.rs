@@ -53,6 +53,36 @@ fn mount_points_that_will_not_do() {
 }
 
 #[test]
+fn no_link_that_others_may_have_made_is_followed() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let parent = temp_dir();
+    let (theirs, ours) = (parent.path().join("theirs"), parent.path().join("ours"));
+    fs::create_dir_all(theirs.join("real")).unwrap();
+    fs::create_dir_all(ours.join("mnt")).unwrap();
+    std::os::unix::fs::chown(&theirs, Some(54_321), Some(54_321)).unwrap();
+    std::os::unix::fs::symlink(&ours, theirs.join("link")).unwrap();
+    let dev = options(Transport::Dev);
+    for dir in ["link", "link/mnt"] {
+        assert!(matches!(mount_null(&theirs.join(dir), &dev), Err(MountError::Planted(_))), "{dir}");
+    }
+    let session = mount_null(&ours.join("mnt"), &dev).unwrap();
+    for lazy in [false, true] {
+        let refused = pagefold_fuse::unmount(&theirs.join("link/mnt"), lazy);
+        assert!(matches!(refused, Err(MountError::Planted(_))), "{refused:?}");
+    }
+    assert!(is_mount_point(&ours.join("mnt")));
+    session.unmount(false).unwrap();
+    mount_null(&theirs.join("real"), &dev).unwrap().unmount(false).unwrap();
+    // What is mounted above goes first; a second mount over one is none that was asked for.
+    let session = mount_null(&ours.join("mnt"), &dev).unwrap();
+    assert!(matches!(mount_null(&ours.join("mnt"), &dev), Err(MountError::AlreadyMounted(_))));
+    session.unmount(false).unwrap();
+}
+
+#[test]
 fn a_mount_ends_by_unmount_wait_and_drop() {
     let m = Mount::new();
     let dir = m.dir().to_path_buf();

@@ -73,6 +73,9 @@ pub struct ServerOptions {
     /// The server's configuration file, where that is not in the data directory.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// The user that it runs as, where the data belongs to one who is there for other things than databases.
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
     /// A setting of the server (may be repeated); the last word on it.
     #[arg(long = "set", value_name = "NAME=VALUE")]
     pub settings: Vec<String>,

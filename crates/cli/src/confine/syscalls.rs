@@ -63,10 +63,6 @@ const NEVER: &[c_long] = &[
     libc::SYS_unshare,
     libc::SYS_open_by_handle_at,
     libc::SYS_open_tree,
-    libc::SYS_move_mount,
-    libc::SYS_fsopen,
-    libc::SYS_fsconfig,
-    libc::SYS_fsmount,
     libc::SYS_fspick,
     libc::SYS_mount_setattr,
     libc::SYS_fanotify_init,
@@ -74,7 +70,16 @@ const NEVER: &[c_long] = &[
 ];
 
 /// Calls that end a server beside those above: it starts no programs, and another process mounts for it.
-const NEVER_SERVER: &[c_long] = &[libc::SYS_execve, libc::SYS_execveat, libc::SYS_mount, libc::SYS_umount2];
+const NEVER_SERVER: &[c_long] = &[
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_move_mount,
+];
 
 /// Calls that a server makes once its devices are open, whatever their arguments are.
 const ALLOWED: &[c_long] = &[

@@ -31,6 +31,8 @@ fn inside() {
         "execve" => drop(call(libc::SYS_execve, [0, 0, 0])),
         "mount" => drop(call(libc::SYS_mount, [0, 0, 0])),
         "umount2" => drop(call(libc::SYS_umount2, [0, 0, 0])),
+        "fsopen" => drop(call(libc::SYS_fsopen, [0, 0, 0])),
+        "move_mount" => drop(call(libc::SYS_move_mount, [-1, 0, -1])),
         "init_module" => drop(call(libc::SYS_init_module, [0, 0, 0])),
         "unshare" => drop(call(libc::SYS_unshare, [0, 0, 0])),
         other => panic!("{other} is not known here"),
@@ -86,7 +88,9 @@ fn a_confined_process_does_its_work_and_nothing_else() {
 
 #[test]
 fn what_only_an_intruder_calls_ends_the_process() {
-    for what in ["ptrace", "bpf", "execve", "mount", "umount2", "init_module", "unshare"] {
+    for what in
+        ["ptrace", "bpf", "execve", "mount", "umount2", "fsopen", "move_mount", "init_module", "unshare"]
+    {
         let output = try_confined(what);
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(!text.contains("survived"), "{what} did not end it");

@@ -3,12 +3,12 @@
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
-use rustix::net::sockopt;
+use rustix::net::{UCred, sockopt};
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::frame::{self, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
@@ -33,13 +33,28 @@ pub struct Client {
     lost: bool,
 }
 
+/// Errors where a socket is neither root's nor our own user's: what it tells would be believed.
+fn check_peer(pool: &str, path: &Path, peer: Option<UCred>) -> Result<()> {
+    let believed = peer.is_some_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid());
+    if believed {
+        return Ok(());
+    }
+    let who = peer.map_or_else(|| "nobody knows who".into(), |peer| format!("user {}", peer.uid.as_raw()));
+    Err(Failure::new(format!("{who} listens at {}, in the place of pool {pool}'s server", path.display()))
+        .hint("look who that is; root's servers and your own are asked, nobody else's"))
+}
+
 impl Client {
     /// Connects to the server of `pool`; `None` where there is none.
     pub fn connect(pool: &str) -> Result<Option<Self>> {
         let path = places::socket_of(pool);
+        if !places::is_private(&places::runtime_dir())? {
+            return Ok(None);
+        }
         match UnixStream::connect(&path) {
             Ok(stream) => {
                 let peer = sockopt::socket_peercred(&stream).ok();
+                check_peer(pool, &path, peer)?;
                 let process = peer.and_then(|peer| pidfd_open(peer.pid, PidfdFlags::empty()).ok());
                 Ok(Some(Self { pool: pool.to_owned(), stream, process, lost: false }))
             }
@@ -58,6 +73,9 @@ impl Client {
 
     /// Servers of all mounted pools that this user can reach, by the pools' names.
     pub fn all() -> Result<Vec<Self>> {
+        if !places::is_private(&places::runtime_dir())? {
+            return Ok(Vec::new());
+        }
         let Ok(entries) = std::fs::read_dir(places::runtime_dir()) else { return Ok(Vec::new()) };
         let mut pools: Vec<String> = entries
             .flatten()

@@ -27,6 +27,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::confine;
 use crate::failure::{Context, Result};
+use crate::launch::{self, For};
 use crate::mountopts::Confine;
 use crate::serve::report;
 pub use link::{Inherited, Kept, Link, inherited, uptime};
@@ -145,6 +146,7 @@ impl Holder {
         let mut command = Command::new(program);
         // A group of its own: what the terminal sends to all of ours is passed on, once.
         command.args(arguments).process_group(0);
+        launch::set_environment(&mut command, For::Ours);
         // No other thread is there that could start a process meanwhile.
         rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).context(starting)?;
         let child = command.spawn().context(starting)?;

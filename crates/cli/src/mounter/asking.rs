@@ -13,6 +13,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::words::{Answer, How, Wish};
 use crate::failure::{Context, Result};
 use crate::holder::wire::{self, Kind};
+use crate::launch::{self, For};
 use crate::mountopts;
 
 /// Has another process mount and unmount.
@@ -34,7 +35,9 @@ impl Asking {
             words.extend(wanted.then(|| word.to_owned()));
         }
         words.extend(options.confine.map(|wish| format!("confine={wish}")));
-        let child = Command::new("/proc/self/exe")
+        let mut command = Command::new("/proc/self/exe");
+        launch::set_environment(&mut command, For::Ours);
+        let child = command
             .arg0("pagefold")
             .arg("serve")
             .arg(format!("--mounts-for={}", theirs.as_raw_fd()))

@@ -12,6 +12,7 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
+use super::limits;
 use crate::control::Event;
 
 /// Events that the ring keeps.
@@ -106,8 +107,8 @@ pub fn start() -> Arc<Ring> {
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
     let to_journal = std::env::var_os("JOURNAL_STREAM").is_some();
     let lines = if to_journal { lines.without_time().boxed() } else { lines.boxed() };
-    let started =
-        tracing_subscriber::registry().with(filter).with(lines).with(RingLayer(Arc::clone(&ring))).try_init();
+    let started = tracing_subscriber::registry().with(filter).with(lines).with(RingLayer(Arc::clone(&ring)));
+    let started = started.with(limits::layer()).try_init();
     if let Err(error) = started {
         eprintln!("pagefold: logging does not work: {error}");
     }

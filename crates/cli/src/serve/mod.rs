@@ -12,6 +12,7 @@ mod folding;
 mod fullness;
 mod keep;
 mod keeper;
+mod limits;
 mod memory;
 mod mounted;
 pub mod plan;
@@ -35,7 +36,7 @@ use crate::control::Listener;
 use crate::failure::{Context, Failure, Result};
 use crate::holder::{self, Link};
 use crate::registry::Known;
-use crate::{mounter, mountopts};
+use crate::{launch, mounter, mountopts};
 use claim::Claim;
 use keep::Keep;
 use plan::Plan;
@@ -43,6 +44,7 @@ use server::Server;
 
 /// Serves a mount until it ends; as the holder of servers that do, or as one of them.
 pub fn run(args: &Mount) -> Result<()> {
+    launch::settle(args.held_by.or(args.mounts_for), args.report && args.held_by.is_none())?;
     crate::ignore_sigpipe();
     if let Some(line) = args.mounts_for {
         return mounter::run(args, line);
@@ -116,6 +118,8 @@ fn start(args: &Mount) -> Result<Running> {
         Some(known) => go_on(args, &known, ring, keep)?,
         None => begin(args, ring, keep)?,
     };
+    // A thread: not before this process has confined itself.
+    limits::tell_counts()?;
     signals.handle(Arc::clone(&server))?;
     listener.serve(Arc::new(answers::Answers(Arc::clone(&server))))?;
     Ok(Running { server, listener })

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use pagefold_engine::limits::DEVICE_BYTES_MIN;
+use pagefold_engine::walk;
 use rustix::fs::{OFlags, statvfs};
 
 use crate::args::Create;
@@ -57,7 +58,10 @@ struct Made(Vec<PathBuf>);
 impl Drop for Made {
     fn drop(&mut self) {
         for path in &self.0 {
-            if let Err(error) = fs::remove_file(path) {
+            let removed = walk::reach_parent(path)
+                .map_err(io::Error::from)
+                .and_then(|(dir, name)| fs::remove_file(dir.entry_path(&name)));
+            if let Err(error) = removed {
                 eprintln!("pagefold: cannot remove {} again: {error}", path.display());
             }
         }
@@ -168,10 +172,12 @@ fn check_missing(path: &Path, size: Option<u64>) -> Result<()> {
 
 fn make_file(path: &Path, size: u64) -> Result<()> {
     let making = || format!("cannot make {}", shown(path));
-    let file = File::options().write(true).create_new(true).mode(0o600).open(path).context(making)?;
+    let (dir, name) = walk::reach_parent(path).context(making)?;
+    let place = dir.entry_path(&name);
+    let file = File::options().write(true).create_new(true).mode(0o600).open(&place).context(making)?;
     file.set_len(size).map_err(|error| {
         // It is ours and empty; the reason is told below.
-        let _ = fs::remove_file(path);
+        let _ = fs::remove_file(&place);
         Failure::new(format!("{}: {error}", making()))
     })
 }

@@ -2,15 +2,16 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use pagefold_engine::walk;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::args::Mount;
 use crate::control::{Client, Reply, Request};
 use crate::failure::{Context, Failure, Result};
+use crate::launch::{self, For};
 use crate::names;
 use crate::serve::plan::{self, Plan};
 use crate::serve::{Outcome, Wanted};
@@ -33,7 +34,7 @@ pub fn run(args: &Mount) -> Result<()> {
     }
     if plan.by_property {
         let dir = &plan.wanted.dir;
-        fs::create_dir_all(dir).context(|| format!("cannot make the mount point {}", dir.display()))?;
+        walk::make(dir, false).context(|| format!("cannot make the mount point {}", dir.display()))?;
     }
     let pool = &plan.known.name;
     places::make_private(&places::runtime_dir())?;
@@ -59,7 +60,9 @@ fn start_server(args: &Mount, plan: &Plan) -> Result<()> {
     let log_path = places::log_of(&plan.known.name)?;
     let (log, log_start) = open_log(&log_path)?;
     let program = std::env::current_exe().context(|| "cannot find this program's own file".into())?;
-    let mut child = Command::new(program)
+    let mut command = Command::new(program);
+    launch::set_environment(&mut command, For::Background);
+    let mut child = command
         .arg("serve")
         .args(["--report", "-o"])
         .arg(args.options.join(","))
@@ -113,12 +116,12 @@ fn server_source(plan: &Plan) -> std::ffi::OsString {
 pub(super) fn open_log(path: &Path) -> Result<(File, u64)> {
     let opening = || format!("cannot open the server's log {}", path.display());
     if let Some(dir) = path.parent() {
-        fs::create_dir_all(dir).context(opening)?;
+        places::make_private(dir)?;
     }
     if fs::metadata(path).is_ok_and(|metadata| metadata.len() > LOG_BYTES_MAX) {
         fs::rename(path, path.with_extension("log.old")).context(opening)?;
     }
-    let mut log = File::options().create(true).append(true).mode(0o600).open(path).context(opening)?;
+    let mut log = places::log_file(path)?;
     let end = log.seek(SeekFrom::End(0)).context(opening)?;
     Ok((log, end))
 }

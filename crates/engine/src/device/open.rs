@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::lock;
 use crate::limits::{BLOCK_BYTES, DEVICE_BYTES_MIN};
-use crate::{Error, Result};
+use crate::{Error, Result, walk};
 
 /// What a device is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,9 +53,13 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// Opens `path` for direct I/O and locks it.
 pub(super) fn open(path: &Path, mode: OpenMode) -> Result<Opened> {
-    let is_block = classify(path, &std::fs::metadata(path).map_err(|e| refused(path, e))?)?;
+    // What was looked at is what is opened, whoever renames things meanwhile: to open a FIFO is to wait, and to open some devices is to have
+    // them do something.
+    let (held, _) = walk::reach_any(path).map_err(|e| refused(path, e.into()))?;
+    let held = File::from(held);
+    let is_block = classify(path, &held.metadata().map_err(|e| refused(path, e))?)?;
     let patience = if is_block { UDEV_PATIENCE } else { Duration::ZERO };
-    let attempt = || claim(open_direct(path, mode, is_block)?, path, mode, is_block);
+    let attempt = || claim(open_direct(&held, path, mode, is_block)?, path, mode, is_block);
     patiently(patience, attempt, || lock::is_left_behind(path))
 }
 
@@ -113,7 +117,8 @@ fn classify(path: &Path, meta: &Metadata) -> Result<bool> {
     )))
 }
 
-fn open_direct(path: &Path, mode: OpenMode, is_block: bool) -> Result<File> {
+fn open_direct(held: &File, path: &Path, mode: OpenMode, is_block: bool) -> Result<File> {
+    let place = walk::descriptor_path(held);
     let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY;
     match mode {
         OpenMode::ReadOnly | OpenMode::Unlocked => flags |= OFlags::RDONLY,
@@ -121,12 +126,12 @@ fn open_direct(path: &Path, mode: OpenMode, is_block: bool) -> Result<File> {
         OpenMode::ReadWrite if is_block => flags |= OFlags::RDWR | OFlags::EXCL,
         OpenMode::ReadWrite => flags |= OFlags::RDWR,
     }
-    match rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty()) {
+    match rustix::fs::open(&place, flags | OFlags::DIRECT, Mode::empty()) {
         Ok(fd) => {
             let file = File::from(fd);
-            if direct_works(&file) { Ok(file) } else { open_buffered(path, flags) }
+            if direct_works(&file) { Ok(file) } else { open_buffered(&place, path, flags) }
         }
-        Err(Errno::INVAL) => open_buffered(path, flags),
+        Err(Errno::INVAL) => open_buffered(&place, path, flags),
         Err(Errno::BUSY) => Err(lock::busy(path)),
         Err(e) => Err(refused(path, e.into())),
     }
@@ -138,12 +143,12 @@ fn direct_works(file: &File) -> bool {
     !matches!(rustix::io::pread(file, &mut block[..], 0), Err(Errno::INVAL | Errno::OPNOTSUPP))
 }
 
-fn open_buffered(path: &Path, flags: OFlags) -> Result<File> {
+fn open_buffered(place: &Path, path: &Path, flags: OFlags) -> Result<File> {
     tracing::warn!(
         device = %path.display(),
         "the file system does not take direct I/O: data is cached twice and flushes cost more"
     );
-    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| refused(path, e.into()))?;
+    let fd = rustix::fs::open(place, flags, Mode::empty()).map_err(|e| refused(path, e.into()))?;
     Ok(File::from(fd))
 }
 
@@ -265,6 +270,9 @@ fn refused(path: &Path, source: io::Error) -> Error {
         Some(Errno::NOENT) => "check the name; lsblk lists the block devices",
         Some(Errno::ACCESS | Errno::PERM) => {
             "run as root or as a user who may read and write it; lsblk shows whether the device is read-only"
+        }
+        None if source.kind() == io::ErrorKind::PermissionDenied => {
+            "links that others may have made are not followed"
         }
         Some(Errno::ROFS) => "its file system is read-only; import the pool read-only",
         Some(Errno::NOMEDIUM | Errno::NXIO | Errno::NODEV) => "the device is gone or has no medium",

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{AlignedBuf, Device, DeviceStats};
-use crate::{Error, Result};
+use crate::{Error, Result, walk};
 
 /// How a recording begins.
 pub(super) const MAGIC: &[u8; 8] = b"PFREC\0\0\x01";
@@ -57,7 +57,10 @@ impl Recording {
     pub fn create(path: &Path, sizes: &[u64]) -> Result<Arc<Self>> {
         let failed =
             |source| Error::Io { op: "record", device: path.into(), offset: 0, len_bytes: 0, source };
-        let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+        let (dir, name) = walk::reach_parent(path).map_err(|error| failed(error.into()))?;
+        let place = dir.entry_path(&name);
+        let file =
+            OpenOptions::new().append(true).create_new(true).mode(0o600).open(place).map_err(failed)?;
         let mut head = MAGIC.to_vec();
         for number in [sizes.len() as u64].iter().chain(sizes) {
             head.extend(number.to_le_bytes());

@@ -16,6 +16,16 @@ pub enum MountError {
     /// The mount point has entries, which the mount would hide.
     #[error("mount point {0} is not empty; choose another, or mount over it with -o nonempty")]
     NotEmpty(PathBuf),
+    /// Others may have made a link on the way to it.
+    #[error(
+        "{0} is a link in a directory that others may change, and is not followed; name the directory that it leads to"
+    )]
+    Planted(PathBuf),
+    /// The directory is not any more where it was.
+    #[error(
+        "{0} was moved, or mounted over, while it was being mounted on; nothing is mounted: look who does that, and try again"
+    )]
+    Moved(PathBuf),
     /// Something is mounted there.
     #[error("{0} is a mount point already; unmount it first with `umount {0}`")]
     AlreadyMounted(PathBuf),

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use super::{MountError, MountOptions};
+use pagefold_engine::walk::Place;
 
 fn helper() -> Command {
     Command::new("fusermount3")
@@ -47,8 +48,8 @@ fn helper_error(dir: &Path, stderr: &[u8]) -> MountError {
     MountError::Fusermount { dir: dir.into(), message: message.into() }
 }
 
-/// Asks it to mount, and takes the descriptor over a socket.
-pub(super) fn mount(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+/// Asks it to mount on the directory, which is the one that it is started in, and takes the descriptor over a socket.
+pub(super) fn mount(place: &Place, options: &MountOptions) -> Result<OwnedFd, MountError> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     let os = |source: Errno| MountError::os("talk to", Path::new("fusermount3"), source);
     if !Path::new("/dev/fuse").exists() {
@@ -61,7 +62,8 @@ pub(super) fn mount(dir: &Path, options: &MountOptions) -> Result<OwnedFd, Mount
         .arg("-o")
         .arg(helper_options(options))
         .arg("--")
-        .arg(dir)
+        .arg(".")
+        .current_dir(place.as_path())
         .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -78,7 +80,7 @@ pub(super) fn mount(dir: &Path, options: &MountOptions) -> Result<OwnedFd, Mount
         Err(error) if output.status.success() => {
             Err(MountError::os("receive a descriptor from", Path::new("fusermount3"), error))
         }
-        _ => Err(helper_error(dir, &output.stderr)),
+        _ => Err(helper_error(place.path(), &output.stderr)),
     }
 }
 

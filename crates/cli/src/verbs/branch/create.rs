@@ -1,10 +1,14 @@
 //! `branch create`.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+
+use pagefold_engine::walk;
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
 
 use super::data::{self, DataDir};
 use super::record::{Options, Position, Product, Record};
+use super::settings::Settings;
 use super::{Branch, branch_name, list, mariadb, ports, postgres, process, server};
 use crate::args::CreateBranch;
 use crate::datasets::{self, Figures};
@@ -86,16 +90,18 @@ impl Place {
                 None => set(beside(source, name, last)?),
             }
         };
-        match fs::read_dir(&place.dir).map(|mut entries| entries.next().is_none()) {
+        match walk::reach(&place.dir).and_then(|dir| dir.is_empty()) {
             Ok(true) => Ok(place),
             Ok(false) => Err(Failure::new(format!(
                 "{} is not empty: {name} cannot be mounted there",
                 place.dir.display()
             ))
             .hint("say where else: --mountpoint DIR")),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(place),
-            Err(error) => Err(Failure::new(format!("cannot look at {}: {error}", place.dir.display()))
-                .hint("say where else: --mountpoint DIR")),
+            Err(error) if error.errno() == Errno::NOENT => Ok(place),
+            Err(error) => {
+                Err(Failure::new(format!("{name} cannot be mounted at {}: {error}", place.dir.display()))
+                    .hint("say where else: --mountpoint DIR"))
+            }
         }
     }
 }
@@ -137,7 +143,7 @@ fn make(
         Deed::Clone { snapshot: snapshot.path, path: name.path.clone(), properties },
     )?;
     made.dataset = Some(name.clone());
-    made.dir = (!place.dir.exists()).then(|| place.dir.clone());
+    made.dir = walk::reach(&place.dir).is_err().then(|| place.dir.clone());
     let dir = super::mount(name)?;
     made.mounted = true;
     let found = data::choose(source, &dir, args.data.as_deref())?;
@@ -185,9 +191,22 @@ pub fn look(mount: &Path, mut record: Record) -> Result<Record> {
     Ok(record)
 }
 
-/// Keeps what is known of a branch as properties of its dataset.
+/// Keeps what is known of a branch as properties of its dataset, and how its server is started with this machine.
 pub fn keep(name: &Name, record: &Record) -> Result<()> {
-    properties::set_on(name, &record.properties()?)
+    Settings::open()?.set(name, &record.options)?;
+    properties::set_on(name, &record.properties())
+}
+
+/// Removes the directory that a branch was mounted on, if it is there; no link leads to it.
+pub fn remove_dir(dir: &Path) -> std::io::Result<()> {
+    let (parent, name) = match walk::reach_parent(dir) {
+        Err(error) if error.errno() == Errno::NOENT => return Ok(()),
+        reached => reached?,
+    };
+    match rustix::fs::unlinkat(&parent, &name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 impl Made {
@@ -199,11 +218,12 @@ impl Made {
             }
         };
         if let Some(name) = self.dataset {
+            told(Settings::open().and_then(|settings| settings.set(&name, &Options::default())));
             if self.mounted {
                 told(super::unmount(&name));
             }
-            if let Some(dir) = self.dir.filter(|dir| dir.exists()) {
-                told(fs::remove_dir(&dir).context(|| format!("cannot remove {}", dir.display())));
+            if let Some(dir) = self.dir {
+                told(remove_dir(&dir).context(|| format!("cannot remove {}", dir.display())));
             }
             told(super::destroy(&name.pool, vec![name.path], false));
         }

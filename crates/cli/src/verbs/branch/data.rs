@@ -4,15 +4,17 @@
 //! through no link and into no other mount.
 
 use std::collections::VecDeque;
-use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::io::Read;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
+use pagefold_engine::walk;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::record::Product;
 use crate::failure::{Context, Failure, Result};
@@ -26,6 +28,9 @@ const DIRECTORIES_MAX: usize = 20_000;
 /// Through no link, into no other mount, not above where it begins.
 const INSIDE: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_XDEV);
+/// As `INSIDE`, but through links that do not lead out.
+const WITHIN: ResolveFlags =
+    ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_XDEV);
 
 /// A data directory of a database, below a mount.
 #[derive(Debug)]
@@ -38,8 +43,16 @@ pub struct DataDir {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    mount: PathBuf,
+    /// The mount's root, and where from there on the directory is.
+    root: OwnedFd,
+    relative: String,
     fd: OwnedFd,
+}
+
+/// The root of a mount, to which no link leads that somebody else could have made.
+fn open_root(mount: &Path) -> Result<OwnedFd> {
+    let opening = || format!("cannot open {}", printable(&mount.to_string_lossy()));
+    Ok(walk::reach(mount).and_then(|place| place.open()).context(opening)?.into())
 }
 
 impl DataDir {
@@ -50,7 +63,7 @@ impl DataDir {
         let path = if relative == "." { mount.to_owned() } else { mount.join(relative) };
         let opening = || format!("cannot open the data directory {}", printable(&path.to_string_lossy()));
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
-        let root = rustix::fs::open(mount, flags, Mode::empty()).context(opening)?;
+        let root = open_root(mount)?;
         let fd = rustix::fs::openat2(&root, relative, flags, Mode::empty(), INSIDE).map_err(|error| {
             let failure = Failure::new(format!("{}: {error}", opening()));
             match error {
@@ -60,7 +73,8 @@ impl DataDir {
         })?;
         let found = rustix::fs::fstat(&fd).context(opening)?;
         let (uid, gid) = (found.st_uid, found.st_gid);
-        Ok(Self { path, identity: (found.st_dev, found.st_ino), uid, gid, mount: mount.to_owned(), fd })
+        let relative = relative.to_owned();
+        Ok(Self { path, identity: (found.st_dev, found.st_ino), uid, gid, root, relative, fd })
     }
 
     fn open_file(&self, name: &str) -> Result<Option<File>> {
@@ -80,14 +94,28 @@ impl DataDir {
         Ok(Some(bytes))
     }
 
+    /// Connects to a socket in it, which has to answer in time.
+    pub fn connect(&self, name: &str, patience: Duration) -> io::Result<UnixStream> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let found = rustix::fs::openat2(&self.fd, name, flags, Mode::empty(), INSIDE)?;
+        let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        // Before: whoever listens may take no connections.
+        let stream = UnixStream::from(socket);
+        stream.set_write_timeout(Some(patience))?;
+        stream.set_read_timeout(Some(patience))?;
+        connect(&stream, &address)?;
+        Ok(stream)
+    }
+
     /// Whether there is a regular file of this name.
     pub fn has_file(&self, name: &str) -> bool {
-        fs::symlink_metadata(self.path.join(name)).is_ok_and(|found| found.is_file())
+        kind_of(&self.fd, name) == Some(FileType::RegularFile)
     }
 
     /// Whether there is a directory of this name.
     pub fn has_dir(&self, name: &str) -> bool {
-        fs::symlink_metadata(self.path.join(name)).is_ok_and(|found| found.is_dir())
+        kind_of(&self.fd, name) == Some(FileType::Directory)
     }
 
     /// Removes a file, if it is there.
@@ -135,47 +163,51 @@ impl DataDir {
             Err(Errno::EXIST) => return Ok(()),
             Err(error) => return Err(Failure::new(format!("{}: {error}", making()))),
         }
+        // It lies in a directory of somebody else's: what was made, or is there now, is held and looked at before it is given away.
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat2(&self.fd, name, flags, Mode::empty(), INSIDE).context(making)?;
+        let found = rustix::fs::fstat(&dir).context(making)?;
+        if found.st_uid != rustix::process::geteuid().as_raw() || !entries(&dir).context(making)?.is_empty() {
+            return Err(Failure::new(format!("{}: somebody has changed it meanwhile", making())));
+        }
         let owner = (rustix::fs::Uid::from_raw(self.uid), rustix::fs::Gid::from_raw(self.gid));
-        rustix::fs::chownat(&self.fd, name, Some(owner.0), Some(owner.1), AtFlags::SYMLINK_NOFOLLOW)
-            .context(making)
+        rustix::fs::fchown(&dir, Some(owner.0), Some(owner.1)).context(making)
     }
 
-    /// Names in a directory of it (`.` for itself), sorted.
+    /// What is at `name` from the mount's root on, links within the mount followed.
+    fn open_within(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let path = if self.relative == "." { name.to_owned() } else { format!("{}/{name}", self.relative) };
+        rustix::fs::openat2(&self.root, path, flags | OFlags::CLOEXEC, Mode::empty(), WITHIN)
+    }
+
+    /// Names in a directory of it (`.` for itself), sorted. Where that is a link, it leads to somewhere in the mount.
     pub fn names(&self, dir: &str) -> Result<Vec<String>> {
-        let path = self.path.join(dir);
-        let reading = || format!("cannot list {}", printable(&path.to_string_lossy()));
-        let mut names = Vec::new();
-        match fs::read_dir(&path) {
-            Ok(found) => {
-                for entry in found {
-                    names.push(entry.context(reading)?.file_name().to_string_lossy().into_owned());
-                }
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(Failure::new(format!("{}: {error}", reading()))),
-        }
+        let reading = || format!("cannot list {}", self.shown(dir));
+        let opened = match self.open_within(dir, OFlags::RDONLY | OFlags::DIRECTORY) {
+            Err(Errno::NOENT) => return Ok(Vec::new()),
+            opened => opened.context(reading)?,
+        };
+        let found = entries(&opened).context(reading)?;
+        let mut names: Vec<String> =
+            found.into_iter().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
         names.sort();
         Ok(names)
     }
 
     /// Errors if `name` is a link that leads out of the mount: what a server writes there, it writes into what is not the branch's.
     pub fn check_stays(&self, name: &str) -> Result<()> {
-        let path = self.path.join(name);
-        let Ok(target) = fs::read_link(&path) else { return Ok(()) };
-        let inside = fs::canonicalize(&path).is_ok_and(|real| {
-            real.starts_with(&self.mount)
-                && fs::metadata(&real).is_ok_and(|found| found.dev() == self.identity.0)
-        });
-        if inside {
+        if kind_of(&self.fd, name) != Some(FileType::Symlink) || self.open_within(name, OFlags::PATH).is_ok()
+        {
             return Ok(());
         }
+        let target = rustix::fs::readlinkat(&self.fd, name, Vec::new()).unwrap_or_default();
         Err(Failure::new(format!(
             "{} is a link to {}, which is not in the branch",
             self.shown(name),
             printable(&target.to_string_lossy())
         ))
         .hint(
-            "a server on the branch would write into what it is a copy of; a database that is to be branched has all it writes to in one dataset",
+            "a server on the branch would write into what it is a copy of; a database that is to be branched has all it writes to in one dataset, and links in it are relative",
         ))
     }
 
@@ -183,6 +215,13 @@ impl DataDir {
     pub fn shown(&self, name: &str) -> String {
         printable(&self.path.join(name).to_string_lossy())
     }
+}
+
+/// What lies at a name in a directory, to which no link leads.
+fn kind_of(dir: &OwnedFd, name: &str) -> Option<FileType> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let found = rustix::fs::openat2(dir, name, flags, Mode::empty(), INSIDE).ok()?;
+    Some(FileType::from_raw_mode(rustix::fs::fstat(found).ok()?.st_mode))
 }
 
 /// What a directory has, but `.` and `..`; true for directories.
@@ -213,7 +252,7 @@ pub fn choose(name: &Name, mount: &Path, wanted: Option<&str>) -> Result<Found> 
     if let Some(wanted) = wanted {
         let relative = normal(wanted)?;
         let dir = DataDir::open(mount, &relative)?;
-        return match product_of(&dir.path)? {
+        return match product_of(&dir.fd, &dir.path)? {
             Some(product) => Ok(Found { product, relative }),
             None => Err(none_in(&format!("{name}, in {}", printable(wanted)))),
         };
@@ -254,25 +293,34 @@ fn normal(text: &str) -> Result<String> {
 
 /// All data directories below a mount's root, those nearest to it first.
 fn find(mount: &Path) -> Result<Vec<Found>> {
+    let root = open_root(mount)?;
     let mut found = Vec::new();
-    let mut queue = VecDeque::from([(PathBuf::new(), 0)]);
+    let mut queue = VecDeque::from([(String::from("."), 0)]);
     let mut looked_at = 0;
     while let Some((relative, depth)) = queue.pop_front() {
-        let dir = mount.join(&relative);
-        if let Some(product) = product_of(&dir)? {
-            let text = relative.to_string_lossy().into_owned();
-            found.push(Found { product, relative: if text.is_empty() { ".".into() } else { text } });
+        let path = if relative == "." { mount.to_owned() } else { mount.join(&relative) };
+        let listing = || format!("cannot list {}", printable(&path.to_string_lossy()));
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = match rustix::fs::openat2(&root, relative.as_str(), flags, Mode::empty(), INSIDE) {
+            Ok(dir) => dir,
+            // Another mount lies there, or somebody has just put something else there.
+            Err(Errno::XDEV | Errno::LOOP | Errno::NOENT | Errno::NOTDIR) => continue,
+            Err(error) => return Err(error).context(listing),
+        };
+        if let Some(product) = product_of(&dir, &path)? {
+            found.push(Found { product, relative });
             continue;
         }
         looked_at += 1;
         if depth == DEPTH_MAX || looked_at > DIRECTORIES_MAX {
             continue;
         }
-        let mut below: Vec<PathBuf> = fs::read_dir(&dir)
-            .context(|| format!("cannot list {}", printable(&dir.to_string_lossy())))?
-            .flatten()
-            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-            .map(|entry| relative.join(entry.file_name()))
+        let named = |name: std::ffi::CString| name.into_string().ok();
+        let mut below: Vec<String> = entries(&dir)
+            .context(listing)?
+            .into_iter()
+            .filter_map(|(name, is_dir)| named(name).filter(|_| is_dir))
+            .map(|name| if relative == "." { name } else { format!("{relative}/{name}") })
             .collect();
         below.sort();
         queue.extend(below.into_iter().map(|path| (path, depth + 1)));
@@ -281,8 +329,8 @@ fn find(mount: &Path) -> Result<Vec<Found>> {
 }
 
 /// Whose data directory this is, if anybody's.
-fn product_of(dir: &Path) -> Result<Option<Product>> {
-    let is_file = |name: &str| fs::symlink_metadata(dir.join(name)).is_ok_and(|found| found.is_file());
+fn product_of(dir: &OwnedFd, path: &Path) -> Result<Option<Product>> {
+    let is_file = |name: &str| kind_of(dir, name) == Some(FileType::RegularFile);
     if is_file("PG_VERSION") && is_file("global/pg_control") {
         return Ok(Some(Product::PostgreSql));
     }
@@ -290,22 +338,17 @@ fn product_of(dir: &Path) -> Result<Option<Product>> {
         return Ok(None);
     }
     if is_file("mysql.ibd") {
-        let path = printable(&dir.to_string_lossy());
+        let path = printable(&path.to_string_lossy());
         return Err(Failure::new(format!("{path} is a data directory of MySQL"))
             .hint("branches are of PostgreSQL and MariaDB; others: pagefold snapshot, clone, mount"));
     }
     Ok(Some(Product::MariaDb))
 }
 
-/// A folder of programs, or `None` where the program is not in it.
-pub fn program_in(folder: &Path, program: &OsStr) -> Option<PathBuf> {
-    let path = folder.join(program);
-    let executable = |found: fs::Metadata| found.is_file() && found.mode() & 0o111 != 0;
-    fs::metadata(&path).is_ok_and(executable).then_some(path)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn touch(dir: &Path, names: &[&str]) {

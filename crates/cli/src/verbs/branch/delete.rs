@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use super::server;
+use super::record::Options;
+use super::settings::Settings;
+use super::{create, server};
 use crate::args::DeleteBranch;
 use crate::datasets;
 use crate::deeds::Deed;
@@ -32,10 +34,11 @@ pub fn run(args: &DeleteBranch) -> Result<()> {
         super::unmount(&branch.name)?;
         // Not where something else has come into it.
         if branch.record.made_mountpoint {
-            let _kept_if_not_empty = fs::remove_dir(dir);
+            let _kept_if_not_empty = create::remove_dir(dir);
         }
     }
     super::destroy(&branch.name.pool, what, args.recursive)?;
+    Settings::open()?.set(&branch.name, &Options::default())?;
     match fs::remove_file(server::log_of(&branch.name)?) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Failure::new(format!(
             "branch {} is destroyed; its log could not be removed: {error}",

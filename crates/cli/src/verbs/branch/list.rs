@@ -9,7 +9,7 @@ use super::{Branch, server};
 use crate::args::ListBranches;
 use crate::failure::Result;
 use crate::names;
-use crate::table::{Align, Table};
+use crate::table::{Align, Table, printable};
 use crate::{target, units};
 
 /// What is told of a branch.
@@ -77,6 +77,7 @@ impl Told {
             "checkpoint_lsn": record.position.checkpoint_lsn,
             "system_identifier": record.position.system,
             "port": record.port,
+            "options": record.options,
             "socket": self.socket,
             "connection": self.connection(),
             "state": self.state(),
@@ -130,12 +131,12 @@ fn print(all: &[Told], args: &ListBranches) {
         let age = told.age_seconds();
         table.row(vec![
             name.to_string(),
-            told.of_what(),
+            printable(&told.of_what()),
             if exact { age.to_string() } else { units::age(age) },
             size(figures.used_bytes),
             size(figures.referenced_bytes),
-            format!("{} {}", record.product.word(), record.version),
-            told.lsn(),
+            format!("{} {}", record.product.word(), printable(&record.version)),
+            printable(&told.lsn()),
             told.state().into(),
             told.connection(),
         ]);
@@ -152,7 +153,8 @@ pub fn tell(branch: &Branch, as_json: bool) -> Result<()> {
     let record = &branch.record;
     println!("{} of {}, {}", branch.name, told.of_what(), told.state());
     let dir = branch.figures.mounted.as_deref().map_or_else(|| "-".into(), |dir| dir.display().to_string());
-    println!("  {} {} at {dir}, LSN {}", record.product.name(), record.version, told.lsn());
+    let (version, lsn) = (printable(&record.version), printable(&told.lsn()));
+    println!("  {} {version} at {}, LSN {lsn}", record.product.name(), printable(&dir));
     println!("  {}", told.connection());
     if let Some(socket) = told.socket {
         println!("  {}", client(record.product, &socket, record.port));

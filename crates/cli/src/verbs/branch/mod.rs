@@ -1,14 +1,16 @@
 //! `branch`: snapshot, clone, mount and a database server on it, for people who think in databases.
 //!
-//! What a branch is lies in user properties of its dataset ([`record`]): there is no side file, and what is known of a branch
-//! outlives restarts and travels with the pool. Whether its server runs is asked of the kernel ([`process`]), not of
-//! a file.
+//! What a branch is lies in user properties of its dataset ([`record`]): what is known of a branch outlives restarts and travels with the
+//! pool. How its server is started (which programs, settings, user) does not: that is this machine's ([`settings`]). Whether its server
+//! runs is asked of the kernel ([`process`]), not of a file.
 //!
-//! Production must not notice. Four rules:
+//! Production must not notice. Five rules:
 //! 1. Nothing outside of the branch's mount is written: data directories from which a link leads out are refused ([`data`]).
 //! 2. The server runs as the owner of its data directory, never as root ([`owner`]).
 //! 3. It listens on localhost alone, archives nothing, connects to nobody, runs no scheduled jobs ([`postgres`], [`mariadb`]).
-//! 4. What the data directory says of the server whose copy it is (locks, slots) goes when the branch is made, and never
+//! 4. Nothing of a pool is run, nor decides what is run ([`programs`]), and no step of ours follows a link that the data's owner may have
+//!    made ([`data`]).
+//! 5. What the data directory says of the server whose copy it is (locks, slots) goes when the branch is made, and never
 //!    while any process works in it.
 
 mod create;
@@ -20,9 +22,11 @@ mod owner;
 mod ports;
 mod postgres;
 mod process;
+mod programs;
 mod record;
 mod reset;
 mod server;
+mod settings;
 
 use std::path::PathBuf;
 
@@ -36,6 +40,7 @@ use crate::registry::Registry;
 use crate::verbs::properties;
 use crate::{names, pools, target};
 use record::Record;
+use settings::Settings;
 
 /// `branch VERB`.
 pub fn run(verb: &Verb) -> Result<()> {
@@ -76,7 +81,7 @@ impl Branch {
 fn find(word: &str) -> Result<Branch> {
     let name = super::dataset::dataset(word)?;
     let figures = datasets::find(&name)?;
-    let record = Record::of(&properties::values(&name)?)?;
+    let record = record(&name, &properties::values(&name)?, &Settings::open()?)?;
     let Some(record) = record else {
         return Err(Failure::new(format!("{name} is not a branch"))
             .hint(format!("see which there are: pagefold branch list {}", name.pool)));
@@ -84,15 +89,29 @@ fn find(word: &str) -> Result<Branch> {
     Ok(Branch { name, figures, record })
 }
 
+/// What is known of a branch: by its properties, and by this machine.
+fn record(name: &Name, values: &[PropertyValue], settings: &Settings) -> Result<Option<Record>> {
+    Record::of(values, settings.of(name)?)
+}
+
+/// Whether the pool itself says how a branch's server is to be started.
+fn has_foreign_options(name: &Name) -> Result<bool> {
+    Ok(local(&properties::values(name)?, record::OPTIONS).is_some())
+}
+
 /// All branches of a pool, by name. One whose properties make no sense is told, and hides no other.
 fn all(pool: &str) -> Result<Vec<Branch>> {
     let figures: Vec<Figures> =
         datasets::of_pool(pool)?.into_iter().filter(|figures| !figures.is_snapshot).collect();
     let mut branches = Vec::new();
-    let mut keep = |figures: Figures, values: &[PropertyValue]| match Record::of(values) {
-        Ok(Some(record)) => branches.push(Branch { name: Name::new(pool, &figures.path), figures, record }),
-        Ok(None) => {}
-        Err(failure) => eprintln!("pagefold: {}: {failure}", figures.name),
+    let settings = Settings::open()?;
+    let mut keep = |figures: Figures, values: &[PropertyValue]| {
+        let name = Name::new(pool, &figures.path);
+        match record(&name, values, &settings) {
+            Ok(Some(record)) => branches.push(Branch { name, figures, record }),
+            Ok(None) => {}
+            Err(failure) => eprintln!("pagefold: {}: {failure}", figures.name),
+        }
     };
     if let Some(mut client) = target::connect(pool)? {
         for figures in figures {

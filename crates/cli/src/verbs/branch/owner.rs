@@ -1,12 +1,25 @@
 //! Running a server as the owner of its data.
+//!
+//! Whose data it is a pool says, and a pool can come from anywhere: what runs on its data runs code that the data has chosen. So a server runs
+//! as a user who is there for databases, or as one whom nobody knows, or as the one who was named; with that user's groups as the machine
+//! knows them, and nothing of ours.
 
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
+
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use super::data::DataDir;
+use super::programs::machine_said;
 use crate::failure::{Failure, Result};
+use crate::launch::{self, For};
 use crate::places;
+
+/// Users that packages of the databases make.
+const USERS: [&str; 4] = ["postgres", "mysql", "mariadb", "pgsql"];
+/// The group of nobody: what belongs to it is nobody's.
+const NO_GROUP: libc::gid_t = 65_534;
 
 /// Whom a server runs as.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,10 +30,11 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// The owner of a data directory.
+    /// The owner of a data directory; `named` is who was said to be one.
     ///
-    /// Errors: that is root, whom no database server runs as; or neither us nor are we root.
-    pub fn of(data: &DataDir) -> Result<Self> {
+    /// Errors: that is root, whom no database server runs as; or neither us nor are we root; or somebody who has nothing to do with
+    /// databases, as far as it was said.
+    pub fn of(data: &DataDir, named: Option<&str>) -> Result<Self> {
         let (uid, dir) = (data.uid, crate::table::printable(&data.path.to_string_lossy()));
         if uid == 0 {
             return Err(Failure::new(format!("the data directory {dir} belongs to root")).hint(
@@ -28,49 +42,69 @@ impl Owner {
             ));
         }
         let own = rustix::process::geteuid().as_raw();
-        if !places::is_root() && uid != own {
+        if !places::is_root() {
+            if uid != own {
+                return Err(Failure::new(format!(
+                    "the data directory {dir} belongs to user {uid}, not to you ({own})"
+                ))
+                .hint("its server runs as its owner: be root, or that user"));
+            }
+            return Ok(Self { uid, gid: rustix::process::getegid().as_raw(), groups: Vec::new() });
+        }
+        let number = uid.to_string();
+        let Some(name) = machine_said("id", &["-un", &number])? else {
+            // Nobody on this machine: no group of the machine's is theirs either, whatever the data says.
+            return Ok(Self { uid, gid: NO_GROUP, groups: vec![NO_GROUP] });
+        };
+        let name = name.trim();
+        if !USERS.contains(&name) && named != Some(name) {
             return Err(Failure::new(format!(
-                "the data directory {dir} belongs to user {uid}, not to you ({own})"
+                "the data directory {dir} belongs to {name}, who is there for other things than databases"
             ))
-            .hint("its server runs as its owner: be root, or that user"));
+            .hint(format!("its server would run as {name}, with all that {name} may do: if you trust the data with that, say --user {name}")));
         }
-        let mut groups = groups(uid);
-        if groups.is_empty() {
-            groups.push(data.gid);
+        let groups = parse_groups(&machine_said("id", &["-G", &number])?.unwrap_or_default());
+        match groups.first() {
+            Some(gid) => Ok(Self { uid, gid: *gid, groups }),
+            None => Err(Failure::new(format!("cannot find out which groups user {name} is in"))
+                .hint(format!("see what this says: id -G {uid}"))),
         }
-        Ok(Self { uid, gid: groups[0], groups })
     }
 
-    /// Has a command run as this user, in a session of its own, so that it outlives ours.
+    /// Has a command run as this user, in a session of its own, so that it outlives ours, and with nothing of ours: no capability,
+    /// descriptor, variable, signal, mask or directory.
     pub fn run(&self, command: &mut Command) {
+        launch::set_environment(command, For::Database);
+        command.current_dir("/");
         let Self { uid, gid, groups } = self.clone();
         let change = places::is_root();
         let become_owner = move || {
+            launch::mark_inherited()?;
+            launch::reset_signals();
             // SAFETY: system calls that take numbers alone, and a list that lives as long as this closure.
             unsafe {
                 libc::setsid();
                 libc::umask(0o077);
+                // Only root may, and whoever started us nicely did not mean the server.
+                libc::setpriority(libc::PRIO_PROCESS, 0, 0);
                 let changed = !change
                     || libc::setgroups(groups.len(), groups.as_ptr()) == 0
-                        && libc::setgid(gid) == 0
-                        && libc::setuid(uid) == 0;
-                if changed { Ok(()) } else { Err(io::Error::last_os_error()) }
+                        && libc::setresgid(gid, gid, gid) == 0
+                        && libc::setresuid(uid, uid, uid) == 0;
+                if !changed {
+                    return Err(io::Error::last_os_error());
+                }
             }
+            // The kernel takes them with the user number, unless this process was told to keep them.
+            let none = CapabilitySet::empty();
+            set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+            Ok(())
         };
         // SAFETY: between fork and exec it makes system calls and allocates nothing.
         unsafe {
             command.pre_exec(become_owner);
         }
     }
-}
-
-/// All groups of a user, the primary one first; none where it is not known. Asked of `id`, since a static program cannot load what the
-/// machine's user database may need.
-fn groups(uid: u32) -> Vec<libc::gid_t> {
-    let output =
-        Command::new("id").args(["-G", &uid.to_string()]).stdin(Stdio::null()).stderr(Stdio::null()).output();
-    let Some(output) = output.ok().filter(|output| output.status.success()) else { return Vec::new() };
-    parse_groups(&String::from_utf8_lossy(&output.stdout))
 }
 
 fn parse_groups(text: &str) -> Vec<libc::gid_t> {
@@ -86,6 +120,27 @@ mod tests {
     fn groups_are_numbers() {
         assert_eq!(parse_groups("113 104 4\n"), [113, 104, 4]);
         assert!(parse_groups("staff\n").is_empty() && parse_groups("").is_empty());
-        assert!(groups(3_999_999_999).is_empty());
+    }
+
+    /// Whom a data directory of this owner is served by; its group is `disk`.
+    fn owner(uid: u32, named: Option<&str>) -> Result<Owner> {
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::chown(dir.path(), Some(uid), Some(6)).unwrap();
+        Owner::of(&DataDir::open(dir.path(), ".").unwrap(), named)
+    }
+
+    #[test]
+    fn the_data_does_not_say_whose_power_it_gets() {
+        if !places::is_root() {
+            return;
+        }
+        assert!(owner(0, Some("root")).is_err());
+        let unknown = owner(3_999_999_999, None).unwrap();
+        assert_eq!((unknown.gid, unknown.groups), (NO_GROUP, vec![NO_GROUP]));
+        // A user of the machine's who serves no database.
+        let refused = owner(1, None).unwrap_err();
+        assert!(refused.to_string().contains("--user daemon"), "{refused}");
+        let named = owner(1, Some("daemon")).unwrap();
+        assert!(named.gid != 6 && !named.groups.contains(&6), "{named:?}");
     }
 }

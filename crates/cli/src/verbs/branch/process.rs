@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{AtFlags, StatxFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::data::DataDir;
@@ -64,10 +65,17 @@ fn serving(pid: i32) -> Option<((u64, u64), u32, i32)> {
         return None;
     }
     let uid = fs::metadata(format!("/proc/{pid}")).ok()?.uid();
-    let directory = fs::metadata(format!("/proc/{pid}/cwd")).ok()?;
+    let directory = directory(&format!("/proc/{pid}/cwd"))?;
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
-    Some(((directory.dev(), directory.ino()), uid, parent))
+    Some((directory, uid, parent))
+}
+
+/// Device and inode number, as the kernel knows them: whoever serves the file system, and may not answer, is not asked.
+fn directory(path: &str) -> Option<(u64, u64)> {
+    let (flags, wanted) = (AtFlags::STATX_DONT_SYNC, StatxFlags::INO);
+    let found = rustix::fs::statx(rustix::fs::CWD, path, flags, wanted).ok()?;
+    Some((rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor), found.stx_ino))
 }
 
 /// The main process of the server of a data directory.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::args::ServerOptions;
 use crate::control::PropertyValue;
-use crate::failure::{Context, Failure, Result};
+use crate::failure::{Failure, Result};
 use crate::table::printable;
 
 use super::local;
@@ -19,7 +19,8 @@ const PORT: &str = "branch:port";
 const LSN: &str = "branch:lsn";
 const CHECKPOINT_LSN: &str = "branch:checkpoint-lsn";
 const SYSTEM: &str = "branch:system";
-const OPTIONS: &str = "branch:options";
+/// Where versions before this one kept what a server is started with. A pool does not say that any more.
+pub const OPTIONS: &str = "branch:options";
 const MADE_DIR: &str = "branch:made-mountpoint";
 
 /// Whose data it is.
@@ -71,6 +72,9 @@ pub struct Options {
     /// Configuration file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<PathBuf>,
+    /// Whom it may run as, beside those who are there for databases.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// `name=value`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub settings: Vec<String>,
@@ -87,6 +91,9 @@ impl Options {
         }
         if let Some(config) = &args.config {
             self.config = Some(absolute(config)?);
+        }
+        if let Some(user) = &args.user {
+            self.user = Some(user.clone());
         }
         for setting in &args.settings {
             let name = setting.split_once('=').map(|(name, _)| name).filter(|name| is_setting(name));
@@ -135,10 +142,10 @@ pub struct Record {
 }
 
 impl Record {
-    /// What the properties of a dataset say; `None` if it is no branch.
+    /// What the properties of a dataset say, and this machine of how its server is started; `None` if it is no branch.
     ///
     /// Errors: they contradict themselves.
-    pub fn of(values: &[PropertyValue]) -> Result<Option<Self>> {
+    pub fn of(values: &[PropertyValue], options: Options) -> Result<Option<Self>> {
         let Some(word) = local(values, DATABASE) else { return Ok(None) };
         let text = |name: &str| local(values, name).map(str::to_owned);
         let wrong = |name: &str| {
@@ -151,10 +158,6 @@ impl Record {
             _ => return Err(wrong(DATABASE)),
         };
         let port = text(PORT).and_then(|port| port.parse().ok()).filter(|port| *port >= 1024);
-        let options = match text(OPTIONS) {
-            Some(json) => serde_json::from_str(&json).map_err(|_| wrong(OPTIONS))?,
-            None => Options::default(),
-        };
         Ok(Some(Self {
             product,
             version: text(VERSION).unwrap_or_else(|| "-".into()),
@@ -167,23 +170,17 @@ impl Record {
     }
 
     /// As properties. What makes a branch of a dataset comes last.
-    ///
-    /// Errors: what the user said cannot be written.
-    pub fn properties(&self) -> Result<Vec<(String, String)>> {
+    pub fn properties(&self) -> Vec<(String, String)> {
         let mut all =
             vec![(VERSION, self.version.clone()), (DATA, self.data.clone()), (PORT, self.port.to_string())];
         let Position { lsn, checkpoint_lsn, system } = self.position.clone();
         let known = [(LSN, lsn), (CHECKPOINT_LSN, checkpoint_lsn), (SYSTEM, system)];
         all.extend(known.into_iter().filter_map(|(name, value)| Some((name, value?))));
-        if self.options != Options::default() {
-            let json = serde_json::to_string(&self.options).context(|| "cannot keep the options".into())?;
-            all.push((OPTIONS, json));
-        }
         if self.made_mountpoint {
             all.push((MADE_DIR, "yes".into()));
         }
         all.push((DATABASE, self.product.word().into()));
-        Ok(all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+        all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 }
 
@@ -194,7 +191,7 @@ mod tests {
 
     fn stored(record: &Record, source: &Source) -> Vec<PropertyValue> {
         let value = |(name, value)| PropertyValue { name, value, source: source.clone() };
-        record.properties().unwrap().into_iter().map(value).collect()
+        record.properties().into_iter().map(value).collect()
     }
 
     fn sample() -> Record {
@@ -216,22 +213,37 @@ mod tests {
     fn a_record_comes_back_from_its_properties() {
         let record = sample();
         assert_eq!(record.options.settings, ["a.b=x=y", "work_mem=2MB"]);
-        assert_eq!(Record::of(&stored(&record, &Source::Local)).unwrap().unwrap(), record);
+        assert_eq!(
+            Record::of(&stored(&record, &Source::Local), record.options.clone()).unwrap().unwrap(),
+            record
+        );
     }
 
     #[test]
     fn datasets_below_a_branch_are_none() {
         let inherited = Source::Inherited("tank/feature-x".into());
-        assert_eq!(Record::of(&stored(&sample(), &inherited)).unwrap(), None);
+        assert_eq!(Record::of(&stored(&sample(), &inherited), Options::default()).unwrap(), None);
     }
 
     #[test]
     fn what_was_changed_by_hand_is_refused() {
-        for (name, value) in [(PORT, "80"), (PORT, "x"), (DATABASE, "oracle"), (OPTIONS, "{")] {
+        for (name, value) in [(PORT, "80"), (PORT, "x"), (DATABASE, "oracle")] {
             let mut values = stored(&sample(), &Source::Local);
             values.iter_mut().find(|found| found.name == name).unwrap().value = value.into();
-            assert!(Record::of(&values).unwrap_err().to_string().contains(name), "{name}={value}");
+            assert!(
+                Record::of(&values, Options::default()).unwrap_err().to_string().contains(name),
+                "{name}={value}"
+            );
         }
+    }
+
+    #[test]
+    fn a_pool_does_not_say_how_a_server_is_started() {
+        let mut values = stored(&sample(), &Source::Local);
+        let value = r#"{"bindir":"/srv/evil","settings":["x=1"],"user":"alice"}"#.to_owned();
+        values.push(PropertyValue { name: OPTIONS.into(), value, source: Source::Local });
+        let record = Record::of(&values, Options::default()).unwrap().unwrap();
+        assert_eq!(record.options, Options::default());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use super::data::DataDir;
 use super::owner::Owner;
-use super::record::{Product, Record};
+use super::record::{Options, Product, Record};
 use super::{Branch, create, list, mariadb, ports, postgres, process};
 use crate::args::{StartBranch, StopBranch};
 use crate::failure::{Context, Failure, Result};
@@ -30,6 +30,12 @@ const SOCKET_PATH_MAX: usize = 107;
 /// `branch start`.
 pub fn start_verb(args: &StartBranch) -> Result<()> {
     let mut branch = super::find(&args.branch)?;
+    if branch.record.options == Options::default() && super::has_foreign_options(&branch.name)? {
+        eprintln!(
+            "pagefold: the pool says what the server of branch {} is to be started with; that is not believed, say it here if need be",
+            branch.name
+        );
+    }
     if branch.figures.mounted.is_none() {
         branch.figures.mounted = Some(super::mount(&branch.name)?);
     }
@@ -125,13 +131,13 @@ pub fn start(name: &Name, record: &Record, data: &DataDir) -> Result<()> {
         return Err(Failure::new(format!("port {} of branch {name} is in use", record.port))
             .hint(format!("give it another one: pagefold branch start {name} --port N")));
     }
-    let owner = Owner::of(data)?;
+    let owner = Owner::of(data, record.options.user.as_deref())?;
     let mut command = match record.product {
         Product::PostgreSql => {
             postgres::clear_locks(data, record.port)?;
             postgres::command(data, &name.to_string(), record, &owner)?
         }
-        Product::MariaDb => mariadb::command(data, record)?,
+        Product::MariaDb => mariadb::command(data, record, &owner)?,
     };
     let path = log_of(name)?;
     let (log, log_start) = open_log(&path)?;
@@ -139,7 +145,6 @@ pub fn start(name: &Name, record: &Record, data: &DataDir) -> Result<()> {
     rustix::fs::fchown(&log, Some(rustix::fs::Uid::from_raw(data.uid)), None)
         .context(|| format!("cannot give {} to the server", path.display()))?;
     let also = log.try_clone().context(|| "cannot start the server".into())?;
-    postgres::clean_environment(&mut command);
     command.stdin(Stdio::null()).stdout(also).stderr(log);
     owner.run(&mut command);
     let child = spawn(&mut command)?;

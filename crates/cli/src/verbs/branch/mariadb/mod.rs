@@ -4,12 +4,13 @@ mod redo;
 
 use std::ffi::OsString;
 use std::io::Read;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use super::data::{DataDir, program_in};
+use super::data::DataDir;
+use super::owner::Owner;
+use super::programs::{self, Search};
 use super::record::{Options, Position, Record};
 use crate::failure::{Failure, Result};
 
@@ -71,8 +72,8 @@ pub fn settle(data: &DataDir) -> Result<()> {
 }
 
 /// The server's command line.
-pub fn command(data: &DataDir, record: &Record) -> Result<Command> {
-    let program = program(&record.options)?;
+pub fn command(data: &DataDir, record: &Record, owner: &Owner) -> Result<Command> {
+    let program = program(&record.options, owner)?;
     data.make_dir(TMPDIR)?;
     let mut command = Command::new(program);
     // Files of settings are read first, the command line has the last word.
@@ -157,27 +158,22 @@ fn is_number(suffix: &str) -> bool {
         .is_some_and(|digits| digits.len() >= 6 && digits.chars().all(|c| c.is_ascii_digit()))
 }
 
-fn program(options: &Options) -> Result<PathBuf> {
-    let mut folders: Vec<PathBuf> = Vec::new();
-    match &options.bindir {
-        Some(folder) => folders.push(folder.clone()),
-        None => {
-            folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
-            folders.extend(FOLDERS.map(PathBuf::from));
-        }
-    }
-    let is_mariadb = |path: &PathBuf| {
-        let output = Command::new(path).args(["--no-defaults", "--version"]).stdin(Stdio::null()).output();
-        output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("MariaDB"))
+fn program(options: &Options, owner: &Owner) -> Result<PathBuf> {
+    let folders: Vec<PathBuf> = match &options.bindir {
+        Some(folder) => vec![folder.clone()],
+        None => programs::folders().into_iter().chain(FOLDERS.map(PathBuf::from)).collect(),
     };
-    let candidates = PROGRAMS
-        .iter()
-        .flat_map(|name| folders.iter().filter_map(|folder| program_in(folder, name.as_ref())));
-    let found = candidates.into_iter().find(is_mariadb);
-    found.ok_or_else(|| {
+    let is_mariadb = |path: &&PathBuf| {
+        let told = programs::said(path, &["--no-defaults".as_ref(), "--version".as_ref()], owner);
+        told.is_some_and(|told| told.contains("MariaDB"))
+    };
+    let search = Search::of(&PROGRAMS, &folders);
+    search.found.iter().find(is_mariadb).cloned().ok_or_else(|| {
         let place = options.bindir.as_ref().map(|dir| format!(" in {}", dir.display())).unwrap_or_default();
-        Failure::new(format!("there is no server of MariaDB (mariadbd){place}"))
-            .hint("install it, or say where it is: --bindir DIR")
+        search.failure(
+            format!("there is no server of MariaDB (mariadbd){place}"),
+            "install it, or say where it is: --bindir DIR",
+        )
     })
 }
 
@@ -189,8 +185,7 @@ pub fn socket(data: &Path) -> PathBuf {
 /// Whether it takes connections: it greets whoever comes.
 pub fn answers(data: &DataDir) -> bool {
     let greeted = || -> std::io::Result<bool> {
-        let mut stream = UnixStream::connect(socket(&data.path))?;
-        stream.set_read_timeout(Some(ANSWER_PATIENCE))?;
+        let mut stream = data.connect(SOCKET, ANSWER_PATIENCE)?;
         let mut head = [0; 5];
         stream.read_exact(&mut head)?;
         Ok(head[4] == GREETING)

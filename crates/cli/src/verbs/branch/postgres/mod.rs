@@ -4,13 +4,13 @@ mod control;
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::data::{DataDir, program_in};
+use super::data::DataDir;
 use super::owner::Owner;
+use super::programs::{self, Search};
 use super::record::{Position, Record};
 use crate::failure::{Context, Failure, Result};
 use crate::table::printable;
@@ -64,12 +64,9 @@ pub fn position(data: &DataDir, options: &super::record::Options) -> Result<Posi
         return Ok(position);
     }
     let version = version(data)?;
-    let told = program("pg_controldata", version, options).ok().and_then(|program| {
-        let mut command = Command::new(program);
-        command.arg(&data.path).env("LC_ALL", "C").stdin(Stdio::null()).stderr(Stdio::null());
-        Owner::of(data).ok()?.run(&mut command);
-        let output = command.output().ok().filter(|output| output.status.success())?;
-        control::parse_told(&String::from_utf8_lossy(&output.stdout))
+    let told = Owner::of(data, options.user.as_deref()).ok().and_then(|owner| {
+        let program = program("pg_controldata", version, options, &owner).ok()?;
+        control::parse_told(&programs::said(&program, &[data.path.as_os_str()], &owner)?)
     });
     Ok(told.unwrap_or_default())
 }
@@ -115,7 +112,7 @@ fn socket_name(port: u16) -> String {
 /// The server's command line, as the owner runs it.
 pub fn command(data: &DataDir, name: &str, record: &Record, owner: &Owner) -> Result<Command> {
     let version = version(data)?;
-    let program = program("postgres", version, &record.options)?;
+    let program = program("postgres", version, &record.options, owner)?;
     let mut words: Vec<OsString> = vec!["-D".into(), (&data.path).into()];
     let mut set = |name: &str, value: &str| words.extend(["-c".into(), format!("{name}={value}").into()]);
     match &record.options.config {
@@ -202,7 +199,6 @@ fn quoted(path: &str) -> String {
 fn without_scheduler(program: &Path, words: &[OsString], owner: &Owner) -> Result<Option<String>> {
     let mut command = Command::new(program);
     command.args(words).args(["-C", "shared_preload_libraries"]).stdin(Stdio::null());
-    clean_environment(&mut command);
     owner.run(&mut command);
     let output = command.output().context(|| format!("cannot run {}", program.display()))?;
     if !output.status.success() {
@@ -224,45 +220,37 @@ fn strip_scheduler(libraries: &str) -> Option<String> {
     (kept.len() < libraries.split(',').count()).then(|| kept.join(","))
 }
 
-/// Nothing of ours reaches a server but where programs are and what time it is here.
-pub fn clean_environment(command: &mut Command) {
-    command.env_clear().current_dir("/");
-    for name in ["PATH", "TZ", "LANG", "LC_ALL"] {
-        if let Some(value) = std::env::var_os(name) {
-            command.env(name, value);
-        }
-    }
-}
-
 /// A program of this version: as the user said, or where packages have it, or where `PATH` leads.
-fn program(name: &str, version: u32, options: &super::record::Options) -> Result<PathBuf> {
-    let is_right = |path: &PathBuf| {
-        let output = Command::new(path).arg("--version").stdin(Stdio::null()).output();
-        output.is_ok_and(|output| major(&String::from_utf8_lossy(&output.stdout)) == Some(version))
+fn program(name: &str, version: u32, options: &super::record::Options, owner: &Owner) -> Result<PathBuf> {
+    let is_right = |path: &&PathBuf| {
+        programs::said(path, &["--version".as_ref()], owner).and_then(|told| major(&told)) == Some(version)
     };
-    let mut folders: Vec<PathBuf> = Vec::new();
-    match &options.bindir {
-        Some(folder) => folders.push(folder.clone()),
+    let folders: Vec<PathBuf> = match &options.bindir {
+        Some(folder) => vec![folder.clone()],
         None => {
-            folders.push(format!("/usr/lib/postgresql/{version}/bin").into());
-            folders.push(format!("/usr/pgsql-{version}/bin").into());
-            folders.push("/usr/local/pgsql/bin".into());
-            folders.extend(of_pg_config());
-            folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
+            let packages = [
+                format!("/usr/lib/postgresql/{version}/bin"),
+                format!("/usr/pgsql-{version}/bin"),
+                "/usr/local/pgsql/bin".into(),
+            ];
+            let told = of_pg_config(owner);
+            packages.into_iter().map(PathBuf::from).chain(told).chain(programs::folders()).collect()
         }
-    }
-    let found = folders.iter().filter_map(|folder| program_in(folder, name.as_ref())).find(is_right);
-    found.ok_or_else(|| {
+    };
+    let search = Search::of(&[name], &folders);
+    search.found.iter().find(is_right).cloned().ok_or_else(|| {
         let place = options.bindir.as_ref().map(|dir| format!(" in {}", dir.display())).unwrap_or_default();
-        Failure::new(format!("there is no {name} of PostgreSQL {version}{place}"))
-            .hint("install the version that the data is of, or say where its programs are: --bindir DIR")
+        search.failure(
+            format!("there is no {name} of PostgreSQL {version}{place}"),
+            "install the version that the data is of, or say where its programs are: --bindir DIR",
+        )
     })
 }
 
-fn of_pg_config() -> Option<PathBuf> {
-    let output = Command::new("pg_config").arg("--bindir").stdin(Stdio::null()).output().ok()?;
-    let text = String::from_utf8(output.stdout).ok()?;
-    output.status.success().then(|| text.trim().into())
+fn of_pg_config(owner: &Owner) -> Option<PathBuf> {
+    let search = Search::of(&["pg_config"], &programs::folders());
+    let text = programs::said(search.first().ok()?, &["--bindir".as_ref()], owner)?;
+    Some(text.trim().into())
 }
 
 /// The major version of `postgres (PostgreSQL) 15.10 (Debian ...)`.
@@ -283,12 +271,11 @@ pub fn answers(data: &DataDir, port: u16) -> bool {
         let text = String::from_utf8_lossy(&bytes);
         text.lines().nth(7).is_some_and(|line| line.trim() == READY)
     });
-    says_so && asked(&socket(&data.path, port)).is_ok()
+    says_so && asked(data, port).is_ok()
 }
 
-fn asked(socket: &Path) -> std::io::Result<()> {
-    let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(ANSWER_PATIENCE))?;
+fn asked(data: &DataDir, port: u16) -> std::io::Result<()> {
+    let mut stream = data.connect(&socket_name(port), ANSWER_PATIENCE)?;
     stream.write_all(&SSL_REQUEST)?;
     stream.read_exact(&mut [0])
 }

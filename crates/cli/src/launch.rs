@@ -1,0 +1,160 @@
+//! What our processes begin with, whoever started the one before: no descriptor, variable, mask, signal or terminal that was not meant
+//! for them ([decision 0036](../../../docs/decisions/0036-mounts-by-descriptor.md)).
+//!
+//! Whoever starts a process chooses its environment. The process itself sees to the rest, first of all ([`settle`]).
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::RawFd;
+use std::process::Command;
+
+use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
+
+use crate::failure::{Context, Result};
+use crate::places::{self, LOG_VARIABLE, RUNTIME_VARIABLE, STATE_VARIABLE};
+
+/// Where programs are that root runs.
+pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The kernel's signals are numbered up to this; sets of them have as many bits.
+const SIGNALS: usize = 64;
+/// Descriptors that every process has.
+const STANDARD: RawFd = 2;
+
+/// Variables that servers, holders and mounters get: where our files are, what is logged, the machine's time and language.
+const ENVIRONMENT: &[&str] = &[
+    STATE_VARIABLE,
+    RUNTIME_VARIABLE,
+    LOG_VARIABLE,
+    "PAGEFOLD_LOG",
+    "HOME",
+    "XDG_STATE_HOME",
+    "XDG_RUNTIME_DIR",
+    "RUST_BACKTRACE",
+    "TZ",
+];
+/// Those that tell a process of systemd's; they are for it, and for those that follow it, not for what it leaves in the background.
+const OF_SYSTEMD: &[&str] = &["NOTIFY_SOCKET", "JOURNAL_STREAM", "INVOCATION_ID"];
+/// What a database's server gets: what time it is here, and in which language it speaks.
+const OF_DATABASES: &[&str] = &["TZ", "LANG", "LC_ALL"];
+
+/// For whom a process is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum For {
+    /// A server that goes on when the command that started it has ended.
+    Background,
+    /// A process that goes on for this one, or beside it.
+    Ours,
+    /// A program of somebody else's.
+    Database,
+}
+
+/// Gives a command the environment that befits it, and nothing else.
+pub fn set_environment(command: &mut Command, whose: For) {
+    let kept: Vec<(&str, OsString)> =
+        names(whose).into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))).collect();
+    command.env_clear().envs(kept);
+    // Users look for fusermount3 where they look for programs.
+    match std::env::var_os("PATH").filter(|_| !places::is_root() && whose != For::Database) {
+        Some(path) => command.env("PATH", path),
+        None => command.env("PATH", PATH),
+    };
+}
+
+fn names(whose: For) -> Vec<&'static str> {
+    match whose {
+        For::Background => ENVIRONMENT.to_vec(),
+        For::Ours => [ENVIRONMENT, OF_SYSTEMD].concat(),
+        For::Database => OF_DATABASES.to_vec(),
+    }
+}
+
+/// Gives up what this process has from whoever started it, but for the descriptor `passed`. To be called first of all: no thread is there, and
+/// nothing was opened.
+pub fn settle(passed: Option<RawFd>, background: bool) -> Result<()> {
+    close_inherited(passed).context(|| "cannot close what was open already".into())?;
+    reset_signals();
+    // What is made from here on is for its owner alone, unless a mode is said.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    // Memory holds what databases keep to themselves: no core files, and nobody else of the same user looks into it.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).context(|| "cannot forbid core files".into())?;
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
+        .context(|| "cannot forbid core files".into())?;
+    // `ulimit -f` was not meant for the pool.
+    let file_size = getrlimit(Resource::Fsize);
+    let _best_effort = setrlimit(Resource::Fsize, Rlimit { current: file_size.maximum, ..file_size });
+    if background {
+        // Only root may, and only root's pools are waited for by others.
+        let _best_effort = rustix::process::setpriority_process(None, 0);
+    }
+    Ok(())
+}
+
+/// Closes descriptors beyond the standard ones, but for `passed`.
+fn close_inherited(passed: Option<RawFd>) -> io::Result<()> {
+    let first = STANDARD + 1;
+    match passed.filter(|passed| *passed >= first) {
+        None => close_range(first, RawFd::MAX, 0),
+        Some(passed) => {
+            if passed > first {
+                close_range(first, passed - 1, 0)?;
+            }
+            close_range(passed + 1, RawFd::MAX, 0)
+        }
+    }
+}
+
+fn close_range(first: RawFd, last: RawFd, flags: libc::c_uint) -> io::Result<()> {
+    // SAFETY: the callers close when nothing in this process has a descriptor beyond the standard ones, or only mark them.
+    let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Has all descriptors beyond the standard ones closed when a program is executed. It allocates nothing: it may be called between fork and exec.
+pub fn mark_inherited() -> io::Result<()> {
+    close_range(STANDARD + 1, RawFd::MAX, libc::CLOSE_RANGE_CLOEXEC)
+}
+
+/// No signal is ignored, and none is held back. It allocates nothing: it may be called between fork and exec.
+pub fn reset_signals() {
+    // The kernel is asked itself: C libraries refuse to say anything of the signals that they use among themselves, and hang where these are ignored.
+    // Its structure is 32 bytes at most, the disposition first, and zeros are the default.
+    let default = [0_u64; 4];
+    // SAFETY: the structures live as long as the calls and are as long as the kernel's; default dispositions run no code of ours; no other thread
+    // is there. What cannot be set (SIGKILL, SIGSTOP) is refused and stays as it is.
+    unsafe {
+        for signal in 1..=SIGNALS {
+            let mut now = default;
+            let nothing = std::ptr::null::<u64>();
+            let asked = libc::syscall(libc::SYS_rt_sigaction, signal, nothing, now.as_mut_ptr(), SIGNALS / 8);
+            if asked == 0 && now[0] == libc::SIG_IGN as u64 {
+                let no_matter = std::ptr::null::<u64>();
+                libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), no_matter, SIGNALS / 8);
+            }
+        }
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_but_what_is_on_the_list_is_passed_on() {
+        let mut command = Command::new("env");
+        command.env("LD_PRELOAD", "/tmp/x.so").env("PGDATA", "/tmp").env("TMPDIR", "/tmp");
+        for whose in [For::Background, For::Ours, For::Database] {
+            set_environment(&mut command, whose);
+            let output = command.output().unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            for line in text.lines() {
+                let name = line.split('=').next().unwrap();
+                assert!(name == "PATH" || names(whose).contains(&name), "{whose:?}: {line}");
+            }
+            assert!(text.contains("PATH="), "{text}");
+        }
+        assert!(!names(For::Background).contains(&"NOTIFY_SOCKET"));
+    }
+}

@@ -1,0 +1,125 @@
+//! How servers of branches are started, as far as users said so: kept by this machine, beside the pool cache, and not in the pool. A pool can come
+//! from anywhere, and is not to decide which program is run, as whom, and with which settings.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use super::record::Options;
+use crate::failure::{Context, Failure, Result};
+use crate::names::Name;
+use crate::places;
+
+/// Version of the file's form.
+const VERSION: u32 = 1;
+/// Longer files are not ours.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Contents {
+    version: u32,
+    /// By the branches' names.
+    branches: BTreeMap<String, Options>,
+}
+
+/// The file.
+pub struct Settings {
+    path: PathBuf,
+}
+
+impl Settings {
+    /// That of this user.
+    pub fn open() -> Result<Self> {
+        Ok(Self { path: places::state_dir()?.join("branches.json") })
+    }
+
+    /// What was said of a branch.
+    pub fn of(&self, name: &Name) -> Result<Options> {
+        Ok(self.read()?.branches.remove(&name.to_string()).unwrap_or_default())
+    }
+
+    /// Keeps what was said of a branch; nothing is not kept.
+    pub fn set(&self, name: &Name, options: &Options) -> Result<()> {
+        let name = name.to_string();
+        if self.read()?.branches.get(&name).unwrap_or(&Options::default()) == options {
+            return Ok(());
+        }
+        let dir = self.path.parent().unwrap_or(Path::new("/"));
+        places::make_private(dir)?;
+        let lock = places::lock_file(&self.path.with_extension("lock"))?;
+        flock(&lock, FlockOperation::LockExclusive)
+            .context(|| format!("cannot wait for others that change {}", self.path.display()))?;
+        let mut contents = self.read()?;
+        contents.version = VERSION;
+        if *options == Options::default() {
+            contents.branches.remove(&name);
+        } else {
+            contents.branches.insert(name, options.clone());
+        }
+        self.replace(dir, &contents)
+    }
+
+    fn read(&self) -> Result<Contents> {
+        let reading = || format!("cannot read {}", self.path.display());
+        if !places::is_private(self.path.parent().unwrap_or(Path::new("/")))? {
+            return Ok(Contents::default());
+        }
+        let file = match File::open(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Contents::default()),
+            Err(error) => return Err(Failure::new(format!("{}: {error}", reading()))),
+        };
+        let mut text = Vec::new();
+        file.take(FILE_BYTES_MAX).read_to_end(&mut text).context(reading)?;
+        let damaged = |why: String| {
+            Failure::new(format!("{} is damaged: {why}", self.path.display()))
+                .hint("remove it, and say again what branches are started with: pagefold branch start")
+        };
+        let contents: Contents = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+        if contents.version != VERSION {
+            return Err(damaged(format!("its version is {}, not {VERSION}", contents.version)));
+        }
+        Ok(contents)
+    }
+
+    fn replace(&self, dir: &Path, contents: &Contents) -> Result<()> {
+        let writing = || format!("cannot write {}", self.path.display());
+        let text = serde_json::to_vec_pretty(contents).context(writing)?;
+        let new_path = self.path.with_extension("new");
+        match fs::remove_file(&new_path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error).context(writing),
+            _ => {}
+        }
+        let mut new = places::log_file(&new_path)?;
+        new.write_all(&text).and_then(|()| new.sync_all()).context(writing)?;
+        fs::rename(&new_path, &self.path).context(writing)?;
+        File::open(dir).and_then(|dir| dir.sync_all()).context(writing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_said_of_a_branch_is_kept_here() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = Settings { path: dir.path().join("state/branches.json") };
+        let (one, two) = (Name::parse("tank/one").unwrap(), Name::parse("tank/two").unwrap());
+        let options = Options { bindir: Some("/opt/pg".into()), ..Options::default() };
+        assert_eq!(settings.of(&one).unwrap(), Options::default());
+        settings.set(&one, &Options::default()).unwrap();
+        assert!(!settings.path.exists());
+        settings.set(&one, &options).unwrap();
+        settings.set(&two, &options).unwrap();
+        settings.set(&one, &Options::default()).unwrap();
+        assert_eq!((settings.of(&one).unwrap(), settings.of(&two).unwrap()), (Options::default(), options));
+        fs::write(&settings.path, "{}").unwrap();
+        assert!(settings.of(&one).unwrap_err().to_string().contains("damaged"));
+    }
+}
