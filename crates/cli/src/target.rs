@@ -34,7 +34,7 @@ pub fn pool_name(word: &str) -> Result<String> {
 }
 
 /// Whether a word can only be a path.
-fn is_path(word: &str) -> bool {
+pub fn is_path(word: &str) -> bool {
     word.starts_with('/') || word.starts_with("./") || word.starts_with("../") || word == "." || word == ".."
 }
 
