@@ -17,7 +17,6 @@ pub use branch::{
     name = "pagefold",
     version,
     propagate_version = false,
-    disable_help_subcommand = true,
     subcommand_required = true,
     arg_required_else_help = true,
     max_term_width = 100,

@@ -30,6 +30,16 @@ impl Failures {
         }
     }
 
+    /// What was done, and not in full.
+    pub fn also(&mut self, what: &str, failure: Failure) {
+        self.failed.push((what.to_owned(), failure));
+    }
+
+    /// Whether nothing has failed.
+    pub fn is_empty(&self) -> bool {
+        self.failed.is_empty()
+    }
+
     /// As a field of what is printed in JSON.
     pub fn json(&self) -> Value {
         let one = |(what, failure): &(String, Failure)| json!({ "name": what, "what": failure.what(), "hint": failure.advice() });

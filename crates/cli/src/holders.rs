@@ -175,6 +175,7 @@ mod tests {
             fs_type: "x".into(),
             source: "x".into(),
             read_only: false,
+            options: String::new(),
         }
     }
 

@@ -2,6 +2,7 @@
 
 #![allow(unreachable_pub, reason = "a program has no outside: pub says that other modules use it")]
 
+mod again;
 mod allocator;
 mod args;
 mod confine;
@@ -11,12 +12,14 @@ mod deeds;
 mod exact;
 mod failure;
 mod failures;
+mod fstab;
 mod helper;
 mod holder;
 mod holders;
 mod leaving;
 mod mounter;
 mod mountopts;
+mod mountpoint;
 mod mounts;
 mod names;
 mod patience;

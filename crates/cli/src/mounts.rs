@@ -29,6 +29,8 @@ pub struct MountEntry {
     pub source: String,
     /// Whether it is read-only, there or everywhere.
     pub read_only: bool,
+    /// Options of the mount, as the kernel tells them: those of the file system are not among them.
+    pub options: String,
 }
 
 impl MountEntry {
@@ -110,11 +112,12 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
         fs_type,
         source,
         read_only: is_read_only(options) || is_read_only(of_all),
+        options: options.to_owned(),
     })
 }
 
 /// Blanks, tabs, newlines and backslashes are written as `\ooo`.
-fn unescape(field: &[u8]) -> Vec<u8> {
+pub fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((first, tail)) = rest.split_first() {

@@ -87,9 +87,21 @@ pub fn connect(pool: &str) -> Result<Option<Client>> {
     Client::connect(pool)
 }
 
-/// Servers of the pools that are named, or of all mounted pools.
-pub fn servers(words: &[String]) -> Result<Vec<Client>> {
-    if words.is_empty() { Client::all() } else { words.iter().map(|word| server(word)).collect() }
+/// Servers of the pools that are named, or of all mounted pools, each by the word or pool that it is of; one that does not answer hides no other. Pools whose server has died, and
+/// that look as if they were mounted, are among all.
+pub fn each_server(words: &[String]) -> Vec<(String, Result<Client>)> {
+    if !words.is_empty() {
+        return words.iter().map(|word| (word.clone(), server(word))).collect();
+    }
+    let mut all = Client::each();
+    let dead = mounts::ours().unwrap_or_default().into_iter().filter(mounts::is_dead);
+    for mount in dead {
+        let pool = mount.pool().to_owned();
+        if !all.iter().any(|(other, _)| *other == pool) {
+            all.push((pool.clone(), server(&pool)));
+        }
+    }
+    all
 }
 
 /// An absolute path, as the pool cache keeps them.

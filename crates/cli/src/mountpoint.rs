@@ -1,0 +1,124 @@
+//! The directory that is mounted on: made where its parent exists, and said so.
+//!
+//! Root's has no permissions as long as nothing is mounted on it: programs that do not run as root cannot fill the file system below by
+//! mistake, and what root puts there is in the way of the next mount, which says so. Users' own must have their permissions, as
+//! fusermount3 asks for them.
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::failure::{Context, Failure, Result};
+use crate::{places, table};
+
+/// Of a directory of root's on which nothing is mounted.
+const MODE_OF_ROOT: u32 = 0;
+/// Of one of a user's.
+const MODE_OF_USER: u32 = 0o700;
+
+/// A directory that was made; it goes again unless it is kept.
+#[derive(Debug, Default)]
+pub struct Made(Option<PathBuf>);
+
+impl Made {
+    /// Something was mounted on it.
+    pub fn keep(mut self) {
+        if let Some(dir) = self.0.take() {
+            eprintln!("pagefold: made the directory {}", shown(&dir));
+        }
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        if let Some(dir) = &self.0
+            && let Err(error) = fs::remove_dir(dir)
+        {
+            eprintln!("pagefold: cannot remove the directory {} again: {error}", shown(dir));
+        }
+    }
+}
+
+/// Makes `dir`, an absolute path, if it does not exist.
+pub fn make(dir: &Path) -> Result<Made> {
+    match fs::symlink_metadata(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        // Whether it can be used is seen when it is.
+        _ => return Ok(Made::default()),
+    }
+    let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else { return Ok(Made::default()) };
+    let there = match fs::canonicalize(parent) {
+        Ok(there) => there,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(Failure::new(format!(
+                "mount point {0} does not exist, and neither does {1}",
+                shown(dir),
+                shown(parent)
+            ))
+            .hint(format!("mount first what belongs at {1}, or make it: mkdir -p {0}", shown(dir), shown(parent))));
+        }
+        Err(error) => return Err(error).context(|| format!("cannot resolve {}", shown(parent))),
+    };
+    let found = fs::metadata(&there).context(|| format!("cannot look at {}", shown(&there)))?;
+    may_make(dir, &there, &found)?;
+    let mode = if places::is_root() { MODE_OF_ROOT } else { MODE_OF_USER };
+    let made = there.join(name);
+    fs::DirBuilder::new()
+        .mode(mode)
+        .create(&made)
+        .context(|| format!("cannot make the mount point {}", shown(dir)))?;
+    Ok(Made(Some(made)))
+}
+
+/// Errors where a directory in `parent` would lie where nobody expects it, or where somebody else says what it is.
+fn may_make(dir: &Path, parent: &Path, found: &fs::Metadata) -> Result<()> {
+    if found.is_dir() && found.mode() & 0o777 == MODE_OF_ROOT {
+        return Err(Failure::new(format!(
+            "cannot make the mount point {}: {} is a mount point itself, and nothing is mounted on it",
+            shown(dir),
+            shown(parent)
+        ))
+        .hint("mount first what belongs there; pagefold mount -a mounts all in order"));
+    }
+    let own = rustix::process::geteuid().as_raw();
+    if found.uid() != own && places::is_root() && found.mode() & 0o1000 == 0 {
+        return Err(Failure::new(format!(
+            "mount point {} does not exist, and {} belongs to user {}",
+            shown(dir),
+            shown(parent),
+            found.uid()
+        ))
+        .hint(format!("make it yourself: mkdir {}", shown(dir))));
+    }
+    Ok(())
+}
+
+fn shown(path: &Path) -> String {
+    table::printable(&path.to_string_lossy())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_made_where_its_parent_is_and_goes_unless_kept() {
+        let top = tempfile::tempdir().unwrap();
+        let dir = top.path().join("tank");
+        drop(make(&dir).unwrap());
+        assert!(!dir.exists());
+        make(&dir).unwrap().keep();
+        let mode = fs::metadata(&dir).unwrap().mode() & 0o777;
+        assert_eq!(mode, if places::is_root() { 0 } else { 0o700 });
+        // One that is there is nobody's to remove.
+        drop(make(&dir).unwrap());
+        assert!(dir.exists());
+        let text = make(&top.path().join("none/tank")).unwrap_err().to_string();
+        assert!(text.contains("neither does") && text.contains("mkdir -p"), "{text}");
+        if places::is_root() {
+            let text = make(&dir.join("db")).unwrap_err().to_string();
+            assert!(text.contains("nothing is mounted on it"), "{text}");
+            assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+        }
+    }
+}
