@@ -12,9 +12,10 @@ pub const KERNEL: Duration = Duration::from_secs(5);
 pub const KERNEL_STEP: Duration = Duration::from_millis(50);
 
 /// How long a mount that was taken away may take to end: the kernel keeps it while another mount namespace has a copy, or a file of it
-/// is open. What a server still has to write is waited for as long as it makes progress, which is not bounded here.
-pub const END_OF_MOUNT: Duration = Duration::from_secs(30);
-/// How long a pool may take to be closed after its last mount has ended: it writes what is only in memory, to devices that may be slow.
+/// is open.
+pub const END_OF_MOUNT: Duration = Duration::from_secs(10);
+/// How long a mount may take to be made durable after the kernel has let it go, and a pool to be closed after its last mount: what is
+/// only in memory is written, to devices that may be slow.
 pub const CLOSING: Duration = Duration::from_secs(300);
 /// How long a server's process may take to end once the pool is closed.
 pub const END_OF_SERVER: Duration = Duration::from_secs(60);

@@ -94,8 +94,9 @@ pub fn each_server(words: &[String]) -> Vec<(String, Result<Client>)> {
         return words.iter().map(|word| (word.clone(), server(word))).collect();
     }
     let mut all = Client::each();
-    let dead = mounts::ours().unwrap_or_default().into_iter().filter(mounts::is_dead);
-    for mount in dead {
+    let known: Vec<Known> = Registry::open().and_then(|registry| registry.all()).unwrap_or_default();
+    let is_known = |mount: &MountEntry| known.iter().any(|known| known.name == mount.pool());
+    for mount in mounts::ours().unwrap_or_default().into_iter().filter(is_known).filter(mounts::is_dead) {
         let pool = mount.pool().to_owned();
         if !all.iter().any(|(other, _)| *other == pool) {
             all.push((pool.clone(), server(&pool)));

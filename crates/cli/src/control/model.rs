@@ -271,7 +271,7 @@ pub enum Reply {
     },
     /// To [`Request::Await`] and [`Request::Mount`]: what was waited for has not happened.
     Waiting {
-        /// Device numbers of the mounts that have not ended; none where the pool is being closed.
+        /// Device numbers of the mounts that the kernel has not let go; none where what was in memory is being written.
         devices: Vec<u32>,
     },
     /// To [`Request::Mount`]: it is mounted already, in one place at least.

@@ -507,8 +507,8 @@ impl Server {
             if let Some((_, error)) = state.unsettled.iter().find(|(device, _)| concerned(*device)) {
                 return Err(Failure::new(error.clone()).hint("mounting the pool again recovers it"));
             }
-            let there = state.mounts.iter().map(|mounted| mounted.session.device_minor());
-            let left: Vec<u32> = there.filter(|device| concerned(*device)).collect();
+            let there = state.mounts.iter().filter(|mounted| concerned(mounted.session.device_minor()));
+            let left: Vec<Arc<Mounted>> = there.cloned().collect();
             match &state.phase {
                 Phase::Closed(Ok(())) => return Ok(Reply::Closed {}),
                 Phase::Closed(Err(error)) => {
@@ -521,7 +521,9 @@ impl Server {
                 Phase::Serving | Phase::Unmounted => {}
             }
             if self.changed.wait_until(&mut state, deadline).timed_out() {
-                return Ok(Reply::Waiting { devices: left });
+                // Of others the kernel has let go: what they have in memory is being written.
+                let held = left.iter().filter(|mounted| !mounted.ending.load(Ordering::Acquire));
+                return Ok(Reply::Waiting { devices: held.map(|mounted| mounted.session.device_minor()).collect() });
             }
         }
     }

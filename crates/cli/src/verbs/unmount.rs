@@ -48,7 +48,10 @@ fn all(mode: UnmountMode) -> Result<()> {
     for (pool, client) in Client::each() {
         failures.take(&pool, client.and_then(|mut client| whole_pool(&mut client, mode)));
     }
-    for mount in mounts::ours()?.iter().rev().filter(|mount| mounts::is_dead(mount)) {
+    // Mounts of pools that are not known here are somebody else's.
+    let known = Registry::open()?.all()?;
+    let is_known = |mount: &&MountEntry| known.iter().any(|known| known.name == mount.pool());
+    for mount in mounts::ours()?.iter().rev().filter(is_known).filter(|mount| mounts::is_dead(mount)) {
         failures.take(mount.pool(), detach_dead(mount));
     }
     failures.finish_all("unmounted")
@@ -236,7 +239,7 @@ fn settle(client: &mut Client, devices: &[u32], others: &[MountEntry]) -> Result
                 streaming(client.pool());
                 return Ok(());
             }
-            // The pool is being closed, which takes as long as its devices do.
+            // It is being made durable, or closed, which takes as long as its devices do.
             Ok(Reply::Waiting { devices }) if devices.is_empty() && patience < patience::CLOSING => {
                 patience = patience::CLOSING;
             }
@@ -277,7 +280,7 @@ fn has_not_ended(client: &Client, devices: &[u32]) -> Failure {
     let pool = client.pool();
     let server = client.named();
     if devices.is_empty() {
-        return Failure::new(format!("pool {pool} is not closed after {} s", patience::CLOSING.as_secs()))
+        return Failure::new(format!("pool {pool} is not closed after {} s, and what was written last may not be durable yet", patience::CLOSING.as_secs()))
             .hint(format!("its server{server} goes on; its log may say what with: pagefold events {pool}"));
     }
     let keeping = keeping(devices);
