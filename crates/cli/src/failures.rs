@@ -30,6 +30,11 @@ impl Failures {
         }
     }
 
+    /// As [`Failures::take`], of what comes before what is to be done: it counts only if it fails.
+    pub fn need<T>(&mut self, what: &str, result: Result<T>) -> Option<T> {
+        if result.is_ok() { result.ok() } else { self.take(what, result) }
+    }
+
     /// What was done, and not in full.
     pub fn also(&mut self, what: &str, failure: Failure) {
         self.failed.push((what.to_owned(), failure));

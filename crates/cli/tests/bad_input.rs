@@ -213,11 +213,11 @@ fn a_pool_that_is_in_use() {
     sandbox.dir("other");
     sandbox.ok(&["mount", "tank", "mnt"]);
     assert_failure(
-        &sandbox.run(&["mount", "tank", "other"]),
+        &sandbox.run(&["mount", "tank", "mnt"]),
         1,
         &["mounted already at", "mnt", "pagefold unmount tank"],
     );
-    assert_failure(&sandbox.run(&["mount", "./tank.pf", "other"]), 1, &["mounted already"]);
+    assert_failure(&sandbox.run(&["mount", "./tank.pf", "mnt"]), 1, &["mounted already"]);
     assert_failure(&sandbox.run(&["check", "tank"]), 1, &["mounted", "pagefold unmount"]);
     assert_failure(&sandbox.run(&["create", "-f", "new", "tank.pf"]), 1, &["tank.pf"]);
     assert!(sandbox.ok(&["import", "-d", "."]).contains("INUSE"));

@@ -216,6 +216,8 @@ fn a_busy_pool_keeps_no_other_from_going() {
     }
     let holder = Sleeper::holding(&sandbox.path("busy/held"));
     // And one whose server has died.
+    fs::write(sandbox.path("vault/file"), "synced").unwrap();
+    sandbox.ok(&["sync", "vault"]);
     let status = sandbox.json(&["status", "vault"]);
     kill_to_the_end(i32::try_from(status["pools"][0]["pid"].as_i64().unwrap()).unwrap());
     let told = sandbox.run(&["unmount", "-a"]);

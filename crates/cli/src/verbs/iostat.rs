@@ -44,10 +44,12 @@ pub fn run(args: &Iostat) -> Result<()> {
         let mut now: Vec<Activity> = Vec::new();
         let mut gone: Vec<usize> = Vec::new();
         for (index, client) in clients.iter_mut().enumerate() {
-            let pool = client.pool().to_owned();
-            match failures.take(&pool, ask(client)) {
-                Some(activity) => now.push(activity),
-                None => gone.push(index),
+            match ask(client) {
+                Ok(activity) => now.push(activity),
+                Err(failure) => {
+                    failures.also(client.pool(), failure);
+                    gone.push(index);
+                }
             }
         }
         // One that has ended, or does not answer, ends the others' lines only if it was the last.

@@ -20,7 +20,7 @@ pub fn run(args: &Mount) -> Result<()> {
     };
     for top in tops {
         // A pool that is away, or damaged, keeps no other from being mounted.
-        let Some(missing) = failures.take(&top.pool, missing(&top)) else { continue };
+        let Some(missing) = failures.need(&top.pool, missing(&top)) else { continue };
         let mut failed: Vec<PathBuf> = Vec::new();
         for (name, dir) in missing {
             if let Some(above) = failed.iter().find(|above| dir.starts_with(above)) {

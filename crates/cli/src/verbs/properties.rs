@@ -75,7 +75,7 @@ fn targets(args: &Get, failures: &mut Failures) -> Result<Vec<Name>> {
     }
     let mut all = Vec::new();
     for name in names {
-        let Some(below) = failures.take(&name.to_string(), datasets::of_pool(&name.pool)) else { continue };
+        let Some(below) = failures.need(&name.to_string(), datasets::of_pool(&name.pool)) else { continue };
         let within = below.iter().filter(|figures| crate::names::is_within(&figures.path, &name.path));
         all.extend(within.map(|figures| Name::new(&name.pool, &figures.path)));
     }

@@ -358,7 +358,7 @@ fn gather(words: &[String]) -> Result<(Vec<PoolFigures>, Failures)> {
     let mut all = Vec::new();
     let mut names: Vec<String> = Vec::new();
     for word in words {
-        names.extend(failures.take(word, target::pool_name(word)));
+        names.extend(failures.need(word, target::pool_name(word)));
     }
     if words.is_empty() {
         names = Registry::open()?.all()?.into_iter().map(|known| known.name).collect();
