@@ -47,8 +47,10 @@ pub fn mount(there: &There<'_>, dir: &Path, options: &MountOptions) -> Result<()
     let found = statx(&copy, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::empty())
         .context(mounting)?;
     if (found.stx_dev_major, found.stx_dev_minor) != (0, there.device) {
-        return Err(Failure::new(format!("{name} is mounted already at {first}, in another mount namespace"))
-            .hint(format!("unmount it first: pagefold unmount {name}")));
+        return Err(Failure::new(format!(
+            "{name} is mounted already at {first}, in another mount namespace"
+        ))
+        .hint(format!("unmount it first: pagefold unmount {name}")));
     }
     set(&copy, options).context(mounting)?;
     move_mount(&copy, c"", CWD, dir, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).context(mounting)
@@ -59,8 +61,9 @@ fn check(there: &There<'_>, dir: &Path, options: &MountOptions) -> Result<()> {
     let (name, first) = (there.name, shown(there.dir));
     let already = || Failure::new(format!("{name} is mounted already at {first}"));
     if !places::is_root() {
-        return Err(already()
-            .hint(format!("only root can mount it at a second place; unmount it first: pagefold unmount {name}")));
+        return Err(already().hint(format!(
+            "only root can mount it at a second place; unmount it first: pagefold unmount {name}"
+        )));
     }
     if fs::canonicalize(dir).is_ok_and(|dir| dir == there.dir) {
         return Err(already().hint(format!("unmount it first: pagefold unmount {name}")));

@@ -114,7 +114,11 @@ impl Work<'_> {
                 pools::set_one(self.pool, path, name, Some(value))?;
             }
         }
-        Ok(Outcome { names: paths.iter().map(|path| self.full(path)).collect(), freed_bytes: 0, blocked: None })
+        Ok(Outcome {
+            names: paths.iter().map(|path| self.full(path)).collect(),
+            freed_bytes: 0,
+            blocked: None,
+        })
     }
 
     fn create(&self, path: &str, parents: bool, properties: &[(String, String)]) -> Result<Outcome> {
@@ -207,7 +211,11 @@ impl Work<'_> {
         self.clear_way(&listed, dataset, &later)?;
         let done = self.pool.rollback(snapshot, newer);
         done.map_err(|error| self.failed("roll back to", snapshot, &error))?;
-        Ok(Outcome { names: later.iter().map(|found| self.full(&found.path)).collect(), freed_bytes: 0, blocked: None })
+        Ok(Outcome {
+            names: later.iter().map(|found| self.full(&found.path)).collect(),
+            freed_bytes: 0,
+            blocked: None,
+        })
     }
 
     fn reset(&self, path: &str, destroy_own: bool) -> Result<Outcome> {
@@ -215,7 +223,11 @@ impl Work<'_> {
         let own = self.own_snapshots(&listed, path, destroy_own, "reset -r")?;
         self.clear_way(&listed, path, &own)?;
         self.pool.reset(path, destroy_own).map_err(|error| self.failed("reset", path, &error))?;
-        Ok(Outcome { names: own.iter().map(|found| self.full(&found.path)).collect(), freed_bytes: 0, blocked: None })
+        Ok(Outcome {
+            names: own.iter().map(|found| self.full(&found.path)).collect(),
+            freed_bytes: 0,
+            blocked: None,
+        })
     }
 
     /// The snapshots of a clone that is to get another content; an error if there are any, unless they are to go by `command`.
@@ -411,7 +423,8 @@ impl Work<'_> {
         loop {
             let chosen = listed.iter().filter(|found| all.contains(&found.path));
             let clones: Vec<&String> = chosen.flat_map(|found| &found.clones).collect();
-            let with_clones = listed.iter().filter(|found| clones.iter().any(|clone| is_within(&found.path, clone)));
+            let with_clones =
+                listed.iter().filter(|found| clones.iter().any(|clone| is_within(&found.path, clone)));
             let more: Vec<String> = with_clones.map(|found| found.path.clone()).collect();
             let before = all.len();
             all.extend(more);
@@ -422,7 +435,8 @@ impl Work<'_> {
         let paths: Vec<&str> = all.iter().map(String::as_str).collect();
         let freed = self.pool.freed_by_destroying(&paths);
         let freed_bytes = freed.map_err(|error| pools::failed("cannot tell what would be freed", &error))?;
-        let names = listed.iter().filter(|found| going.contains(&found.path)).map(|found| self.full(&found.path));
+        let names =
+            listed.iter().filter(|found| going.contains(&found.path)).map(|found| self.full(&found.path));
         let blocked = Some((why.what().to_owned(), why.advice().map(str::to_owned)));
         Ok(Outcome { names: names.collect(), freed_bytes, blocked })
     }

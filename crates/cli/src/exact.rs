@@ -66,7 +66,8 @@ fn find(all: &[MountEntry], path: &Path) -> Result<Found> {
 /// Without links. What lies on a mount whose server has died is resolved as far as its parent.
 fn resolve(path: &Path) -> io::Result<PathBuf> {
     match std::fs::canonicalize(path) {
-        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => match (path.parent(), path.file_name()) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => match (path.parent(), path.file_name())
+        {
             (Some(parent), Some(name)) => Ok(resolve(parent)?.join(name)),
             _ => Err(error),
         },

@@ -55,7 +55,8 @@ impl Failures {
     /// it failed; else all are told, each with its name, and the verb has failed.
     pub fn finish(self, asked: usize, done: &str) -> Result<()> {
         let Self { tried, mut failed } = self;
-        if asked == 1 && failed.len() == 1
+        if asked == 1
+            && failed.len() == 1
             && let Some((_, failure)) = failed.pop()
         {
             return Err(failure);

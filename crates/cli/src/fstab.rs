@@ -20,8 +20,7 @@ pub fn dropped(source: &OsStr, dir: &OsStr) -> Vec<&'static str> {
 
 fn dropped_in(text: &[u8], source: &OsStr, dir: &OsStr) -> Vec<&'static str> {
     for line in text.split(|byte| *byte == b'\n') {
-        let mut fields =
-            line.split(|byte| byte.is_ascii_whitespace()).filter(|field| !field.is_empty()).map(unescape);
+        let mut fields = line.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty()).map(unescape);
         let (Some(first), Some(second), Some(kind), Some(options)) =
             (fields.next(), fields.next(), fields.next(), fields.next())
         else {
@@ -37,7 +36,9 @@ fn dropped_in(text: &[u8], source: &OsStr, dir: &OsStr) -> Vec<&'static str> {
         // The last one of each kind holds.
         let says = |yes: &str, no: &str| {
             let all = options.split(|byte| *byte == b',');
-            all.rev().find(|word| *word == yes.as_bytes() || *word == no.as_bytes()).is_some_and(|word| word == yes.as_bytes())
+            all.rev()
+                .find(|word| *word == yes.as_bytes() || *word == no.as_bytes())
+                .is_some_and(|word| word == yes.as_bytes())
         };
         let mut words = Vec::new();
         words.extend(says("suid", "nosuid").then_some("setuid=on"));
@@ -62,6 +63,8 @@ mod tests {
         let of = |source: &str, dir: &str| dropped_in(text, source.as_ref(), dir.as_ref());
         assert_eq!(of("tank", "/a b"), ["setuid=on", "devices=on"]);
         assert_eq!(of("tank/db", "/db/"), ["devices=on"]);
-        assert!(of("tank/x", "/x").is_empty() && of("tank", "/a").is_empty() && of("other", "/a b").is_empty());
+        assert!(
+            of("tank/x", "/x").is_empty() && of("tank", "/a").is_empty() && of("other", "/a b").is_empty()
+        );
     }
 }

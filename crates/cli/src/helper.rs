@@ -135,9 +135,13 @@ mod tests {
 
     #[test]
     fn mistakes_are_usage_errors() {
-        for line in
-            ["mount.pagefold tank", "mount.pagefold a b c", "mount.pagefold a b -o", "mount.pagefold a b -z", "umount.pagefold"]
-        {
+        for line in [
+            "mount.pagefold tank",
+            "mount.pagefold a b c",
+            "mount.pagefold a b -o",
+            "mount.pagefold a b -z",
+            "umount.pagefold",
+        ] {
             assert_eq!(translated(line).unwrap_err().exit_status(), 2, "{line}");
         }
         assert!(translate(&["/usr/bin/pagefold".into(), "list".into()]).is_none());

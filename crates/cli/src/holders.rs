@@ -108,7 +108,8 @@ fn of_processes(device: (u32, u32), holds: impl Fn(&Path, &Path) -> bool) -> Vec
 fn held_by(pid: u32, holds: &impl Fn(&Path, &Path) -> bool) -> Option<String> {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let is_held = |link: &Path| fs::read_link(link).ok().filter(|target| holds(target, link));
-    for (link, what) in [("cwd", "current directory"), ("root", "root directory"), ("exe", "running program")] {
+    for (link, what) in [("cwd", "current directory"), ("root", "root directory"), ("exe", "running program")]
+    {
         if is_held(&process.join(link)).is_some() {
             return Some(what.into());
         }

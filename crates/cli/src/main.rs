@@ -37,6 +37,7 @@ mod streams;
 mod suggest;
 mod table;
 mod target;
+mod turns;
 mod units;
 mod verbs;
 

@@ -279,7 +279,8 @@ pub struct Changes {
 }
 
 /// What the kernel tells of every FUSE mount. mount(8) gives it to helpers again, where no line of fstab has the options.
-const OF_THE_KERNEL: &[&str] = &["user_id", "group_id", "rootmode", "fd", "max_read", "blksize", "default_permissions"];
+const OF_THE_KERNEL: &[&str] =
+    &["user_id", "group_id", "rootmode", "fd", "max_read", "blksize", "default_permissions"];
 
 /// Parses the options of `-o remount`.
 ///
@@ -333,10 +334,10 @@ impl Changes {
 
     /// The first option that a mount has otherwise, and that holds as long as it does.
     pub fn impossible(&self, now: &MountOptions) -> Option<&str> {
-        let MountOptions { rescue, cache_bytes, threads, io_uring, takeover, confine, record, .. } = &self.said;
+        let MountOptions { rescue, cache_bytes, threads, io_uring, takeover, confine, record, .. } =
+            &self.said;
         let default = MountOptions::default();
-        let allow_other =
-            |options: &MountOptions| options.allow_other.unwrap_or_else(crate::places::is_root);
+        let allow_other = |options: &MountOptions| options.allow_other.unwrap_or_else(crate::places::is_root);
         let differs = [
             ("rescue", *rescue && !now.rescue),
             ("allow_other", self.said.allow_other.is_some() && allow_other(&self.said) != allow_other(now)),
@@ -440,7 +441,8 @@ mod tests {
         assert_eq!(fstab.impossible(&MountOptions::default()), Some("cache=64M"));
         let same = MountOptions { cache_bytes: Some(64 << 20), ..MountOptions::default() };
         assert_eq!(fstab.impossible(&same), None);
-        let of_mount = of("rw,nodev,relatime,remount,user_id=0,group_id=0,default_permissions,max_read=1048576");
+        let of_mount =
+            of("rw,nodev,relatime,remount,user_id=0,group_id=0,default_permissions,max_read=1048576");
         assert_eq!((of_mount.suid, of_mount.dev, of_mount.exec), (Some(true), Some(false), Some(true)));
         assert!(of_mount.properties.is_empty() && of_mount.impossible(&MountOptions::default()).is_none());
         assert_eq!(of("setuid=on,devices=off").suid, Some(true));

@@ -55,7 +55,11 @@ pub fn make(dir: &Path) -> Result<Made> {
                 shown(dir),
                 shown(parent)
             ))
-            .hint(format!("mount first what belongs at {1}, or make it: mkdir -p {0}", shown(dir), shown(parent))));
+            .hint(format!(
+                "mount first what belongs at {1}, or make it: mkdir -p {0}",
+                shown(dir),
+                shown(parent)
+            )));
         }
         Err(error) => return Err(error).context(|| format!("cannot resolve {}", shown(parent))),
     };

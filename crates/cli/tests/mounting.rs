@@ -63,7 +63,11 @@ fn directories_are_made_where_their_parent_is_and_keep_programs_out_while_nothin
     assert_failure(&sandbox.run(&["mount", "tank/none", "srv"]), 1, &["there is no dataset tank/none"]);
     assert!(!dir.exists());
     let told = sandbox.run(&["mount", "-o", "takeover=off", "tank", "srv"]);
-    assert!(told.status.success() && told.stderr.contains("pagefold: made the directory "), "{}", told.stderr);
+    assert!(
+        told.status.success() && told.stderr.contains("pagefold: made the directory "),
+        "{}",
+        told.stderr
+    );
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
     let inside = dir.join("file");
     assert!(unprivileged("touch", &[inside.to_str().unwrap()]).status.success());
@@ -94,7 +98,11 @@ fn what_belongs_below_a_mount_that_failed_is_not_mounted_beneath_it() {
     fs::create_dir(&top).unwrap();
     fs::write(top.join("in the way"), "").unwrap();
     let told = sandbox.run(&["mount", "-a"]);
-    assert_failure(&told, 1, &["pagefold: tank: ", "is not empty", "pagefold: tank/db: it belongs below", "tank, tank/db"]);
+    assert_failure(
+        &told,
+        1,
+        &["pagefold: tank: ", "is not empty", "pagefold: tank/db: it belongs below", "tank, tank/db"],
+    );
     assert!(!top.join("db").exists());
     assert!(is_mounted(&vault), "{}", told.stderr);
     fs::remove_file(top.join("in the way")).unwrap();
@@ -138,7 +146,11 @@ fn one_pool_never_blocks_the_others() {
         let told = sandbox.run(words);
         assert_failure(&told, 1, &["pagefold: away: ", "pagefold: broken: ", "away, broken"]);
         if !words.contains(&"branch") && !words.contains(&"partial") {
-            assert!(told.stdout.contains("tank") && told.stdout.contains("vault"), "{words:?}: {}", told.stdout);
+            assert!(
+                told.stdout.contains("tank") && told.stdout.contains("vault"),
+                "{words:?}: {}",
+                told.stdout
+            );
         }
         let mut words = words.to_vec();
         words.push("--json");
@@ -190,7 +202,10 @@ fn a_mount_gets_other_options_while_it_is_in_use() {
     sandbox.ok(&["mount", "-o", "remount,suid,noexec,recordsize=8K,sync=always", "tank"]);
     assert!(!has(&dir, "nosuid") && has(&dir, "nodev") && has(&dir, "noexec"));
     let property = |name: &str| sandbox.json(&["get", name, "tank"])["properties"][0].clone();
-    assert_eq!((property("recordsize")["value"].as_str(), property("sync")["source"].as_str()), (Some("8K"), Some("temporary")));
+    assert_eq!(
+        (property("recordsize")["value"].as_str(), property("sync")["source"].as_str()),
+        (Some("8K"), Some("temporary"))
+    );
     fs::write(dir.join("new"), vec![7; 100_000]).unwrap();
     assert_eq!(sandbox.json(&["du", "mnt/new"])["recordsizes"][0]["record_size"], 8 << 10);
     // What it has already is no change; what it cannot get is refused, and changes nothing.
@@ -200,7 +215,11 @@ fn a_mount_gets_other_options_while_it_is_in_use() {
         assert_failure(&told, 1, &[option, "cannot get the option", "pagefold unmount tank"]);
         assert!(has(&dir, "ro"));
     }
-    assert_failure(&sandbox.run(&["mount", "-o", "remount,rw", "tank", "./"]), 1, &["nothing of a pool is mounted"]);
+    assert_failure(
+        &sandbox.run(&["mount", "-o", "remount,rw", "tank", "./"]),
+        1,
+        &["nothing of a pool is mounted"],
+    );
     sandbox.ok(&["mount", "-o", "remount,rw", "tank"]);
     sandbox.ok(&["snapshot", "tank@a"]);
     sandbox.dir("snap");
@@ -208,7 +227,11 @@ fn a_mount_gets_other_options_while_it_is_in_use() {
     assert_failure(&sandbox.run(&["mount", "-o", "remount,rw", "tank@a"]), 1, &["it is a snapshot"]);
     sandbox.ok(&["unmount", "tank"]);
     sandbox.ok(&["mount", "-o", "ro", "tank", "mnt"]);
-    assert_failure(&sandbox.run(&["mount", "-o", "remount,rw", "tank"]), 1, &["open read-only", "pagefold unmount tank"]);
+    assert_failure(
+        &sandbox.run(&["mount", "-o", "remount,rw", "tank"]),
+        1,
+        &["open read-only", "pagefold unmount tank"],
+    );
     sandbox.ok(&["unmount", "tank"]);
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
     assert!(sandbox.ok(&["check", "tank"]).contains(": 0 errors"));
@@ -241,7 +264,11 @@ fn the_property_readonly_takes_effect_at_once_or_says_that_it_waits() {
     let writer = fs::OpenOptions::new().append(true).open(dir.join("a")).unwrap();
     let told = sandbox.run(&["set", "readonly=on", "tank/db"]);
     assert!(told.status.success(), "{}", told.stderr);
-    assert!(told.stderr.contains("tank/db becomes read-only when it is mounted the next time"), "{}", told.stderr);
+    assert!(
+        told.stderr.contains("tank/db becomes read-only when it is mounted the next time"),
+        "{}",
+        told.stderr
+    );
     fs::write(dir.join("b"), "").unwrap();
     drop(writer);
     sandbox.ok(&["unmount", "tank/db"]);
@@ -277,7 +304,11 @@ fn a_dataset_is_one_file_system_at_all_its_places() {
     assert_eq!((mount["dir"].as_str(), mount["also_at"][0].as_str()), (one.to_str(), two.to_str()));
     assert!(sandbox.ok(&["status", "tank"]).contains(&format!("and at {}", two.display())));
     sandbox.dir("three");
-    assert_failure(&sandbox.run(&["mount", "-o", "recordsize=8K", "tank", "three"]), 1, &["mounted already at", "the first one's options"]);
+    assert_failure(
+        &sandbox.run(&["mount", "-o", "recordsize=8K", "tank", "three"]),
+        1,
+        &["mounted already at", "the first one's options"],
+    );
     assert_failure(&sandbox.run(&["mount", "tank", "one"]), 1, &["tank is mounted already at"]);
     // Each goes alone; the pool with the last.
     let told = sandbox.run(&["unmount", "one"]);
@@ -311,7 +342,8 @@ fn fstab_says_suid_and_dev_and_mount_8_remounts() {
         symlink(env!("CARGO_BIN_EXE_pagefold"), upper.join(name)).unwrap();
     }
     let sbin: PathBuf = fs::canonicalize("/sbin").unwrap();
-    let overlay = format!("lowerdir={},upperdir={},workdir={}", sbin.display(), upper.display(), work.display());
+    let overlay =
+        format!("lowerdir={},upperdir={},workdir={}", sbin.display(), upper.display(), work.display());
     run("mount", &["-t", "overlay", "-o", &overlay, "overlay", sbin.to_str().unwrap()]);
     let fstab = sandbox.path("fstab");
     fs::write(&fstab, "").unwrap();
@@ -356,8 +388,15 @@ fn a_dry_run_says_what_would_be_freed_and_what_is_in_the_way() {
     sandbox.ok(&["snapshot", "tank@before"]);
     sandbox.ok(&["clone", "tank@before", "tank/test"]);
     let told = sandbox.run(&["destroy", "-n", "tank@before"]);
-    assert_failure(&told, 1, &["that would be refused: tank@before has a clone: tank/test", "pagefold promote tank/test"]);
-    assert!(told.stdout.contains("would destroy tank@before") && told.stdout.contains("with what keeps it, would free"));
+    assert_failure(
+        &told,
+        1,
+        &["that would be refused: tank@before has a clone: tank/test", "pagefold promote tank/test"],
+    );
+    assert!(
+        told.stdout.contains("would destroy tank@before")
+            && told.stdout.contains("with what keeps it, would free")
+    );
     let json = sandbox.run(&["destroy", "-n", "tank@before", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
     assert_eq!(json["blocked"], "tank@before has a clone: tank/test");

@@ -96,10 +96,15 @@ fn only_what_is_named_is_unmounted() {
     sandbox.ok(&["snapshot", "tank@monday"]);
     symlink("mnt/pg", sandbox.path("into")).unwrap();
     let pg = sandbox.path("mnt/pg").to_str().unwrap().to_owned();
-    let within = ["./mnt/pg", "mnt/pg", "mnt/pg/", &pg, "into", "mnt/pg/base/..", "mnt/.pagefold/snapshot/monday"];
+    let within =
+        ["./mnt/pg", "mnt/pg", "mnt/pg/", &pg, "into", "mnt/pg/base/..", "mnt/.pagefold/snapshot/monday"];
     for word in within {
         let told = sandbox.run(&["unmount", word]);
-        assert_failure(&told, 1, &["is no mount point", "lies on tank", "mounted at", "/mnt", "nothing was unmounted"]);
+        assert_failure(
+            &told,
+            1,
+            &["is no mount point", "lies on tank", "mounted at", "/mnt", "nothing was unmounted"],
+        );
         assert_eq!(mounted(&sandbox), ["mnt"], "{word}");
     }
     assert_failure(&sandbox.run(&["export", &pg]), 1, &["is no mount point"]);
@@ -127,7 +132,11 @@ fn a_word_that_is_a_pool_and_the_mount_point_of_another_is_refused() {
     let sandbox = with_pools(&["tank", "vault"]);
     mount(&sandbox, "tank", "vault");
     mount(&sandbox, "vault", "tank");
-    assert_failure(&sandbox.run(&["unmount", "tank"]), 2, &["the mount point of another one, vault", "./tank"]);
+    assert_failure(
+        &sandbox.run(&["unmount", "tank"]),
+        2,
+        &["the mount point of another one, vault", "./tank"],
+    );
     assert_eq!(mounted(&sandbox), ["tank", "vault"]);
     sandbox.ok(&["unmount", "./tank"]);
     assert_eq!(mounted(&sandbox), ["vault"]);
@@ -245,7 +254,10 @@ fn a_copy_in_another_mount_namespace_is_named_and_waited_for_so_long_and_no_long
     let stderr = String::from_utf8_lossy(&told.stderr);
     assert_eq!(told.status.code(), Some(1), "{stderr}");
     assert!(waiting.iter().all(|text| stderr.contains(text)), "{stderr}");
-    assert!(stderr.contains("is unmounted here, and stays open") && stderr.contains("--force tank"), "{stderr}");
+    assert!(
+        stderr.contains("is unmounted here, and stays open") && stderr.contains("--force tank"),
+        "{stderr}"
+    );
     // So does the next mount; when the copy goes while it waits it is made.
     let mut mount = spawn(&sandbox, &["mount", "-o", "takeover=off", "tank", "mnt"]);
     let mut told = std::io::BufReader::new(mount.stderr.take().unwrap());
@@ -303,14 +315,17 @@ fn with_helpers(sandbox: &Sandbox) {
         symlink(env!("CARGO_BIN_EXE_pagefold"), upper.join(name)).unwrap();
     }
     let sbin = fs::canonicalize("/sbin").unwrap();
-    let options = format!("lowerdir={},upperdir={},workdir={}", sbin.display(), upper.display(), work.display());
+    let options =
+        format!("lowerdir={},upperdir={},workdir={}", sbin.display(), upper.display(), work.display());
     run(&["-t", "overlay", "-o", &options, "overlay", sbin.to_str().unwrap()]);
 }
 
 /// Files as a program leaves them that knows nothing of fsync: written, mapped and stored into, renamed, and closed.
 fn leave_files(dir: &Path, round: u32) -> Vec<(PathBuf, Vec<u8>)> {
     let bytes = |salt: u32, len: usize| -> Vec<u8> {
-        (0..len).map(|at| (at as u32).wrapping_mul(2_654_435_761).wrapping_add(salt).to_le_bytes()[2]).collect()
+        (0..len)
+            .map(|at| (at as u32).wrapping_mul(2_654_435_761).wrapping_add(salt).to_le_bytes()[2])
+            .collect()
     };
     let written = bytes(round, 3_000_000);
     fs::write(dir.join("written"), &written).unwrap();
@@ -324,7 +339,8 @@ fn leave_files(dir: &Path, round: u32) -> Vec<(PathBuf, Vec<u8>)> {
         m[:] = data\n";
     let data = dir.parent().unwrap().join("mapped.data");
     fs::write(&data, &mapped).unwrap();
-    let done = Command::new("python3").args(["-c", script]).args([dir.join("mapped"), data]).status().unwrap();
+    let done =
+        Command::new("python3").args(["-c", script]).args([dir.join("mapped"), data]).status().unwrap();
     assert!(done.success());
     let renamed = bytes(round + 2000, 100);
     fs::write(dir.join("new"), &renamed).unwrap();

@@ -21,7 +21,9 @@ impl Server {
         let now = mounted.options.lock().clone();
         if let Some(option) = changes.impossible(&now) {
             return Err(Failure::usage(format!("{name} cannot get the option {option} while it is mounted"))
-                .hint(format!("it holds from a mount to its end: pagefold unmount {name}, then mount it with {option}")));
+                .hint(format!(
+                    "it holds from a mount to its end: pagefold unmount {name}, then mount it with {option}"
+                )));
         }
         let never = path.contains('@') || self.read_only;
         let by_property = settings::of(&self.pool, &path, props::find("readonly")?)?.0 == "on";
@@ -55,14 +57,17 @@ impl Server {
         let pool = self.pool.name();
         let why = |why: String| Failure::new(format!("{name} cannot be mounted for writing: {why}"));
         if path.contains('@') {
-            return Err(why("it is a snapshot".into()).hint(format!("make a clone of it: pagefold clone {name} {pool}/NAME")));
+            return Err(why("it is a snapshot".into())
+                .hint(format!("make a clone of it: pagefold clone {name} {pool}/NAME")));
         }
         if self.read_only {
             return Err(why(format!("pool {pool} is open read-only, as its first mount asked for"))
                 .hint(format!("unmount the pool, then mount it again: pagefold unmount {pool}")));
         }
         if by_property {
-            return Err(why("its property readonly is on".into()).hint(format!("pagefold set readonly=off {name}")));
+            return Err(
+                why("its property readonly is on".into()).hint(format!("pagefold set readonly=off {name}"))
+            );
         }
         Ok(())
     }
@@ -88,7 +93,9 @@ impl Mounted {
     /// Refuses every change from now on, after making what there was durable; or does no longer.
     pub(super) fn set_read_only(&self, server: &Server, on: bool) -> Result<()> {
         if on && !self.is_read_only() {
-            self.fs.flush_times().map_err(|error| Failure::new(format!("cannot write access times: {error}")))?;
+            self.fs
+                .flush_times()
+                .map_err(|error| Failure::new(format!("cannot write access times: {error}")))?;
             server.sync().map_err(Failure::new)?;
         }
         self.fs.set_read_only(on);

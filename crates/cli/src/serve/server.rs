@@ -523,7 +523,9 @@ impl Server {
             if self.changed.wait_until(&mut state, deadline).timed_out() {
                 // Of others the kernel has let go: what they have in memory is being written.
                 let held = left.iter().filter(|mounted| !mounted.ending.load(Ordering::Acquire));
-                return Ok(Reply::Waiting { devices: held.map(|mounted| mounted.session.device_minor()).collect() });
+                return Ok(Reply::Waiting {
+                    devices: held.map(|mounted| mounted.session.device_minor()).collect(),
+                });
             }
         }
     }

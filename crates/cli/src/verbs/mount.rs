@@ -7,10 +7,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Instant;
-
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 
 use crate::args::Mount;
 use crate::control::{Client, Reply, Request};
@@ -18,7 +14,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::names;
 use crate::serve::plan::{self, Plan};
 use crate::serve::{Outcome, Wanted};
-use crate::{again, holders, mountpoint, patience, places, table};
+use crate::{again, holders, mountpoint, patience, places, table, turns};
 
 /// How much of the log's end is shown when a server dies without a word.
 const LOG_TAIL_BYTES: u64 = 2048;
@@ -49,7 +45,7 @@ fn mount(args: &Mount, plan: &Plan) -> Result<()> {
     places::make_private(&places::runtime_dir())?;
     // Of several that are started at once (by systemd, from fstab), one starts the server and the others ask it.
     let turn = places::lock_file(&places::runtime_dir().join(format!("{pool}.mounting")))?;
-    wait_for_turn(&turn, pool)?;
+    turns::wait(&turn, &format!("another mount of pool {pool}"))?;
     loop {
         let Some(mut client) = Client::connect(pool)? else { return start_server(args, plan) };
         let Wanted { path, dir, .. } = plan.wanted.clone();
@@ -72,39 +68,16 @@ fn mount(args: &Mount, plan: &Plan) -> Result<()> {
     }
 }
 
-/// One mount of a pool at a time.
-fn wait_for_turn(turn: &File, pool: &str) -> Result<()> {
-    let started = Instant::now();
-    let mut told = false;
-    loop {
-        match flock(turn, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(()),
-            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
-            Err(errno) => return Err(errno).context(|| format!("cannot wait for other mounts of {pool}")),
-        }
-        if started.elapsed() > patience::TURN {
-            return Err(Failure::new(format!(
-                "another mount of pool {pool} is still under way after {} s",
-                patience::TURN.as_secs()
-            ))
-            .hint("see what it does: its log, or `pagefold status`; then mount again"));
-        }
-        if started.elapsed() > patience::TELL_AFTER && !std::mem::replace(&mut told, true) {
-            eprintln!("pagefold: waiting: another mount of pool {pool} is under way");
-        }
-        thread::sleep(patience::TURN_STEP);
-    }
-}
-
 /// A mount is waited for: for those who still use the one that it comes after, or for the server.
 fn tell_why_it_waits(pool: &str, name: &str, server: &str) {
-    let devices = Client::connect(pool).ok().flatten().map(|mut client| match client.ask(&Request::Status {}) {
-        Ok(Reply::Status { figures }) => {
-            let of = figures.mounts.into_iter().filter(|mount| mount.name == name);
-            of.map(|mount| mount.device).collect()
-        }
-        _ => Vec::new(),
-    });
+    let devices =
+        Client::connect(pool).ok().flatten().map(|mut client| match client.ask(&Request::Status {}) {
+            Ok(Reply::Status { figures }) => {
+                let of = figures.mounts.into_iter().filter(|mount| mount.name == name);
+                of.map(|mount| mount.device).collect()
+            }
+            _ => Vec::new(),
+        });
     match super::unmount::keeping(&devices.unwrap_or_default()).as_slice() {
         [] => eprintln!("pagefold: waiting: the server of pool {pool}{server} is about to mount {name}"),
         some => eprintln!(

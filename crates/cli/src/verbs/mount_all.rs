@@ -25,7 +25,8 @@ pub fn run(args: &Mount) -> Result<()> {
         for (name, dir) in missing {
             if let Some(above) = failed.iter().find(|above| dir.starts_with(above)) {
                 let above = table::printable(&above.to_string_lossy());
-                let failure = Failure::new(format!("it belongs below {above}, where nothing could be mounted"));
+                let failure =
+                    Failure::new(format!("it belongs below {above}, where nothing could be mounted"));
                 failures.take::<()>(&name, Err(failure));
                 continue;
             }

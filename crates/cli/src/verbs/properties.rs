@@ -139,7 +139,11 @@ pub fn set(args: &Set) -> Result<()> {
 
 /// What the kernel has to do for properties that were changed on what is mounted.
 fn takes_effect<'a>(name: &Name, mut changed: impl Iterator<Item = &'a str>) -> Result<()> {
-    if changed.any(|property| property == "readonly") { super::remount::property_changed(name) } else { Ok(()) }
+    if changed.any(|property| property == "readonly") {
+        super::remount::property_changed(name)
+    } else {
+        Ok(())
+    }
 }
 
 /// Sets properties of a dataset or snapshot, which were checked.

@@ -54,9 +54,7 @@ pub fn run(args: &Mount) -> Result<()> {
     }
     ask(&mut client, device, &words, false)?;
     of_kernel(&mount, target).inspect_err(|_| {
-        if was_read_only
-            && let Err(failure) = tell_server(&mut client, device, true)
-        {
+        if was_read_only && let Err(failure) = tell_server(&mut client, device, true) {
             eprintln!("pagefold: {failure}");
         }
     })
@@ -65,13 +63,17 @@ pub fn run(args: &Mount) -> Result<()> {
 /// The property `readonly` of a dataset was set or cleared: it takes effect on what is mounted of it and below, or it is said why it waits.
 pub fn property_changed(name: &Name) -> Result<()> {
     let Some(mut client) = target::connect(&name.pool)? else { return Ok(()) };
-    let Reply::Status { figures } = client.ask(&Request::Status {})? else { return Err(client.misunderstood()) };
+    let Reply::Status { figures } = client.ask(&Request::Status {})? else {
+        return Err(client.misunderstood());
+    };
     let concerned = |mount: &&MountFigures| {
         names::is_within(&mount.path, &name.path) && !mount.path.contains('@') && !name.is_snapshot()
     };
     for mounted in figures.mounts.iter().filter(concerned) {
         let target = ask(&mut client, mounted.device, &[], true)?;
-        let Some(read_only) = target.read_only.filter(|target| *target != mounted.read_only) else { continue };
+        let Some(read_only) = target.read_only.filter(|target| *target != mounted.read_only) else {
+            continue;
+        };
         if let Err(failure) = make(&mut client, mounted, read_only) {
             let how = if read_only { "read-only" } else { "writable" };
             eprintln!("pagefold: {} becomes {how} when it is mounted the next time: {failure}", mounted.name);
@@ -110,7 +112,9 @@ fn tell_server(client: &mut Client, device: u32, read_only: bool) -> Result<()> 
 }
 
 fn figures(client: &mut Client, device: u32) -> Result<MountFigures> {
-    let Reply::Status { figures } = client.ask(&Request::Status {})? else { return Err(client.misunderstood()) };
+    let Reply::Status { figures } = client.ask(&Request::Status {})? else {
+        return Err(client.misunderstood());
+    };
     let found = figures.mounts.into_iter().find(|mount| mount.device == device);
     found.ok_or_else(|| Failure::new("it was unmounted just now"))
 }
@@ -158,7 +162,9 @@ fn of_kernel(mount: &MountEntry, target: Target) -> Result<()> {
             };
             Failure::new(format!("{dir} cannot become read-only: files are open for writing")).hint(who)
         }
-        Errno::PERM => Failure::new(format!("no permission to remount {dir}")).hint("run it as root on the host"),
+        Errno::PERM => {
+            Failure::new(format!("no permission to remount {dir}")).hint("run it as root on the host")
+        }
         errno => Failure::new(format!("cannot remount {dir}: {errno}")),
     })
 }

@@ -196,7 +196,8 @@ fn print_status(pool: &PoolFigures, show: Numbers) {
         let how = if mount.read_only { "read-only, " } else { "" };
         let dir = table::printable(&mount.dir.to_string_lossy());
         let since = units::utc(mount.since);
-        let also = mount.also_at.iter().map(|dir| format!(", and at {}", table::printable(&dir.to_string_lossy())));
+        let also =
+            mount.also_at.iter().map(|dir| format!(", and at {}", table::printable(&dir.to_string_lossy())));
         let dir = format!("{dir}{}", also.collect::<String>());
         line("mounted", &format!("{} at {dir} ({how}over {}, since {since})", mount.name, mount.transport));
     }

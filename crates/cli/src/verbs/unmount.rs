@@ -123,7 +123,9 @@ fn which(word: &str) -> Result<Which> {
 fn is_chosen(mount: &MountEntry, which: &Which) -> bool {
     match which {
         Which::At(there) => mount.dir == there.dir,
-        Which::Named(name) => Name::parse(&mount.source).is_ok_and(|of| is_meant(&of.path, name) && of.pool == name.pool),
+        Which::Named(name) => {
+            Name::parse(&mount.source).is_ok_and(|of| is_meant(&of.path, name) && of.pool == name.pool)
+        }
     }
 }
 
@@ -167,10 +169,24 @@ fn end(client: &mut Client, chosen: &Chosen, mode: UnmountMode) -> Result<()> {
         UnmountMode::Force if others.is_empty() => cut_off(client, devices),
         UnmountMode::Force | UnmountMode::Lazy => leaving::leave(places, true).map(drop),
         UnmountMode::Normal => {
+            if places.is_empty() {
+                refuse_elsewhere(client.pool(), devices)?;
+            }
             leave(places)?;
             settle(client, devices, &others)
         }
     }
+}
+
+/// Errors where mounts are in other mount namespaces only, and nothing that is done here changes that.
+fn refuse_elsewhere(pool: &str, devices: &[u32]) -> Result<()> {
+    let elsewhere: Vec<holders::Holder> =
+        devices.iter().flat_map(|device| holders::elsewhere((0, *device))).collect();
+    let Some(pid) = elsewhere.iter().find_map(|holder| holder.pid) else { return Ok(()) };
+    Err(Failure::new(format!("pool {pool} is not mounted in this mount namespace, but in another")).hint(format!(
+        "it is held by\n{}\n  unmount it there: nsenter --mount --target {pid} pagefold unmount {pool}; or have its users get errors: pagefold unmount --force {pool}",
+        holders::text(&elsewhere)
+    )))
 }
 
 /// Takes mounts away whose users get errors from now on.
@@ -223,7 +239,9 @@ fn advice(places: &[MountEntry], busy: &MountEntry, who: &str) -> String {
 /// Waits until all that was written is durable, and until mounts that nobody can reach any more have ended; the pool with the last.
 fn settle(client: &mut Client, devices: &[u32], others: &[MountEntry]) -> Result<()> {
     if let Some(other) = others.first() {
-        let Reply::Done {} = client.ask_and_wait(&Request::Sync {})? else { return Err(client.misunderstood()) };
+        let Reply::Done {} = client.ask_and_wait(&Request::Sync {})? else {
+            return Err(client.misunderstood());
+        };
         eprintln!("pagefold: {} stays mounted at {}", table::printable(&other.source), shown(&other.dir));
         return Ok(());
     }
@@ -280,8 +298,11 @@ fn has_not_ended(client: &Client, devices: &[u32]) -> Failure {
     let pool = client.pool();
     let server = client.named();
     if devices.is_empty() {
-        return Failure::new(format!("pool {pool} is not closed after {} s, and what was written last may not be durable yet", patience::CLOSING.as_secs()))
-            .hint(format!("its server{server} goes on; its log may say what with: pagefold events {pool}"));
+        return Failure::new(format!(
+            "pool {pool} is not closed after {} s, and what was written last may not be durable yet",
+            patience::CLOSING.as_secs()
+        ))
+        .hint(format!("its server{server} goes on; its log may say what with: pagefold events {pool}"));
     }
     let keeping = keeping(devices);
     let who = if keeping.is_empty() {
