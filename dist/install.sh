@@ -1,10 +1,10 @@
 #!/bin/sh
-# Installs the program, its helpers for mount(8), the systemd unit, manual pages and completions.
+# Installs the program, its helpers for mount(8) and umount(8), the systemd unit, manual pages and completions.
 #
 #   dist/install.sh PROGRAM            PROGRAM: the pagefold binary that was built
 #   dist/install.sh --uninstall
 #
-# PREFIX (default /usr/local) and DESTDIR are honoured. mount(8) looks for helpers in /sbin only, so these
+# PREFIX (default /usr/local) and DESTDIR are honoured. mount(8) and umount(8) look for helpers in /sbin only, so these
 # go there whatever the prefix (SBINDIR moves them).
 set -eu
 
@@ -16,7 +16,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 bindir=$PREFIX/bin
 mandir=$PREFIX/share/man/man8
-helpers="mount.pagefold mount.fuse.pagefold"
+helpers="mount.pagefold mount.fuse.pagefold umount.pagefold umount.fuse.pagefold"
 bash_completion=$PREFIX/share/bash-completion/completions/pagefold
 zsh_completion=$PREFIX/share/zsh/site-functions/_pagefold
 fish_completion=$PREFIX/share/fish/vendor_completions.d/pagefold.fish

@@ -17,7 +17,6 @@ pub use branch::{
     name = "pagefold",
     version,
     propagate_version = false,
-    disable_help_subcommand = true,
     subcommand_required = true,
     arg_required_else_help = true,
     max_term_width = 100,
@@ -73,7 +72,7 @@ pub enum Verb {
     /// Destroy snapshots, datasets, or a whole pool: what is in them is lost.
     #[command(
         after_long_help = "Snapshots that are held or have clones are refused, and so is what is mounted. What was destroyed is freed in the
-background.
+background. A dry run says what is in the way, and fails if the destruction would.
 
 Examples:
   pagefold destroy tank/db@monday            a snapshot
@@ -257,10 +256,12 @@ Examples:
   pagefold import --accept-loss tank         give up what lies behind damage to its log")]
     Import(Import),
     /// Close a pool cleanly and forget it.
-    #[command(after_long_help = "A mounted pool is unmounted first.
+    #[command(
+        after_long_help = "A mounted pool is unmounted first: all of it, or nothing if one of its mounts is in use.
 
 Examples:
-  pagefold export tank")]
+  pagefold export tank"
+    )]
     Export(Export),
     /// Mount a pool's own dataset, another dataset, or a snapshot.
     #[command(after_long_help = mount_help())]
@@ -268,13 +269,15 @@ Examples:
     /// Unmount; with the last mount of a pool, close the pool cleanly.
     #[command(
         visible_alias = "umount",
-        after_long_help = "Returns when everything is on the devices and, after the last mount of a pool, its server has ended.
+        after_long_help = "Returns when everything is on the devices and, after the last mount of a pool, its server has ended. A directory has to be a
+mount point: below one nothing is unmounted. Of several mounts all go, or none does; who uses what cannot go is told.
+What is waited for is told after a second. umount(8) is as good: what was written before it is on the devices when it returns.
 
 Examples:
-  pagefold unmount /var/lib/postgresql
+  pagefold unmount /var/lib/postgresql       what is mounted there, and no other place of the same dataset
   pagefold unmount tank/db                   with its snapshots and the datasets below
   pagefold unmount tank                      all of the pool
-  pagefold unmount -a                        all pools
+  pagefold unmount -a                        all pools; one that is in use keeps no other from going
   pagefold unmount --lazy tank               detach now, close when the last user is gone"
     )]
     Unmount(Unmount),
@@ -450,7 +453,10 @@ Examples:
 
 fn mount_help() -> String {
     format!(
-        "Options (-o, separated by commas):\n{}
+        "A mount point that does not exist is made if its parent does, which is told. Nobody but root can write to it while nothing is
+mounted on it.
+
+Options (-o, separated by commas):\n{}
 Examples:
   pagefold mount tank /var/lib/postgresql
   pagefold mount tank                        where its mountpoint property says
@@ -460,6 +466,8 @@ Examples:
   pagefold mount -a tank                     those of this pool
   pagefold mount ~/tank.pf ~/db              a pool in a file, without root
   pagefold mount -o ro,cache=2G tank /mnt
+  pagefold mount tank /srv/also              a second place of what is mounted: the same file system
+  pagefold mount -o remount,ro /mnt          other options while it is in use
   mount -t pagefold tank /mnt                the same, by mount(8)
   tank /var/lib/postgresql pagefold defaults,nofail 0 0    in /etc/fstab",
         crate::mountopts::help()
@@ -842,7 +850,7 @@ pub struct Unmount {
     /// A dataset with all below it, a snapshot, or a directory for what is mounted there. A pool's name: all of it.
     #[arg(required_unless_present = "all")]
     pub target: Option<String>,
-    /// Everything that is mounted.
+    /// Everything that is mounted, pool by pool.
     #[arg(short, long, conflicts_with = "target")]
     pub all: bool,
     /// Detach now; it ends when the last user is gone.

@@ -114,7 +114,11 @@ impl Work<'_> {
                 pools::set_one(self.pool, path, name, Some(value))?;
             }
         }
-        Ok(Outcome { names: paths.iter().map(|path| self.full(path)).collect(), freed_bytes: 0 })
+        Ok(Outcome {
+            names: paths.iter().map(|path| self.full(path)).collect(),
+            freed_bytes: 0,
+            blocked: None,
+        })
     }
 
     fn create(&self, path: &str, parents: bool, properties: &[(String, String)]) -> Result<Outcome> {
@@ -207,7 +211,11 @@ impl Work<'_> {
         self.clear_way(&listed, dataset, &later)?;
         let done = self.pool.rollback(snapshot, newer);
         done.map_err(|error| self.failed("roll back to", snapshot, &error))?;
-        Ok(Outcome { names: later.iter().map(|found| self.full(&found.path)).collect(), freed_bytes: 0 })
+        Ok(Outcome {
+            names: later.iter().map(|found| self.full(&found.path)).collect(),
+            freed_bytes: 0,
+            blocked: None,
+        })
     }
 
     fn reset(&self, path: &str, destroy_own: bool) -> Result<Outcome> {
@@ -215,7 +223,11 @@ impl Work<'_> {
         let own = self.own_snapshots(&listed, path, destroy_own, "reset -r")?;
         self.clear_way(&listed, path, &own)?;
         self.pool.reset(path, destroy_own).map_err(|error| self.failed("reset", path, &error))?;
-        Ok(Outcome { names: own.iter().map(|found| self.full(&found.path)).collect(), freed_bytes: 0 })
+        Ok(Outcome {
+            names: own.iter().map(|found| self.full(&found.path)).collect(),
+            freed_bytes: 0,
+            blocked: None,
+        })
     }
 
     /// The snapshots of a clone that is to get another content; an error if there are any, unless they are to go by `command`.
@@ -283,7 +295,7 @@ impl Work<'_> {
         };
         let done = self.pool.rename(from, to_name);
         done.map_err(|error| self.failed("rename", from, &error))?;
-        Ok(Outcome { names: vec![self.full(to)], freed_bytes: 0 })
+        Ok(Outcome { names: vec![self.full(to)], freed_bytes: 0, blocked: None })
     }
 
     /// Something with each of some snapshots.
@@ -305,7 +317,7 @@ impl Work<'_> {
         for path in &all {
             work(path).map_err(|error| self.failed("do that with", path, &error))?;
         }
-        Ok(Outcome { names: all.iter().map(|path| self.full(path)).collect(), freed_bytes: 0 })
+        Ok(Outcome { names: all.iter().map(|path| self.full(path)).collect(), freed_bytes: 0, blocked: None })
     }
 
     fn abort_receive(&self, path: &str) -> Result<Outcome> {
@@ -382,7 +394,10 @@ impl Work<'_> {
         }
         self.give_up_partials(&going, recursive, dry_run)?;
         let listed = self.list()?;
-        self.refuse_kept(&listed, &going)?;
+        match self.refuse_kept(&listed, &going) {
+            Err(failure) if dry_run => return self.blocked(&listed, &going, &failure),
+            kept => kept?,
+        }
         let gone = |found: &&Listed| going.contains(&found.path);
         if !dry_run {
             listed.iter().filter(gone).try_for_each(|found| self.refuse_in_use(found))?;
@@ -393,12 +408,37 @@ impl Work<'_> {
         let outcome = Outcome {
             names: listed.iter().filter(gone).map(|found| self.full(&found.path)).collect(),
             freed_bytes,
+            blocked: None,
         };
         if !dry_run {
             listed.iter().filter(gone).for_each(|found| self.mounts.let_go(found.id));
             self.destroy_all(going)?;
         }
         Ok(outcome)
+    }
+
+    /// What would be destroyed, what is in the way of that, and what would be freed if the clones that are went as well.
+    fn blocked(&self, listed: &[Listed], going: &BTreeSet<String>, why: &Failure) -> Result<Outcome> {
+        let mut all = going.clone();
+        loop {
+            let chosen = listed.iter().filter(|found| all.contains(&found.path));
+            let clones: Vec<&String> = chosen.flat_map(|found| &found.clones).collect();
+            let with_clones =
+                listed.iter().filter(|found| clones.iter().any(|clone| is_within(&found.path, clone)));
+            let more: Vec<String> = with_clones.map(|found| found.path.clone()).collect();
+            let before = all.len();
+            all.extend(more);
+            if all.len() == before {
+                break;
+            }
+        }
+        let paths: Vec<&str> = all.iter().map(String::as_str).collect();
+        let freed = self.pool.freed_by_destroying(&paths);
+        let freed_bytes = freed.map_err(|error| pools::failed("cannot tell what would be freed", &error))?;
+        let names =
+            listed.iter().filter(|found| going.contains(&found.path)).map(|found| self.full(&found.path));
+        let blocked = Some((why.what().to_owned(), why.advice().map(str::to_owned)));
+        Ok(Outcome { names: names.collect(), freed_bytes, blocked })
     }
 
     /// Adds what a word of the command line means.

@@ -1,18 +1,21 @@
-//! `mount.pagefold`: what mount(8) runs for our mounts and `/etc/fstab`.
+//! `mount.pagefold` and `umount.fuse.pagefold`: what mount(8) and umount(8) run for our mounts and `/etc/fstab`.
 //!
-//! It is a name of this program; its command line becomes that of `mount`. For umount(8) there is no such thing: it
-//! looks for one helper of all FUSE file systems. It unmounts, and our server closes the pool when it sees that.
+//! They are names of this program; their command lines become those of `mount` and `unmount`. umount(8) runs its helper where it looks
+//! into the mount table (as systemd's mount units have it do); else it sees a FUSE file system, asks for its space, and calls the kernel
+//! itself: what makes that durable is the server's answer ([decision 0038](../../../docs/decisions/0038-unmounting.md)).
 
 use std::ffi::OsString;
 use std::path::Path;
 
 use crate::failure::{Failure, Result};
+use crate::fstab;
 
 /// The command line that a helper's stands for; `None` where we were not called as a helper.
 pub fn translate(words: &[OsString]) -> Option<Result<Vec<OsString>>> {
     let name = Path::new(words.first()?).file_name()?.to_str()?;
     match name {
         "mount.pagefold" | "mount.fuse.pagefold" => Some(mount(&words[1..])),
+        "umount.pagefold" | "umount.fuse.pagefold" => Some(unmount(&words[1..])),
         _ => None,
     }
 }
@@ -25,14 +28,40 @@ fn mount(words: &[OsString]) -> Result<Vec<OsString>> {
             Failure::usage("mount.pagefold needs a pool and a directory").hint("mount -t pagefold POOL DIR")
         );
     };
+    let has = |word: &str| parsed.options.iter().any(|list| says(list, word));
+    let denied = [("setuid=on", has("nosuid")), ("devices=on", has("nodev"))];
+    let dropped = fstab::dropped(source, dir).into_iter();
+    let dropped = dropped.filter(|word| !denied.iter().any(|(option, denied)| option == word && *denied));
+    let dropped: Vec<OsString> = dropped.map(OsString::from).collect();
     let mut command: Vec<OsString> = vec!["pagefold".into(), "mount".into()];
     if parsed.flags.contains('f') {
         command.push("--dry-run".into());
     }
-    for options in parsed.options {
-        command.extend(["-o".into(), options]);
+    for options in parsed.options.iter().chain(&dropped) {
+        command.extend(["-o".into(), options.clone()]);
     }
     command.extend(["--".into(), source.clone(), dir.clone()]);
+    Ok(command)
+}
+
+/// Whether a list of options has this word.
+fn says(list: &OsString, word: &str) -> bool {
+    list.as_encoded_bytes().split(|byte| *byte == b',').any(|option| option == word.as_bytes())
+}
+
+/// `umount.fuse.pagefold DIR [-flnrv] [-N namespace] [-t type]` (umount(8), "External helpers").
+fn unmount(words: &[OsString]) -> Result<Vec<OsString>> {
+    let parsed = split(words, "", "Nt")?;
+    let [dir] = parsed.operands.as_slice() else {
+        return Err(Failure::usage("umount.fuse.pagefold needs a directory").hint("umount DIR"));
+    };
+    let mut command: Vec<OsString> = vec!["pagefold".into(), "unmount".into()];
+    for (flag, word) in [('f', "--force"), ('l', "--lazy")] {
+        command.extend(parsed.flags.contains(flag).then(|| word.into()));
+    }
+    // A directory, even if it looks like a pool's name.
+    let dir = std::path::absolute(dir).map_or_else(|_| dir.clone(), Into::into);
+    command.extend(["--".into(), dir]);
     Ok(command)
 }
 
@@ -95,6 +124,9 @@ mod tests {
             ("/sbin/mount.pagefold tank /mnt -o rw,nofail", "pagefold mount -o rw,nofail -- tank /mnt"),
             ("mount.pagefold tank /mnt -sn -v -o ro", "pagefold mount -o ro -- tank /mnt"),
             ("mount.fuse.pagefold tank /mnt -oro -t fuse.pagefold", "pagefold mount -o ro -- tank /mnt"),
+            ("/sbin/umount.fuse.pagefold /mnt", "pagefold unmount -- /mnt"),
+            ("umount.pagefold /mnt -l -v -t fuse.pagefold", "pagefold unmount --lazy -- /mnt"),
+            ("umount.pagefold /mnt -f -n -r", "pagefold unmount --force -- /mnt"),
         ];
         for (line, expected) in cases {
             assert_eq!(translated(line).unwrap(), expected);
@@ -103,9 +135,13 @@ mod tests {
 
     #[test]
     fn mistakes_are_usage_errors() {
-        for line in
-            ["mount.pagefold tank", "mount.pagefold a b c", "mount.pagefold a b -o", "mount.pagefold a b -z"]
-        {
+        for line in [
+            "mount.pagefold tank",
+            "mount.pagefold a b c",
+            "mount.pagefold a b -o",
+            "mount.pagefold a b -z",
+            "umount.pagefold",
+        ] {
             assert_eq!(translated(line).unwrap_err().exit_status(), 2, "{line}");
         }
         assert!(translate(&["/usr/bin/pagefold".into(), "list".into()]).is_none());

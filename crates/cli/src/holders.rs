@@ -1,46 +1,92 @@
-//! Which processes keep a mount busy: open files, directories they are in, mapped files.
+//! Who keeps a mount busy or alive: processes with open files, current directories, mapped files; other mount namespaces; the kernel itself.
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::mounts::MountEntry;
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+
+use crate::mounts::{self, MountEntry};
 use crate::table;
 
-/// A process that holds something below a mount.
+/// How many holders an error or a notice lists.
+pub const SHOWN: usize = 10;
+
+/// A process that holds something below a mount, or whatever else does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its number.
-    pub pid: u32,
+    /// Its number; `None` for what is no process.
+    pub pid: Option<u32>,
     /// Its name.
     pub command: String,
     /// What it holds, e.g. `open file /mnt/x`, `current directory`.
     pub what: String,
+    /// It may let go by itself a moment later: the kernel on behalf of nobody.
+    pub passes: bool,
 }
 
-/// Processes that hold `mount`; those of other users are seen by root alone.
+/// Who holds `mount` so that it cannot be taken away: processes below it, and what is mounted or attached there. Those of other users are
+/// seen by root alone.
 pub fn of(mount: &MountEntry) -> Vec<Holder> {
-    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
-    let mut holders: Vec<Holder> = processes
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter_map(|pid| Some(Holder { pid, command: command(pid), what: held_by(pid, mount)? }))
-        .collect();
-    holders.sort_by_key(|holder| holder.pid);
+    let mut holders = of_processes(mount.device, |target, _| target.starts_with(&mount.dir));
+    if holders.is_empty() {
+        holders = of_device(mount.device);
+    }
+    holders.extend(mounted_below(mount));
     holders
 }
 
-/// Holders as lines of an error's hint, at most `limit`.
-pub fn text(holders: &[Holder], limit: usize) -> String {
-    let mut lines: Vec<String> = holders
-        .iter()
-        .take(limit)
-        .map(|holder| format!("  process {} ({}): {}", holder.pid, holder.command, holder.what))
-        .collect();
-    if holders.len() > limit {
-        lines.push(format!("  and {} more", holders.len() - limit));
+/// Who uses the file system with this device number, wherever it is mounted, or is no longer.
+pub fn of_device(device: (u32, u32)) -> Vec<Holder> {
+    of_processes(device, |_, link| device_of(link) == Some(device))
+}
+
+/// Where other mount namespaces have the file system with this device number: a process of each, and the directory there.
+pub fn elsewhere(device: (u32, u32)) -> Vec<Holder> {
+    let own = namespace("self");
+    let mut seen: HashSet<PathBuf> = own.into_iter().collect();
+    let mut found = Vec::new();
+    for pid in processes() {
+        let Some(namespace) = namespace(&pid.to_string()) else { continue };
+        if !seen.insert(namespace) {
+            continue;
+        }
+        for mount in mounts::of_process(pid) {
+            if mount.device == device {
+                let dir = table::printable(&mount.dir.to_string_lossy());
+                let what = format!("a copy of the mount in its mount namespace, at {dir}");
+                found.push(Holder { pid: Some(pid), command: command(pid), what, passes: false });
+            }
+        }
+    }
+    found
+}
+
+/// Holders as lines of an error's hint, at most [`SHOWN`].
+pub fn text(holders: &[Holder]) -> String {
+    let one = |holder: &Holder| match holder.pid {
+        Some(pid) => format!("  process {pid} ({}): {}", holder.command, holder.what),
+        None => format!("  {}", holder.what),
+    };
+    let mut lines: Vec<String> = holders.iter().take(SHOWN).map(one).collect();
+    if holders.len() > SHOWN {
+        lines.push(format!("  and {} more", holders.len() - SHOWN));
     }
     lines.join("\n")
+}
+
+/// The mount namespace of a process, as the kernel names it.
+fn namespace(pid: &str) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()
+}
+
+fn processes() -> Vec<u32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let mut pids: Vec<u32> =
+        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    pids
 }
 
 fn command(pid: u32) -> String {
@@ -48,71 +94,113 @@ fn command(pid: u32) -> String {
     table::printable(name.trim_end())
 }
 
-/// The first thing found that `pid` holds. Links are read, not followed: the mount itself may hang.
-fn held_by(pid: u32, mount: &MountEntry) -> Option<String> {
-    let below = |link: &str| {
-        let target = fs::read_link(format!("/proc/{pid}/{link}")).ok()?;
-        is_below(&target, &mount.dir).then_some(target)
+/// Processes of which `holds` is true for what one of their links leads to, and for the link itself; or that have mapped a file with this
+/// device number. Links are read, not followed: the mount itself may hang.
+fn of_processes(device: (u32, u32), holds: impl Fn(&Path, &Path) -> bool) -> Vec<Holder> {
+    let held_by = |pid: u32| {
+        let what = held_by(pid, &holds).or_else(|| mapped_file(pid, device))?;
+        Some(Holder { pid: Some(pid), command: command(pid), what, passes: false })
     };
-    if below("cwd").is_some() {
-        return Some("current directory".into());
-    }
-    if below("root").is_some() {
-        return Some("root directory".into());
-    }
-    if below("exe").is_some() {
-        return Some("running program".into());
-    }
-    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
-    for descriptor in descriptors.flatten() {
-        let Ok(target) = fs::read_link(descriptor.path()) else { continue };
-        if is_below(&target, &mount.dir) {
-            return Some(format!("open file {}", table::printable(&target.to_string_lossy())));
+    processes().into_iter().filter_map(held_by).collect()
+}
+
+/// The first thing found that `pid` holds.
+fn held_by(pid: u32, holds: &impl Fn(&Path, &Path) -> bool) -> Option<String> {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let is_held = |link: &Path| fs::read_link(link).ok().filter(|target| holds(target, link));
+    for (link, what) in [("cwd", "current directory"), ("root", "root directory"), ("exe", "running program")]
+    {
+        if is_held(&process.join(link)).is_some() {
+            return Some(what.into());
         }
     }
-    mapped_file(pid, mount)
+    let open = fs::read_dir(process.join("fd")).ok()?;
+    let target = open.flatten().find_map(|link| is_held(&link.path()))?;
+    Some(format!("open file {}", table::printable(&target.to_string_lossy())))
 }
 
-fn is_below(path: &Path, dir: &Path) -> bool {
-    path.starts_with(dir)
-}
-
-/// A file of the mount's device that is mapped: `start-end perms offset major:minor inode path`.
-fn mapped_file(pid: u32, mount: &MountEntry) -> Option<String> {
+/// A file of a device that is mapped: `start-end perms offset major:minor inode path`.
+fn mapped_file(pid: u32, device: (u32, u32)) -> Option<String> {
     let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
-    let device = format!("{:02x}:{:02x}", mount.device.0, mount.device.1);
+    let device = format!("{:02x}:{:02x}", device.0, device.1);
     for line in maps.split(|byte| *byte == b'\n') {
         let mut fields = line.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
         if fields.nth(3) == Some(device.as_bytes()) {
-            let path = fields.nth(1).map(|p| std::ffi::OsStr::from_bytes(p).to_string_lossy().into_owned());
+            let path = fields.nth(1).map(|path| String::from_utf8_lossy(path).into_owned());
             return Some(format!("mapped file {}", table::printable(&path.unwrap_or_default())));
         }
     }
     None
 }
 
+/// The device number of what a link of /proc leads to. Nothing of it is asked for, so that the kernel asks no server, which may hang.
+fn device_of(link: &Path) -> Option<(u32, u32)> {
+    let found = statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::empty()).ok()?;
+    Some((found.stx_dev_major, found.stx_dev_minor))
+}
+
+/// What is mounted below a mount, and loop devices whose files lie on it.
+fn mounted_below(mount: &MountEntry) -> Vec<Holder> {
+    let kernel = |what: String, passes: bool| Holder { pid: None, command: String::new(), what, passes };
+    let all = mounts::all().unwrap_or_default();
+    let below = all.iter().filter(|other| other.parent == mount.id && other.id != mount.id).map(|other| {
+        let (source, dir) = (table::printable(&other.source), table::printable(&other.dir.to_string_lossy()));
+        kernel(format!("{source} is mounted below it, at {dir}"), false)
+    });
+    let mut found: Vec<Holder> = below.collect();
+    let Ok(devices) = fs::read_dir("/sys/block") else { return found };
+    for device in devices.flatten() {
+        let Ok(file) = fs::read(device.path().join("loop/backing_file")) else { continue };
+        let file = Path::new(std::ffi::OsStr::from_bytes(file.trim_ascii_end()));
+        if file.starts_with(&mount.dir) {
+            let (name, file) = (device.file_name(), table::printable(&file.to_string_lossy()));
+            found.push(kernel(format!("/dev/{} lies on its file {file}", name.to_string_lossy()), true));
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
-    use std::path::PathBuf;
 
     fn mount(dir: PathBuf) -> MountEntry {
-        MountEntry { device: (0, 0xfff), dir, fs_type: "x".into(), source: "x".into(), read_only: false }
+        MountEntry {
+            id: u64::MAX,
+            parent: 0,
+            root: "/".into(),
+            device: (0, 0xfff),
+            dir,
+            fs_type: "x".into(),
+            source: "x".into(),
+            read_only: false,
+            options: String::new(),
+        }
+    }
+
+    fn own(holders: &[Holder]) -> Option<&Holder> {
+        holders.iter().find(|holder| holder.pid == Some(std::process::id()))
     }
 
     #[test]
     fn an_open_file_is_found() {
         let dir = tempfile::tempdir().unwrap();
-        let _file = fs::File::create(dir.path().join("held")).unwrap();
+        let file = fs::File::create(dir.path().join("held")).unwrap();
         let holders = of(&mount(dir.path().to_owned()));
-        let own = holders.iter().find(|holder| holder.pid == std::process::id()).unwrap();
-        assert!(own.what.starts_with("open file ") && own.what.ends_with("/held"), "{}", own.what);
-        assert!(text(&holders, 5).contains("/held"));
+        let what = &own(&holders).unwrap().what;
+        assert!(what.starts_with("open file ") && what.ends_with("/held"), "{what}");
+        assert!(text(&holders).contains("/held"));
+        let device = file.metadata().unwrap().dev();
+        let device = (rustix::fs::major(device), rustix::fs::minor(device));
+        assert!(own(&of_device(device)).is_some(), "by its device, wherever it is mounted");
     }
 
     #[test]
     fn nobody_holds_what_nobody_opened() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(of(&mount(dir.path().to_owned())), []);
+        assert_eq!(elsewhere((0, 0xfff)), []);
     }
 }

@@ -2,21 +2,28 @@
 
 #![allow(unreachable_pub, reason = "a program has no outside: pub says that other modules use it")]
 
+mod again;
 mod allocator;
 mod args;
 mod confine;
 mod control;
 mod datasets;
 mod deeds;
+mod exact;
 mod failure;
+mod failures;
+mod fstab;
 mod helper;
 mod holder;
 mod holders;
 mod launch;
+mod leaving;
 mod mounter;
 mod mountopts;
+mod mountpoint;
 mod mounts;
 mod names;
+mod patience;
 mod places;
 mod pools;
 mod progress;
@@ -31,6 +38,7 @@ mod streams;
 mod suggest;
 mod table;
 mod target;
+mod turns;
 mod units;
 mod verbs;
 

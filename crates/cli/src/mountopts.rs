@@ -134,6 +134,14 @@ const OWN: &[(&str, &str)] = &[
     ("record=FILE", "write every write and flush of the devices into a new FILE (for crash tests)"),
     ("PROPERTY=VALUE", "for this mount only: compression, recordsize, primarycache, sync, atime"),
     ("suid, dev, noexec", "as in mount(8); nosuid and nodev are the default"),
+    (
+        "setuid=on|off, devices=on|off",
+        "the same as suid and dev, which mount(8) drops as its defaults unless they stand in /etc/fstab",
+    ),
+    (
+        "remount",
+        "other options for what is mounted: ro, rw, suid, dev, exec, their opposites, and properties; the rest holds until it is unmounted",
+    ),
     ("noatime, sync", "short for atime=off, sync=always"),
 ];
 
@@ -196,8 +204,7 @@ fn flag(options: &mut MountOptions, word: &str) -> Result<()> {
         "noatime" => options.properties.push(("atime", "off".into())),
         "strictatime" => options.properties.push(("atime", "on".into())),
         "remount" => {
-            return Err(Failure::usage("a mounted pool cannot be mounted again with other options")
-                .hint("unmount it first, or use `pagefold set`: most properties take effect at once"));
+            return Err(Failure::usage("remount is for what is mounted: it starts no server"));
         }
         "relatime" => options.properties.push(("atime", "relatime".into())),
         "sync" | "dirsync" => options.properties.push(("sync", "always".into())),
@@ -240,6 +247,8 @@ fn valued(options: &mut MountOptions, name: &str, value: &str) -> Result<()> {
                 .context(|| format!("record={} names no file", table::printable(value)))?;
             options.record = Some(path);
         }
+        "setuid" => options.suid = on_off(name, value)?,
+        "devices" => options.dev = on_off(name, value)?,
         "comment" | "user" => {}
         ignored if ignored.starts_with("x-") => {}
         property if OVERRIDES.contains(&property) => {
@@ -249,6 +258,111 @@ fn valued(options: &mut MountOptions, name: &str, value: &str) -> Result<()> {
         unknown => return Err(unknown_option(unknown)),
     }
     Ok(())
+}
+
+/// What `-o remount` asks of a mount that is in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// No changes; `None`: that is not said.
+    pub read_only: Option<bool>,
+    /// Set-id bits.
+    pub suid: Option<bool>,
+    /// Device files.
+    pub dev: Option<bool>,
+    /// Programs.
+    pub exec: Option<bool>,
+    /// Properties for this mount only.
+    pub properties: Vec<(&'static str, String)>,
+    /// Options that hold as long as a mount does, as they were said.
+    fixed: Vec<String>,
+    said: MountOptions,
+}
+
+/// What the kernel tells of every FUSE mount. mount(8) gives it to helpers again, where no line of fstab has the options.
+const OF_THE_KERNEL: &[&str] =
+    &["user_id", "group_id", "rootmode", "fd", "max_read", "blksize", "default_permissions"];
+
+/// Parses the options of `-o remount`.
+///
+/// mount(8) adds those of the line in fstab, or those of the mount as it is. In the latter case (`user_id` is among them) it leaves out what is
+/// its default: no `nosuid` means that set-id bits are wanted. `relatime`, which the kernel tells of every mount, says nothing.
+pub fn changes<S: AsRef<str>>(words: &[S]) -> Result<Changes> {
+    let mut changes = Changes::default();
+    let words: Vec<&str> = words.iter().map(AsRef::as_ref).filter(|word| !word.is_empty()).collect();
+    let mut of_mount = false;
+    for word in words {
+        let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
+        if OF_THE_KERNEL.contains(&name) {
+            of_mount |= name == "user_id";
+            continue;
+        }
+        match (name, value) {
+            ("remount" | "relatime", None) => {}
+            ("ro" | "rw", None) => changes.read_only = Some(name == "ro"),
+            ("suid" | "nosuid", None) => changes.suid = Some(name == "suid"),
+            ("dev" | "nodev", None) => changes.dev = Some(name == "dev"),
+            ("exec" | "noexec", None) => changes.exec = Some(name == "exec"),
+            ("setuid", Some(value)) => changes.suid = Some(on_off(name, value)?),
+            ("devices", Some(value)) => changes.dev = Some(on_off(name, value)?),
+            _ => {
+                let before = changes.said.clone();
+                match value {
+                    Some(value) => valued(&mut changes.said, name, value)?,
+                    None => flag(&mut changes.said, word)?,
+                }
+                let properties = std::mem::take(&mut changes.said.properties);
+                if properties.is_empty() && changes.said != before {
+                    changes.fixed.push(word.to_owned());
+                }
+                changes.properties.extend(properties);
+            }
+        }
+    }
+    if of_mount {
+        changes.suid = changes.suid.or(Some(true));
+        changes.dev = changes.dev.or(Some(true));
+        changes.exec = changes.exec.or(Some(true));
+    }
+    Ok(changes)
+}
+
+impl Changes {
+    /// Whether nothing is said at all.
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The first option that a mount has otherwise, and that holds as long as it does.
+    pub fn impossible(&self, now: &MountOptions) -> Option<&str> {
+        let MountOptions { rescue, cache_bytes, threads, io_uring, takeover, confine, record, .. } =
+            &self.said;
+        let default = MountOptions::default();
+        let allow_other = |options: &MountOptions| options.allow_other.unwrap_or_else(crate::places::is_root);
+        let differs = [
+            ("rescue", *rescue && !now.rescue),
+            ("allow_other", self.said.allow_other.is_some() && allow_other(&self.said) != allow_other(now)),
+            ("noallow_other", self.said.allow_other.is_some() && allow_other(&self.said) != allow_other(now)),
+            ("cache", cache_bytes.is_some() && *cache_bytes != now.cache_bytes),
+            ("threads", threads.is_some() && *threads != now.threads),
+            ("io_uring", *io_uring != default.io_uring && *io_uring != now.io_uring),
+            ("takeover", takeover.is_some() && *takeover != now.takeover),
+            ("confine", confine.is_some() && *confine != now.confine),
+            ("record", record.is_some() && *record != now.record),
+        ];
+        let name = |word: &str| word.split('=').next().unwrap_or_default().to_owned();
+        self.fixed
+            .iter()
+            .find(|word| differs.iter().any(|(differing, differs)| *differs && *differing == name(word)))
+            .map(String::as_str)
+    }
+}
+
+fn on_off(name: &str, value: &str) -> Result<bool> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(Failure::usage(format!("{name}={} is not one of: on, off", table::printable(value)))),
+    }
 }
 
 /// One of three, as the value says.
@@ -276,7 +390,7 @@ fn unknown_option(word: &str) -> Failure {
         "confine",
         "record",
     ];
-    let usual = ["suid", "dev", "noexec", "noatime"];
+    let usual = ["suid", "dev", "noexec", "noatime", "setuid", "devices", "remount"];
     let all: Vec<&str> = own.iter().chain(OVERRIDES).chain(&usual).copied().collect();
     let near = suggest::nearest(word, all.iter().copied()).map(|n| format!("; did you mean {n}?"));
     Failure::usage(format!("there is no mount option \"{}\"", table::printable(word))).hint(format!(
@@ -316,6 +430,25 @@ mod tests {
         assert!(options.suid && options.dev && !options.exec);
         let options = split("rescue,rw").unwrap();
         assert!(options.rescue && options.read_only, "nothing is written to a damaged pool by mistake");
+    }
+
+    #[test]
+    fn a_remount_changes_what_is_said() {
+        let of = |text: &str| changes(&text.split(',').collect::<Vec<_>>()).unwrap();
+        let fstab = of("remount,ro,noatime,cache=64M,nofail");
+        assert_eq!((fstab.read_only, fstab.suid, fstab.dev), (Some(true), None, None));
+        assert_eq!(fstab.properties, [("atime", "off".to_owned())]);
+        assert_eq!(fstab.impossible(&MountOptions::default()), Some("cache=64M"));
+        let same = MountOptions { cache_bytes: Some(64 << 20), ..MountOptions::default() };
+        assert_eq!(fstab.impossible(&same), None);
+        let of_mount =
+            of("rw,nodev,relatime,remount,user_id=0,group_id=0,default_permissions,max_read=1048576");
+        assert_eq!((of_mount.suid, of_mount.dev, of_mount.exec), (Some(true), Some(false), Some(true)));
+        assert!(of_mount.properties.is_empty() && of_mount.impossible(&MountOptions::default()).is_none());
+        assert_eq!(of("setuid=on,devices=off").suid, Some(true));
+        assert!(of("remount").is_nothing() && changes::<&str>(&[]).unwrap().is_nothing());
+        assert_eq!(of("takeover=on").impossible(&MountOptions::default()), Some("takeover=on"));
+        assert!(changes(&["setuid=maybe"]).is_err() && changes(&["rmeount"]).is_err());
     }
 
     #[test]

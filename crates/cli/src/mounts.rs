@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::failure::{Context, Result};
 
@@ -13,6 +13,12 @@ pub const FS_TYPE: &str = "fuse.pagefold";
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
+    /// The kernel's number of the mount in this namespace.
+    pub id: u64,
+    /// That of the mount it lies on.
+    pub parent: u64,
+    /// The directory of the file system that is seen there: `/`, or another where a directory was bound.
+    pub root: PathBuf,
     /// Device number (major, minor) that stat tells for its files.
     pub device: (u32, u32),
     /// Where it is.
@@ -21,14 +27,21 @@ pub struct MountEntry {
     pub fs_type: String,
     /// Source, of ours the name of the dataset or snapshot.
     pub source: String,
-    /// Whether it is read-only.
+    /// Whether it is read-only, there or everywhere.
     pub read_only: bool,
+    /// Options of the mount, as the kernel tells them: those of the file system are not among them.
+    pub options: String,
 }
 
 impl MountEntry {
     /// The pool that a mount of ours is of.
     pub fn pool(&self) -> &str {
         self.source.split(['/', '@']).next().unwrap_or_default()
+    }
+
+    /// Whether it is one of ours.
+    pub fn is_ours(&self) -> bool {
+        self.fs_type == FS_TYPE
     }
 }
 
@@ -38,13 +51,29 @@ pub fn all() -> Result<Vec<MountEntry>> {
     Ok(parse(&text))
 }
 
+/// All mounts of the namespace of process `pid`, oldest first; none where it cannot be looked at, or has ended.
+pub fn of_process(pid: u32) -> Vec<MountEntry> {
+    fs::read(format!("/proc/{pid}/mountinfo")).map(|text| parse(&text)).unwrap_or_default()
+}
+
+/// Where the file systems with these device numbers (0:N) are mounted in this namespace, oldest first.
+pub fn of_devices(devices: &[u32]) -> Result<Vec<MountEntry>> {
+    let chosen = |mount: &MountEntry| mount.device.0 == 0 && devices.contains(&mount.device.1);
+    Ok(ours()?.into_iter().filter(chosen).collect())
+}
+
+/// The topmost mount at `dir`, which is an absolute path without symbolic links.
+pub fn topmost<'a>(all: &'a [MountEntry], dir: &Path) -> Option<&'a MountEntry> {
+    all.iter().rfind(|mount| mount.dir == dir)
+}
+
 fn parse(text: &[u8]) -> Vec<MountEntry> {
     text.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
 }
 
 /// Our mounts.
 pub fn ours() -> Result<Vec<MountEntry>> {
-    Ok(all()?.into_iter().filter(|mount| mount.fs_type == FS_TYPE).collect())
+    Ok(all()?.into_iter().filter(MountEntry::is_ours).collect())
 }
 
 /// Mounts of `pool` whose server has died.
@@ -62,24 +91,33 @@ pub fn is_dead(mount: &MountEntry) -> bool {
 /// One line: `36 35 98:0 /root /dir options optional... - type source super_options` (proc(5)).
 fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse::<u64>().ok();
+    let (id, parent) = (number()?, number()?);
+    let device = std::str::from_utf8(fields.next()?).ok()?;
     let (major, minor) = device.split_once(':')?;
-    let dir = unescape(fields.nth(1)?);
+    let root = unescape(fields.next()?);
+    let dir = unescape(fields.next()?);
     let options = std::str::from_utf8(fields.next()?).ok()?;
     let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
     let fs_type = String::from_utf8_lossy(&unescape(fields.next()?)).into_owned();
     let source = String::from_utf8_lossy(&unescape(fields.next()?)).into_owned();
+    let of_all = fields.next().and_then(|options| std::str::from_utf8(options).ok()).unwrap_or_default();
+    let is_read_only = |options: &str| options.split(',').any(|option| option == "ro");
     Some(MountEntry {
+        id,
+        parent,
+        root: OsString::from_vec(root).into(),
         device: (major.parse().ok()?, minor.parse().ok()?),
         dir: OsString::from_vec(dir).into(),
         fs_type,
         source,
-        read_only: options.split(',').any(|option| option == "ro"),
+        read_only: is_read_only(options) || is_read_only(of_all),
+        options: options.to_owned(),
     })
 }
 
 /// Blanks, tabs, newlines and backslashes are written as `\ooo`.
-fn unescape(field: &[u8]) -> Vec<u8> {
+pub fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((first, tail)) = rest.split_first() {
@@ -116,8 +154,12 @@ mod tests {
         assert_eq!(entry.dir, Path::new("/mnt/a b"));
         assert_eq!((entry.fs_type.as_str(), entry.source.as_str()), (FS_TYPE, "tank"));
         assert!(!entry.read_only);
+        assert_eq!((entry.id, entry.parent, entry.root.as_path()), (83, 29, Path::new("/")));
         let line = b"1 1 8:1 / / ro,relatime - ext4 /dev/sda1 rw";
         assert!(parse_line(line).unwrap().read_only);
+        let line = b"1 1 0:51 /pg /var/lib/pg rw,relatime - fuse.pagefold tank ro,user_id=0";
+        let bound = parse_line(line).unwrap();
+        assert!(bound.read_only && bound.root == Path::new("/pg"));
     }
 
     #[test]
@@ -127,6 +169,14 @@ mod tests {
         }
         assert_eq!(unescape(b"a\\04"), b"a\\04");
         assert_eq!(unescape(b"\\134\\"), b"\\\\");
+    }
+
+    #[test]
+    fn the_topmost_is_the_last() {
+        let text = b"1 0 0:50 / /m rw - fuse.pagefold tank rw\n2 1 0:51 / /m rw - fuse.pagefold vault rw\n";
+        let all = parse(text);
+        assert_eq!(topmost(&all, Path::new("/m")).unwrap().source, "vault");
+        assert!(topmost(&all, Path::new("/m/x")).is_none());
     }
 
     #[test]

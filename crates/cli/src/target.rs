@@ -36,7 +36,7 @@ pub fn pool_name(word: &str) -> Result<String> {
 }
 
 /// Whether a word can only be a path.
-fn is_path(word: &str) -> bool {
+pub fn is_path(word: &str) -> bool {
     word.starts_with('/') || word.starts_with("./") || word.starts_with("../") || word == "." || word == ".."
 }
 
@@ -89,9 +89,22 @@ pub fn connect(pool: &str) -> Result<Option<Client>> {
     Client::connect(pool)
 }
 
-/// Servers of the pools that are named, or of all mounted pools.
-pub fn servers(words: &[String]) -> Result<Vec<Client>> {
-    if words.is_empty() { Client::all() } else { words.iter().map(|word| server(word)).collect() }
+/// Servers of the pools that are named, or of all mounted pools, each by the word or pool that it is of; one that does not answer hides no other. Pools whose server has died, and
+/// that look as if they were mounted, are among all.
+pub fn each_server(words: &[String]) -> Result<Vec<(String, Result<Client>)>> {
+    if !words.is_empty() {
+        return Ok(words.iter().map(|word| (word.clone(), server(word))).collect());
+    }
+    let mut all = Client::each()?;
+    let known: Vec<Known> = Registry::open().and_then(|registry| registry.all()).unwrap_or_default();
+    let is_known = |mount: &MountEntry| known.iter().any(|known| known.name == mount.pool());
+    for mount in mounts::ours().unwrap_or_default().into_iter().filter(is_known).filter(mounts::is_dead) {
+        let pool = mount.pool().to_owned();
+        if !all.iter().any(|(other, _)| *other == pool) {
+            all.push((pool.clone(), server(&pool)));
+        }
+    }
+    Ok(all)
 }
 
 /// An absolute path, as the pool cache keeps them.

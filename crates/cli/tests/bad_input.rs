@@ -138,8 +138,11 @@ fn a_device_that_is_gone_truncated_or_of_another_pool() {
         1,
         &["tank.pf", "does not exist", "pagefold import -d"],
     );
-    assert!(sandbox.ok(&["list", "tank"]).contains("UNAVAIL"));
-    assert!(sandbox.ok(&["status", "tank"]).contains("does not exist"));
+    let listed = sandbox.run(&["list", "tank"]);
+    assert!(!listed.status.success() && listed.stdout.contains("UNAVAIL"));
+    let told = sandbox.run(&["status", "tank"]);
+    assert!(told.stdout.contains("does not exist"));
+    assert_failure(&told, 1, &["does not exist"]);
     fs::copy(&dozer, &tank).unwrap();
     refused(&sandbox, &tank, &["mount", "tank", "mnt"], &["now hold pool dozer"]);
     refused(&sandbox, &tank, &["destroy", "-f", "tank"], &["does not hold it", "nothing was changed"]);
@@ -192,7 +195,7 @@ fn mount_points_that_cannot_be_used() {
     let pool = sandbox.path("tank.pf");
     fs::write(sandbox.path("file"), "").unwrap();
     fs::write(sandbox.dir("full").join("x"), "").unwrap();
-    refused(&sandbox, &pool, &["mount", "tank", "nowhere"], &["nowhere does not exist", "mkdir -p"]);
+    refused(&sandbox, &pool, &["mount", "tank", "nowhere/at/all"], &["neither does", "mkdir -p"]);
     refused(&sandbox, &pool, &["mount", "tank", "file"], &["file is not a directory"]);
     refused(&sandbox, &pool, &["mount", "tank", "full"], &["full is not empty", "nonempty"]);
     refused(&sandbox, &pool, &["mount", "tank", "/proc"], &["/proc is a mount point already"]);
@@ -210,11 +213,11 @@ fn a_pool_that_is_in_use() {
     sandbox.dir("other");
     sandbox.ok(&["mount", "tank", "mnt"]);
     assert_failure(
-        &sandbox.run(&["mount", "tank", "other"]),
+        &sandbox.run(&["mount", "tank", "mnt"]),
         1,
         &["mounted already at", "mnt", "pagefold unmount tank"],
     );
-    assert_failure(&sandbox.run(&["mount", "./tank.pf", "other"]), 1, &["mounted already"]);
+    assert_failure(&sandbox.run(&["mount", "./tank.pf", "mnt"]), 1, &["mounted already"]);
     assert_failure(&sandbox.run(&["check", "tank"]), 1, &["mounted", "pagefold unmount"]);
     assert_failure(&sandbox.run(&["create", "-f", "new", "tank.pf"]), 1, &["tank.pf"]);
     assert!(sandbox.ok(&["import", "-d", "."]).contains("INUSE"));

@@ -83,7 +83,7 @@ fn one_server_has_all_mounts_of_a_pool() {
     fs::write(sandbox.path("a/file"), "of prod").unwrap();
     fs::write(sandbox.path("b/file"), "of tank").unwrap();
     assert_failure(
-        &sandbox.run(&["mount", "tank/db/prod", "c"]),
+        &sandbox.run(&["mount", "tank/db/prod", "a"]),
         1,
         &["tank/db/prod is mounted already at", "/a", "pagefold unmount tank/db/prod"],
     );

@@ -104,11 +104,11 @@ impl Fs {
 
     /// Notes that `node`, seen as `inode`, was read. In memory only; see [`Fs::flush_times`].
     pub(crate) fn touch(&self, node: &Arc<Node>, inode: &Inode) {
-        if self.options.read_only || self.options.atime == AtimePolicy::Never {
+        if self.is_read_only() || self.has_atime(AtimePolicy::Never) {
             return;
         }
         let now = self.now();
-        if self.options.atime == AtimePolicy::Relative && !is_atime_stale(inode, now) {
+        if self.has_atime(AtimePolicy::Relative) && !is_atime_stale(inode, now) {
             return;
         }
         let mut cached = node.cached.write();

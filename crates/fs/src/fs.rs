@@ -1,7 +1,7 @@
 //! The mounted file system: what all calls share. The calls themselves are in the modules beside this one.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -15,7 +15,7 @@ use crate::error::{FsError, Result};
 use crate::inode::{Node, Nodes};
 use crate::limits::{ID_BATCH, NAME_MAX, STATFS_BLOCK_BYTES};
 use crate::named::Places;
-use crate::options::{FormatOptions, FsOptions, KernelHolds};
+use crate::options::{AtimePolicy, FormatOptions, FsOptions, KernelHolds};
 use crate::types::{Attr, Clock, FileKind, Ino, StatFs, Time};
 
 /// A mounted file system; shared by any number of threads.
@@ -25,6 +25,10 @@ pub struct Fs {
     pub(crate) dataset: Arc<dyn Dataset>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) options: FsOptions,
+    /// No changes; [`FsOptions::read_only`] is how it began.
+    read_only: AtomicBool,
+    /// An [`AtimePolicy`]; [`FsOptions::atime`] is how it began.
+    atime: AtomicU8,
     pub(crate) places: Places,
     pub(crate) nodes: Nodes,
     ids: Mutex<Ids>,
@@ -86,6 +90,8 @@ impl Fs {
             clock,
             // Nothing is ever removed where nothing can be changed.
             nodes: Nodes::new(!options.read_only, options.inodes.clone()),
+            read_only: AtomicBool::new(options.read_only),
+            atime: AtomicU8::new(options.atime as u8),
             options,
             places: Places::new(header.seed),
             ids: Mutex::new(Ids { next, reserved: next }),
@@ -155,7 +161,32 @@ impl Fs {
 
     /// Errors with `ReadOnly` on a read-only mount.
     pub(crate) fn writable(&self) -> Result<()> {
-        if self.options.read_only { Err(FsError::ReadOnly) } else { Ok(()) }
+        if self.is_read_only() { Err(FsError::ReadOnly) } else { Ok(()) }
+    }
+
+    /// Whether every change is refused.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Acquire)
+    }
+
+    /// Refuses every change from now on, or does no longer. One that began so must not be changed before [`Fs::ask_kernel`] was called: until
+    /// then it counts no references.
+    pub fn set_read_only(&self, on: bool) {
+        self.read_only.store(on, Ordering::Release);
+    }
+
+    /// When reading changes the access time, from now on.
+    pub fn set_atime(&self, policy: AtimePolicy) {
+        self.atime.store(policy as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_atime(&self, policy: AtimePolicy) -> bool {
+        self.atime.load(Ordering::Relaxed) == policy as u8
+    }
+
+    /// Calls `then` when all that was accepted before is durable, whatever the dataset's policy about waiting is.
+    pub fn settle_then(&self, then: impl FnOnce(Result<()>) + Send + 'static) {
+        self.dataset.settle_then(Box::new(|settled| then(settled.map_err(FsError::from))));
     }
 
     pub(crate) fn want_dir(&self, inode: &Inode) -> Result<()> {

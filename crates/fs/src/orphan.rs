@@ -58,7 +58,7 @@ impl Fs {
     /// Frees up to about `pages` pages of deleted files and of what was cut out of others; true if there is more to do. Called from a background thread,
     /// and after mounting. Does nothing on a read-only mount.
     pub fn reap(&self, pages: u64) -> Result<bool> {
-        if self.options.read_only || !self.orphans.swap(false, Ordering::AcqRel) {
+        if self.is_read_only() || !self.orphans.swap(false, Ordering::AcqRel) {
             return Ok(false);
         }
         let mut budget = pages;

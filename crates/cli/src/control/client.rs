@@ -15,13 +15,7 @@ use super::frame::{self, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use super::model::{Reply, Request};
 use super::pieces::{PieceReader, PieceWriter};
 use crate::failure::{Context, Failure, Result};
-use crate::places;
-
-/// How long a server may take over what needs no waiting for devices.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// How long a server may take to end after it was unmounted: it writes what is only in memory.
-const END_PATIENCE: Duration = Duration::from_secs(60);
+use crate::{patience, places};
 
 /// A connection to the server of a mounted pool.
 pub struct Client {
@@ -73,6 +67,17 @@ impl Client {
 
     /// Servers of all mounted pools that this user can reach, by the pools' names.
     pub fn all() -> Result<Vec<Self>> {
+        Self::sockets()?.iter().filter_map(|pool| Self::connect(pool).transpose()).collect()
+    }
+
+    /// As [`Client::all`]; one that cannot be reached hides no other.
+    pub fn each() -> Result<Vec<(String, Result<Self>)>> {
+        let found = Self::sockets()?.into_iter();
+        Ok(found.filter_map(|pool| Some((pool.clone(), Self::connect(&pool).transpose()?))).collect())
+    }
+
+    /// Names of the pools that have a socket here.
+    fn sockets() -> Result<Vec<String>> {
         if !places::is_private(&places::runtime_dir())? {
             return Ok(Vec::new());
         }
@@ -84,7 +89,7 @@ impl Client {
             .filter_map(|name| Some(name.file_stem()?.to_str()?.to_owned()))
             .collect();
         pools.sort();
-        pools.iter().filter_map(|pool| Self::connect(pool).transpose()).collect()
+        Ok(pools)
     }
 
     /// The pool whose server this is.
@@ -92,19 +97,33 @@ impl Client {
         &self.pool
     }
 
+    /// The server's process, behind its name in a message.
+    pub fn named(&self) -> String {
+        let peer = sockopt::socket_peercred(&self.stream).ok();
+        peer.map_or_else(String::new, |peer| format!(" (process {})", peer.pid.as_raw_nonzero()))
+    }
+
     /// Waits until the server's process has ended.
     pub fn wait_for_end(&self) -> Result<()> {
         match &self.process {
             Some(process) => {
-                let patience = Timespec { tv_sec: END_PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
-                match retry_on_intr(|| poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&patience))) {
-                    Ok(0) => Err(Failure::new(format!(
-                        "the server of pool {} closed it but does not end",
-                        self.pool
-                    ))
-                    .hint("its log may say why")),
-                    _ => Ok(()),
+                let has_ended = |within: Duration| {
+                    let within = timespec(within);
+                    retry_on_intr(|| poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&within))) != Ok(0)
+                };
+                if has_ended(patience::TELL_AFTER) {
+                    return Ok(());
                 }
+                eprintln!("pagefold: waiting: the server of pool {}{} has to end", self.pool, self.named());
+                if has_ended(patience::END_OF_SERVER) {
+                    return Ok(());
+                }
+                Err(Failure::new(format!(
+                    "the server of pool {}{} has closed the pool, or is about to, and does not end",
+                    self.pool,
+                    self.named()
+                ))
+                .hint(format!("its log may say why: pagefold events {}", self.pool)))
             }
             // It had ended before we could ask for it.
             None => Ok(()),
@@ -113,7 +132,33 @@ impl Client {
 
     /// Asks for something that is answered at once.
     pub fn ask(&mut self, request: &Request) -> Result<Reply> {
-        self.exchange(request, Some(PATIENCE))
+        self.exchange(request, Some(patience::ANSWER))
+    }
+
+    /// Asks for something that others may delay. Once it has taken a second `tell` is called, which says for what. `patience`: the server
+    /// answers after that long at the latest.
+    pub fn ask_telling(
+        &mut self,
+        request: &Request,
+        patience: Option<Duration>,
+        tell: &mut dyn FnMut(),
+    ) -> Result<Reply> {
+        let limit = patience.map(|patience| patience + patience::ANSWER_MARGIN);
+        let reply = self
+            .stream
+            .set_read_timeout(limit)
+            .and_then(|()| frame::write(&mut self.stream, request, REQUEST_BYTES_MAX))
+            .and_then(|()| {
+                let soon = timespec(patience::TELL_AFTER);
+                let answered = |stream: &UnixStream| {
+                    retry_on_intr(|| poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&soon)))
+                };
+                if answered(&self.stream)? == 0 {
+                    tell();
+                }
+                self.read()
+            });
+        self.understand(reply)
     }
 
     /// Asks for something that takes as long as the devices do.
@@ -204,4 +249,8 @@ impl Client {
         ))
         .hint("it is of another version of pagefold: unmount the pool and mount it again")
     }
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec { tv_sec: duration.as_secs().cast_signed(), tv_nsec: duration.subsec_nanos().into() }
 }

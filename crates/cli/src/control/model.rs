@@ -143,6 +143,30 @@ pub enum Request {
         /// Which, and onto what.
         what: Moving,
     },
+    /// Waits until mounts that were taken away have ended and all that was written to them is durable; if nothing else is mounted, until
+    /// the pool is closed. Answered by [`Reply::Done`], [`Reply::Closed`], [`Reply::Streaming`], or [`Reply::Waiting`].
+    Await {
+        /// Their device numbers (the minor parts); none for all.
+        devices: Vec<u32>,
+        /// Longest wait in milliseconds.
+        wait_ms: u32,
+    },
+    /// Gives a mount other options while it is in use.
+    Remount {
+        /// Its device number.
+        device: u32,
+        /// The words of `-o`, without `remount`.
+        options: Vec<String>,
+        /// Only checks whether that could be done.
+        dry_run: bool,
+    },
+    /// The kernel lets nobody change a mount any more, or does again.
+    ReadOnly {
+        /// Its device number.
+        device: u32,
+        /// No changes.
+        on: bool,
+    },
 }
 
 impl Request {
@@ -244,6 +268,31 @@ pub enum Reply {
         folded: Folded,
         /// Where to go on, as in the request. `None`: all was looked at.
         next: Option<(usize, u64)>,
+    },
+    /// To [`Request::Await`] and [`Request::Mount`]: what was waited for has not happened.
+    Waiting {
+        /// Device numbers of the mounts that the kernel has not let go; none where what was in memory is being written.
+        devices: Vec<u32>,
+    },
+    /// To [`Request::Mount`]: it is mounted already, in one place at least.
+    There {
+        /// That place.
+        dir: PathBuf,
+        /// Its device number.
+        device: u32,
+        /// No changes.
+        read_only: bool,
+    },
+    /// To [`Request::Remount`]: what is left to be done where the mount is.
+    Remounting {
+        /// Whether there are to be no changes; `None`: as it is.
+        read_only: Option<bool>,
+        /// Whether set-id bits are to be honoured; `None`: as it is.
+        suid: Option<bool>,
+        /// Whether device files are; `None`: as it is.
+        dev: Option<bool>,
+        /// Whether programs may be run; `None`: as it is.
+        exec: Option<bool>,
     },
 }
 
@@ -528,6 +577,9 @@ pub struct MountFigures {
     pub path: String,
     /// Where.
     pub dir: PathBuf,
+    /// Other places where it is mounted, too.
+    #[serde(default)]
+    pub also_at: Vec<PathBuf>,
     /// Minor part of the device number of its files; the major part is 0.
     pub device: u32,
     /// No changes.

@@ -236,4 +236,7 @@ pub struct Outcome {
     pub names: Vec<String>,
     /// Stored bytes that become free.
     pub freed_bytes: u64,
+    /// Of a dry run: what is in the way, and what to do about it. `freed_bytes` is then what goes if clones go as well.
+    #[serde(default)]
+    pub blocked: Option<(String, Option<String>)>,
 }

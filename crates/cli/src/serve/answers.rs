@@ -66,6 +66,8 @@ impl Answers {
                 match server.mount(&Wanted { path, dir, options })? {
                     Attached::Mounted => Reply::Done {},
                     Attached::Ending => Reply::Ending {},
+                    Attached::There(dir, device, read_only) => Reply::There { dir, device, read_only },
+                    Attached::StillUsed(device) => Reply::Waiting { devices: vec![device] },
                 }
             }
             Request::Unmount { devices, mode } => server.unmount(&devices, mode)?,
@@ -94,6 +96,14 @@ impl Answers {
             Request::SendSize { what } => {
                 Reply::Stream { expected_bytes: streams::expected(&server.pool, &what)? }
             }
+            Request::Await { devices, wait_ms } => {
+                server.await_end(&devices, Duration::from_millis(wait_ms.into()))?
+            }
+            Request::Remount { device, options, dry_run } => server.remount(device, &options, dry_run)?,
+            Request::ReadOnly { device, on } => {
+                server.mount_of(device)?.set_read_only(server, on)?;
+                Reply::Done {}
+            }
             Request::Send { .. }
             | Request::Receive { .. }
             | Request::Diff { .. }
@@ -121,12 +131,15 @@ impl Server {
 
     fn told(&self, mounted: &Mounted) -> MountFigures {
         let path = self.pool.path_of(mounted.id).unwrap_or_default();
+        let mut places = mounted.places().into_iter();
+        let dir = places.next().unwrap_or_else(|| mounted.session.dir().to_owned());
         MountFigures {
             name: names::full(self.pool.name(), &path),
             path,
-            dir: mounted.session.dir().to_owned(),
+            dir,
+            also_at: places.collect(),
             device: mounted.session.device_minor(),
-            read_only: mounted.read_only,
+            read_only: mounted.is_read_only(),
             pid: std::process::id(),
             since: mounted.since,
             transport: (if mounted.session.agreement().over_ring() { "io_uring" } else { "/dev/fuse" })
@@ -168,8 +181,8 @@ impl Server {
             .mounts()
             .into_iter()
             .find(|mounted| self.pool.path_of(mounted.id).is_some_and(|of| of == path));
-        let mut temporary = self.temporary.clone();
-        temporary.extend(mounted.iter().flat_map(|mounted| mounted.temporary.iter().cloned()));
+        let mut temporary = self.temporary.lock().clone();
+        temporary.extend(mounted.iter().flat_map(|mounted| mounted.temporary()));
         pools::properties(&self.pool, path, &temporary)
     }
 

@@ -17,6 +17,7 @@ mod memory;
 mod mounted;
 pub mod plan;
 mod policy;
+mod remount;
 pub mod report;
 mod server;
 mod signals;

@@ -20,6 +20,7 @@ use super::server::Server;
 use super::snapdir::SnapshotsOf;
 use crate::failure::{Context, Failure, Result};
 use crate::mountopts::{IoUring, MountOptions};
+use crate::mounts;
 use crate::names;
 use crate::props::{self, Scope};
 use crate::{pools, settings, units};
@@ -43,11 +44,11 @@ pub struct Mounted {
     /// The snapshots that its mount shows.
     pub(super) tree: Arc<SnapshotTree>,
     pub(super) session: Session,
-    pub(super) read_only: bool,
+    pub(super) read_only: AtomicBool,
     /// When it became usable.
     pub(super) since: u64,
-    /// Properties that hold for this mount.
-    pub(super) temporary: Vec<(&'static str, String)>,
+    /// The options that it has.
+    pub(super) options: Mutex<MountOptions>,
     policy: Arc<Policed>,
     /// The `recordsize` property in bytes; 0 is `auto`.
     record_size: Arc<AtomicU32>,
@@ -108,7 +109,7 @@ impl Mounted {
             SnapshotsOf { pool: Arc::clone(pool), id, deeds: Arc::clone(deeds), kept: Arc::clone(&kept) };
         let looked_into = left.as_ref().map_or_else(Vec::new, |left| left.record.looked_into.clone());
         let tree = Arc::new(SnapshotTree::resume(Box::new(snapshots), looked_into));
-        let live = match keep.journal().filter(|_| !read_only) {
+        let live = match keep.journal().filter(|_| !is_snapshot && !server.read_only) {
             Some(journal) => Dispatch::with_journal(Arc::clone(&fs), Arc::clone(journal), kept.connection),
             None => Dispatch::new(Arc::clone(&fs)),
         };
@@ -133,9 +134,9 @@ impl Mounted {
             fs,
             tree,
             session,
-            read_only,
+            read_only: AtomicBool::new(read_only),
             since,
-            temporary: wanted.options.properties.clone(),
+            options: Mutex::new(wanted.options.clone()),
             policy,
             record_size,
             work,
@@ -148,13 +149,43 @@ impl Mounted {
     /// Stops what goes on in the background and writes what is only in memory: access times.
     pub(super) fn settle(&self) -> Result<(), String> {
         self.work.stop();
-        if self.read_only { Ok(()) } else { self.fs.flush_times().map_err(|error| error.to_string()) }
+        if self.is_read_only() { Ok(()) } else { self.fs.flush_times().map_err(|error| error.to_string()) }
+    }
+
+    /// Whether there are no changes.
+    pub(super) fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Acquire)
+    }
+
+    /// Properties that hold for this mount.
+    pub(super) fn temporary(&self) -> Vec<(&'static str, String)> {
+        self.options.lock().properties.clone()
+    }
+
+    /// Where it is mounted, in this process's namespace: its own place first, if it is still there. Empty where it was taken away
+    /// and is only held by who still uses it.
+    pub(super) fn places(&self) -> Vec<PathBuf> {
+        let found = mounts::of_devices(&[self.session.device_minor()]).unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot see what is mounted where");
+            Vec::new()
+        });
+        let mut dirs: Vec<PathBuf> = found.into_iter().map(|mount| mount.dir).collect();
+        dirs.sort_by_key(|dir| dir != self.session.dir());
+        dirs
     }
 
     /// Lets a property take effect that was set while this is mounted; its own options go on until it ends.
     pub(super) fn take_effect(&self, name: &str, value: &str) -> Result<()> {
-        if self.temporary.iter().any(|(temporary, _)| *temporary == name) {
+        if self.options.lock().properties.iter().any(|(temporary, _)| *temporary == name) {
             return Ok(());
+        }
+        self.obey(name, value)
+    }
+
+    /// Lets a property take effect, whether it is the dataset's or an option of this mount.
+    pub(super) fn obey(&self, name: &str, value: &str) -> Result<()> {
+        if name == "atime" {
+            self.fs.set_atime(atime(value));
         }
         take_effect(&self.policy, &self.record_size, name, value)
     }

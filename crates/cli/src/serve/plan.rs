@@ -21,8 +21,6 @@ pub struct Plan {
     pub by_device: bool,
     /// What is to be mounted, where and how.
     pub wanted: Wanted,
-    /// The directory follows from the property `mountpoint`, and is made if need be.
-    pub by_property: bool,
 }
 
 /// Finds the pool's devices and the directory.
@@ -37,7 +35,7 @@ pub fn make(args: &args::Mount) -> Result<Plan> {
         None => default_dir(&known, &path)?,
     };
     let dir = std::path::absolute(&dir).context(|| format!("cannot resolve {}", dir.display()))?;
-    Ok(Plan { known, by_device, wanted: Wanted { path, dir, options }, by_property: args.dir.is_none() })
+    Ok(Plan { known, by_device, wanted: Wanted { path, dir, options } })
 }
 
 /// Where the property `mountpoint` says.

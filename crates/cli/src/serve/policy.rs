@@ -98,6 +98,10 @@ impl Dataset for Policed {
         if self.is(SyncMode::Disabled) { then(Ok(())) } else { self.inner.sync_then(then) }
     }
 
+    fn settle_then(&self, then: Synced) {
+        self.inner.settle_then(then);
+    }
+
     fn space(&self) -> Space {
         self.inner.space()
     }

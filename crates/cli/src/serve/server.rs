@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use pagefold_engine::dataset::PrimaryCache;
 use pagefold_engine::pool::{self, OpenOptions, Pool, RescueReport};
-use pagefold_fuse::{MountError, Mounter};
+use pagefold_fuse::{MountError, Mounter, Unmount};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::background::Watched;
@@ -20,21 +20,19 @@ use super::memory::Memory;
 use super::mounted::{self, Mounted, Wanted};
 use super::plan::Plan;
 use super::streams::Streams;
-use crate::control::{ConfinementFigures, Source, UnmountMode};
+use crate::control::{ConfinementFigures, Reply, Source, UnmountMode};
 use crate::deeds::{self, Deed, Mounts, Outcome};
 use crate::failure::{Context, Failure, Result};
 use crate::mounter::Asking;
 use crate::mountopts::{Confine, MountOptions, Takeover};
 use crate::registry::Known;
 use crate::retention::POLICY;
-use crate::{confine, holder, names, pools};
+use crate::{confine, holder, names, patience, pools};
 
 /// How long the connection may take to end by itself after the mount was detached by force.
 const CUT_OFF_GRACE: Duration = Duration::from_millis(200);
 /// How long it may take after it was aborted, where other mounts go on.
 const CUT_OFF_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a mount that was detached may take to end, where its dataset is to be mounted again.
-const DETACHED_GRACE: Duration = Duration::from_secs(60);
 
 /// Between the answer to a request to restart and the end of the server.
 const RESTART_DELAY: Duration = Duration::from_millis(20);
@@ -57,6 +55,8 @@ struct State {
     /// Numbers of the datasets and snapshots that are being mounted or received.
     coming: Vec<u64>,
     streams: Streams,
+    /// Device numbers of mounts that have ended with an error, and it: for who asks later.
+    unsettled: Vec<(u32, String)>,
 }
 
 /// Outcome of asking a running server for a mount.
@@ -66,6 +66,16 @@ pub enum Attached {
     Mounted,
     /// The server is closing the pool, and a new one has to be started.
     Ending,
+    /// It is mounted already: there, with this device number, and read-only or not.
+    There(PathBuf, u32, bool),
+    /// The mount of it with this device number was taken away, and has not ended.
+    StillUsed(u32),
+}
+
+/// Whether what is to be mounted can be.
+enum Announced {
+    Now,
+    Not(Attached),
 }
 
 /// The server of one pool.
@@ -75,7 +85,7 @@ pub struct Server {
     pub(super) read_only: bool,
     pub(super) started: Instant,
     /// Properties of the whole pool that hold as long as it is open.
-    pub(super) temporary: Vec<(&'static str, String)>,
+    pub(super) temporary: Mutex<Vec<(&'static str, String)>>,
     /// What another server needs to go on when this one dies.
     pub(super) keep: Keep,
     /// Who mounts for this process.
@@ -180,7 +190,7 @@ impl Server {
             confinement,
             read_only: options.read_only,
             started: Instant::now(),
-            temporary: mounted::of_the_pool(wanted),
+            temporary: Mutex::new(mounted::of_the_pool(wanted)),
             watched: Watched::default(),
             deeds: Arc::default(),
             pool_work: Mutex::new(Some(pool_work)),
@@ -191,6 +201,7 @@ impl Server {
                 mounts: Vec::new(),
                 coming: Vec::new(),
                 streams: Streams::default(),
+                unsettled: Vec::new(),
             }),
             changed: Condvar::new(),
         }))
@@ -201,8 +212,8 @@ impl Server {
         let name = names::full(self.pool.name(), &wanted.path);
         let version = self.pool.version(&wanted.path);
         let id = version.map_err(|error| pools::no_such_dataset(&name, &error))?.id;
-        if !self.announce(id, &name)? {
-            return Ok(Attached::Ending);
+        if let Announced::Not(why) = self.announce(id, &name)? {
+            return Ok(why);
         }
         let unchanged = self.deeds.read();
         let mounted = self.check(wanted, &name).and_then(|()| self.attach(wanted, None));
@@ -210,7 +221,11 @@ impl Server {
         let mut state = self.state.lock();
         state.coming.retain(|coming| *coming != id);
         match mounted {
-            Ok(mounted) => state.mounts.push(mounted),
+            Ok(mounted) => {
+                let device = mounted.session.device_minor();
+                state.unsettled.retain(|(ended, _)| *ended != device);
+                state.mounts.push(mounted);
+            }
             Err(failure) => {
                 self.end_if_empty(&mut state);
                 return Err(failure);
@@ -219,34 +234,30 @@ impl Server {
         Ok(Attached::Mounted)
     }
 
-    /// Takes the place of what is to be mounted; false where the server is ending.
-    fn announce(&self, id: u64, name: &str) -> Result<bool> {
-        let deadline = Instant::now() + DETACHED_GRACE;
+    /// Takes the place of what is to be mounted, unless something is in the way.
+    fn announce(&self, id: u64, name: &str) -> Result<Announced> {
+        let deadline = Instant::now() + patience::BEFORE_MOUNTING;
         let mut state = self.state.lock();
         loop {
             if state.phase != Phase::Serving {
-                return Ok(false);
+                return Ok(Announced::Not(Attached::Ending));
             }
             let there = state.mounts.iter().find(|mounted| mounted.id == id).cloned();
             let Some(there) = there else { break };
-            let dir = there.session.dir().display();
+            let device = there.session.device_minor();
             // umount(8) returns before we have noticed.
-            if there.session.is_attached() {
-                return Err(Failure::new(format!("{name} is mounted already at {dir}"))
-                    .hint(format!("unmount it first: pagefold unmount {name}")));
+            if let Some(place) = there.places().into_iter().next() {
+                return Ok(Announced::Not(Attached::There(place, device, there.is_read_only())));
             }
             if self.changed.wait_until(&mut state, deadline).timed_out() {
-                return Err(Failure::new(format!(
-                    "{name} was unmounted from {dir}, but files there are still open"
-                ))
-                .hint("end the programs that have them open, then mount again"));
+                return Ok(Announced::Not(Attached::StillUsed(device)));
             }
         }
         if state.coming.contains(&id) {
             return Err(Failure::new(format!("{name} is just being mounted or received")));
         }
         state.coming.push(id);
-        Ok(true)
+        Ok(Announced::Now)
     }
 
     /// Errors where the options do not go with how the pool was opened.
@@ -360,11 +371,17 @@ impl Server {
                 self.cut_off(mounted)?;
                 continue;
             }
-            match mounted.session.unmount(mode == UnmountMode::Lazy) {
-                // A lazy unmount may have come before.
-                Ok(()) | Err(MountError::NotMounted(_)) => {}
-                Err(MountError::InUse(_)) => return Ok(Some(dir.to_owned())),
-                Err(error) => return Err(error.to_string()),
+            let how = if mode == UnmountMode::Lazy { Unmount::Lazy } else { Unmount::Idle };
+            // Where a directory of it was bound as well it is to go, too.
+            let places = mounted.places();
+            let places = if places.is_empty() { vec![dir.to_owned()] } else { places };
+            for place in places.iter().rev() {
+                match self.mounter.unmount(place, how) {
+                    // A lazy unmount may have come before.
+                    Ok(()) | Err(MountError::NotMounted(_)) => {}
+                    Err(MountError::InUse(_)) => return Ok(Some(place.clone())),
+                    Err(error) => return Err(error.to_string()),
+                }
             }
         }
         if mode == UnmountMode::Force {
@@ -398,9 +415,11 @@ impl Server {
     /// Takes a mount away and ends the connection; whoever still uses it gets errors.
     fn cut_off(&self, mounted: &Mounted) -> Result<(), String> {
         let session = &mounted.session;
-        match session.cut_off() {
-            Ok(()) | Err(MountError::NotMounted(_)) => {}
-            Err(error) => return Err(format!("cannot detach {}: {error}", session.dir().display())),
+        for place in mounted.places() {
+            match self.mounter.unmount(&place, Unmount::CutOff) {
+                Ok(()) | Err(MountError::NotMounted(_)) => {}
+                Err(error) => return Err(format!("cannot detach {}: {error}", place.display())),
+            }
         }
         if self.wait_until_ended(mounted, Some(CUT_OFF_GRACE)).is_some() {
             return Ok(());
@@ -479,14 +498,49 @@ impl Server {
         }
     }
 
+    /// As [`Server::wait_until_gone`], of the mounts with these device numbers (none: of all), and for a while at most.
+    pub(super) fn await_end(&self, devices: &[u32], wait: Duration) -> Result<Reply> {
+        let deadline = Instant::now() + wait;
+        let concerned = |device: u32| devices.is_empty() || devices.contains(&device);
+        let mut state = self.state.lock();
+        loop {
+            if let Some((_, error)) = state.unsettled.iter().find(|(device, _)| concerned(*device)) {
+                return Err(Failure::new(error.clone()).hint("mounting the pool again recovers it"));
+            }
+            let there = state.mounts.iter().filter(|mounted| concerned(mounted.session.device_minor()));
+            let left: Vec<Arc<Mounted>> = there.cloned().collect();
+            match &state.phase {
+                Phase::Closed(Ok(())) => return Ok(Reply::Closed {}),
+                Phase::Closed(Err(error)) => {
+                    return Err(Failure::new(error.clone()).hint("mounting the pool again recovers it"));
+                }
+                Phase::Serving if left.is_empty() && state.mounts.is_empty() && !state.streams.is_empty() => {
+                    return Ok(Reply::Streaming {});
+                }
+                Phase::Serving if left.is_empty() => return Ok(Reply::Done {}),
+                Phase::Serving | Phase::Unmounted => {}
+            }
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                // Of others the kernel has let go: what they have in memory is being written.
+                let held = left.iter().filter(|mounted| !mounted.ending.load(Ordering::Acquire));
+                return Ok(Reply::Waiting {
+                    devices: held.map(|mounted| mounted.session.device_minor()).collect(),
+                });
+            }
+        }
+    }
+
     /// A mount has ended: what it has in memory is written, and nobody finds it any more.
     fn ended(&self, mounted: &Mounted) {
         if mounted.ending.swap(true, Ordering::AcqRel) {
             return;
         }
+        // First of all: whoever unmounted it has been told already that it is gone.
+        let synced = if self.read_only { Ok(()) } else { self.sync() };
         tracing::info!(dir = %mounted.session.dir().display(), "unmounted");
         mounted.kept.ended();
-        let mut outcome = mounted.settle();
+        let settled = mounted.settle();
+        let mut outcome = synced.and(settled);
         if outcome.is_ok() && self.mounts().len() > 1 && !self.read_only {
             outcome = self.sync();
         }
@@ -494,6 +548,11 @@ impl Server {
             tracing::error!(error, "what was written last may not be durable");
         }
         let mut state = self.state.lock();
+        let device = mounted.session.device_minor();
+        state.unsettled.retain(|(ended, _)| *ended != device);
+        if let Err(error) = &outcome {
+            state.unsettled.push((device, error.clone()));
+        }
         *mounted.ended.lock() = Some(outcome);
         state.mounts.retain(|other| !std::ptr::eq(Arc::as_ptr(other), mounted));
         self.end_if_empty(&mut state);
@@ -602,8 +661,9 @@ impl Server {
     }
 
     /// Tells the engine about the properties that hold for the whole pool.
-    fn obey_all(&self) -> Result<()> {
-        let values = pools::properties(&self.pool, "", &self.temporary)?;
+    pub(super) fn obey_all(&self) -> Result<()> {
+        let temporary = self.temporary.lock().clone();
+        let values = pools::properties(&self.pool, "", &temporary)?;
         for name in ["compression", "primarycache", "autotrim"] {
             let found = values.iter().find(|value| value.name == name && value.source != Source::None);
             if let Some(value) = found {

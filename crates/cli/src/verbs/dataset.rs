@@ -101,8 +101,19 @@ pub fn destroy(args: &Destroy) -> Result<()> {
         let outcome = datasets::perform(&pool, deed)?;
         all.names.extend(outcome.names);
         all.freed_bytes += outcome.freed_bytes;
+        all.blocked = all.blocked.or(outcome.blocked);
     }
-    tell(args, &all)
+    tell(args, &all)?;
+    match all.blocked {
+        None => Ok(()),
+        Some((what, hint)) => {
+            let failure = Failure::new(format!("that would be refused: {what}"));
+            Err(match hint {
+                Some(hint) => failure.hint(hint),
+                None => failure,
+            })
+        }
+    }
 }
 
 fn tell(args: &Destroy, outcome: &Outcome) -> Result<()> {
@@ -110,12 +121,17 @@ fn tell(args: &Destroy, outcome: &Outcome) -> Result<()> {
     if json {
         return super::print_json(&json!({
             "dry_run": args.dry_run, "destroyed": outcome.names, "freed_bytes": outcome.freed_bytes,
+            "blocked": outcome.blocked.as_ref().map(|(what, _)| what),
         }));
     }
     if !args.dry_run && !args.verbose {
         return Ok(());
     }
-    let (gone, freed) = if args.dry_run { ("would destroy", "would free") } else { ("destroyed", "freed") };
+    let (gone, freed) = match (args.dry_run, &outcome.blocked) {
+        (true, Some(_)) => ("would destroy", "with what keeps it, would free"),
+        (true, None) => ("would destroy", "would free"),
+        (false, _) => ("destroyed", "freed"),
+    };
     let gone = if script { "destroy" } else { gone };
     let between = if script { "\t" } else { " " };
     for name in &outcome.names {

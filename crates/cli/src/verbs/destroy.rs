@@ -31,7 +31,7 @@ pub fn run(args: &Destroy) -> Result<()> {
         confirm(&known)?;
     }
     if let Some(mut client) = mounted {
-        super::unmount::end(&mut client, &[], UnmountMode::Force)?;
+        super::unmount::whole_pool(&mut client, UnmountMode::Force)?;
     }
     pools::destroy(&known)?;
     registry.remove(&known.guid)

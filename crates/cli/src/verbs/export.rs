@@ -1,18 +1,25 @@
 //! `export`: closes a pool cleanly and forgets it.
 
+use std::path::Path;
+
 use crate::args::Export;
 use crate::control::UnmountMode;
+use crate::exact;
 use crate::failure::{Failure, Result};
 use crate::registry::Registry;
 use crate::{pools, target};
 
-/// Exports.
+/// Exports. All of its mounts go, or none does.
 pub fn run(args: &Export) -> Result<()> {
     let registry = Registry::open()?;
-    let pool = target::pool_name(&args.pool)?;
+    let pool = match target::is_path(&args.pool) {
+        // Not by something that lies on it.
+        true => exact::mount_at(Path::new(&args.pool))?.pool().to_owned(),
+        false => target::pool_name(&args.pool)?,
+    };
     if let Some(mut client) = target::connect(&pool)? {
         let mode = if args.force { UnmountMode::Force } else { UnmountMode::Normal };
-        super::unmount::end(&mut client, &[], mode)?;
+        super::unmount::whole_pool(&mut client, mode)?;
     }
     let known = registry.find(&pool)?;
     if let Err(failure) = pools::close_cleanly(&known) {

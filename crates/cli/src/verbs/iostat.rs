@@ -8,8 +8,12 @@ use serde_json::json;
 use crate::args::Iostat;
 use crate::control::{Activity, Client, Counter, LengthFigures, Reply, Request, RewriteFigures};
 use crate::failure::{Context, Failure, Result};
+use crate::failures::Failures;
 use crate::table::{Align, Table};
 use crate::{target, units};
+
+/// What was to be done, behind "could not be".
+const WATCHED: &str = "looked at to the end";
 
 /// What the words of the command line mean.
 #[derive(Debug, PartialEq)]
@@ -22,18 +26,40 @@ struct Plan {
 /// Prints counters once, or again and again.
 pub fn run(args: &Iostat) -> Result<()> {
     let plan = plan(&args.words)?;
-    let mut clients = target::servers(&plan.pools)?;
+    let mut failures = Failures::new();
+    let mut clients: Vec<Client> = Vec::new();
+    for (pool, client) in target::each_server(&plan.pools)? {
+        clients.extend(failures.take(&pool, client));
+    }
     if clients.is_empty() {
-        if !args.output.json && !args.output.script {
+        if !args.output.json && !args.output.script && failures.is_empty() {
             eprintln!("no pool is mounted");
         }
-        return Ok(());
+        return failures.finish(plan.pools.len(), WATCHED);
     }
     let mut before: Vec<Activity> = clients.iter().map(|_| Activity::default()).collect();
     let mut round = 0;
     let mut next = Instant::now();
     loop {
-        let now: Vec<Activity> = clients.iter_mut().map(ask).collect::<Result<_>>()?;
+        let mut now: Vec<Activity> = Vec::new();
+        let mut gone: Vec<usize> = Vec::new();
+        for (index, client) in clients.iter_mut().enumerate() {
+            match ask(client) {
+                Ok(activity) => now.push(activity),
+                Err(failure) => {
+                    failures.also(client.pool(), failure);
+                    gone.push(index);
+                }
+            }
+        }
+        // One that has ended, or does not answer, ends the others' lines only if it was the last.
+        for index in gone.into_iter().rev() {
+            clients.remove(index);
+            before.remove(index);
+        }
+        if clients.is_empty() {
+            return failures.finish(plan.pools.len(), WATCHED);
+        }
         let rates = clients
             .iter()
             .zip(before.iter().zip(&now))
@@ -41,9 +67,9 @@ pub fn run(args: &Iostat) -> Result<()> {
         print(&rates.collect::<Vec<_>>(), args, round)?;
         before = now;
         round += 1;
-        let Some(interval) = plan.interval else { return Ok(()) };
+        let Some(interval) = plan.interval else { return failures.finish(plan.pools.len(), WATCHED) };
         if plan.count.is_some_and(|count| round >= count) {
-            return Ok(());
+            return failures.finish(plan.pools.len(), WATCHED);
         }
         next += interval;
         std::thread::sleep(next.saturating_duration_since(Instant::now()));

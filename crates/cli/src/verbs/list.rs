@@ -5,6 +5,7 @@ use serde_json::json;
 use crate::args::{List, ListDatasets, ListType, Output};
 use crate::datasets::{self, Figures};
 use crate::failure::Result;
+use crate::failures::Failures;
 use crate::names::{Name, is_within};
 use crate::table::{Align, Table};
 use crate::{target, units};
@@ -44,38 +45,47 @@ pub fn datasets(args: &ListDatasets) -> Result<()> {
 
 fn show(wanted: &Wanted<'_>) -> Result<()> {
     let mut all: Vec<Figures> = Vec::new();
+    let mut failures = Failures::new();
     for name in target::names(wanted.targets)? {
-        if !name.path.is_empty() {
-            datasets::find(&name)?;
-        }
-        let of_kind = |figures: &Figures| match wanted.kind {
-            ListType::Snapshot => figures.is_snapshot,
-            ListType::Dataset => !figures.is_snapshot,
-            ListType::All | ListType::Pool | ListType::Partial => true,
-        };
-        let chosen = |figures: &Figures| {
-            figures.path == name.path
-                || wanted.recursive && !name.is_snapshot() && is_within(&figures.path, &name.path)
-        };
-        let found = datasets::of_pool(&name.pool)?;
-        all.extend(found.into_iter().filter(|figures| of_kind(figures) && chosen(figures)));
+        let found = failures.take(&name.to_string(), of_target(&name, wanted));
+        all.extend(found.into_iter().flatten());
     }
     if wanted.output.json {
-        return super::print_json(&json!({ "datasets": all }));
+        super::print_json(&json!({ "datasets": all, "failures": failures.json() }))?;
+    } else {
+        print(&all, wanted);
     }
-    print(&all, wanted);
-    Ok(())
+    failures.finish(wanted.targets.len(), "listed")
+}
+
+fn of_target(name: &Name, wanted: &Wanted<'_>) -> Result<Vec<Figures>> {
+    let of_kind = |figures: &Figures| match wanted.kind {
+        ListType::Snapshot => figures.is_snapshot,
+        ListType::Dataset => !figures.is_snapshot,
+        ListType::All | ListType::Pool | ListType::Partial => true,
+    };
+    let chosen = |figures: &Figures| {
+        figures.path == name.path
+            || wanted.recursive && !name.is_snapshot() && is_within(&figures.path, &name.path)
+    };
+    let found = datasets::of_pool(&name.pool)?;
+    if !found.iter().any(|figures| figures.path == name.path) {
+        datasets::find(name)?;
+    }
+    Ok(found.into_iter().filter(|figures| of_kind(figures) && chosen(figures)).collect())
 }
 
 /// What was received in part.
 fn partials(targets: &[String], output: Output) -> Result<()> {
     let mut all = Vec::new();
+    let mut failures = Failures::new();
     for name in target::names(targets)? {
-        let found = datasets::partials_of(&name.pool)?;
+        let found = failures.take(&name.to_string(), datasets::partials_of(&name.pool)).unwrap_or_default();
         all.extend(found.into_iter().filter(|partial| is_within(&partial.path, &name.path)));
     }
     if output.json {
-        return super::print_json(&json!({ "partials": all }));
+        super::print_json(&json!({ "partials": all, "failures": failures.json() }))?;
+        return failures.finish(targets.len(), "listed");
     }
     let mut table =
         Table::new(&[("NAME", Align::Left), ("USED", Align::Right), ("RECEIVE_RESUME_TOKEN", Align::Left)]);
@@ -85,7 +95,7 @@ fn partials(targets: &[String], output: Output) -> Result<()> {
         table.row(vec![partial.name, used, partial.receive_resume_token]);
     }
     table.print(output.script);
-    Ok(())
+    failures.finish(targets.len(), "listed")
 }
 
 fn print(all: &[Figures], wanted: &Wanted<'_>) {

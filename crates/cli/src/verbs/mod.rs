@@ -20,6 +20,7 @@ mod mount_all;
 mod policy;
 mod properties;
 mod rebase;
+mod remount;
 mod restart;
 mod scrub;
 mod send;

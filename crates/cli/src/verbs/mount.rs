@@ -4,9 +4,8 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::process::{Command, Stdio};
-
-use pagefold_engine::walk;
-use rustix::fs::{FlockOperation, flock};
+use std::sync::mpsc;
+use std::thread;
 
 use crate::args::Mount;
 use crate::control::{Client, Reply, Request};
@@ -15,7 +14,7 @@ use crate::launch::{self, For};
 use crate::names;
 use crate::serve::plan::{self, Plan};
 use crate::serve::{Outcome, Wanted};
-use crate::{places, table};
+use crate::{again, holders, mountpoint, patience, places, table, turns};
 
 /// How much of the log's end is shown when a server dies without a word.
 const LOG_TAIL_BYTES: u64 = 2048;
@@ -27,26 +26,39 @@ pub fn run(args: &Mount) -> Result<()> {
     if args.all {
         return super::mount_all::run(args);
     }
+    if super::remount::is_wanted(args) {
+        return super::remount::run(args);
+    }
     // What can be told without a server is told at once.
     let plan = plan::make(args)?;
     if args.dry_run {
         return Ok(());
     }
-    if plan.by_property {
-        let dir = &plan.wanted.dir;
-        walk::make(dir, false).context(|| format!("cannot make the mount point {}", dir.display()))?;
-    }
+    let made = mountpoint::make(&plan.wanted.dir)?;
+    mount(args, &plan)?;
+    made.keep();
+    Ok(())
+}
+
+fn mount(args: &Mount, plan: &Plan) -> Result<()> {
     let pool = &plan.known.name;
     places::make_private(&places::runtime_dir())?;
     // Of several that are started at once (by systemd, from fstab), one starts the server and the others ask it.
     let turn = places::lock_file(&places::runtime_dir().join(format!("{pool}.mounting")))?;
-    flock(&turn, FlockOperation::LockExclusive)
-        .context(|| format!("cannot wait for other mounts of {pool}"))?;
+    turns::wait(&turn, &format!("another mount of pool {pool}"))?;
     loop {
-        let Some(mut client) = Client::connect(pool)? else { return start_server(args, &plan) };
+        let Some(mut client) = Client::connect(pool)? else { return start_server(args, plan) };
         let Wanted { path, dir, .. } = plan.wanted.clone();
-        match client.ask_and_wait(&Request::Mount { path, dir, options: args.options.clone() }) {
+        let name = names::full(pool, &path);
+        let server = client.named();
+        let request = Request::Mount { path, dir, options: args.options.clone() };
+        match client.ask_telling(&request, None, &mut || tell_why_it_waits(pool, &name, &server)) {
             Ok(Reply::Done {}) => return Ok(()),
+            Ok(Reply::There { dir, device, read_only }) => {
+                let there = again::There { name: &name, dir: &dir, device, read_only };
+                return again::mount(&there, &plan.wanted.dir, &plan.wanted.options);
+            }
+            Ok(Reply::Waiting { devices }) => return Err(still_used(&name, &devices)),
             Ok(Reply::Ending {}) => client.wait_for_end()?,
             // It had died, and the kernel had not noticed yet.
             Err(_) if client.has_ended() => {}
@@ -54,6 +66,39 @@ pub fn run(args: &Mount) -> Result<()> {
             Err(failure) => return Err(failure),
         }
     }
+}
+
+/// A mount is waited for: for those who still use the one that it comes after, or for the server.
+fn tell_why_it_waits(pool: &str, name: &str, server: &str) {
+    let devices =
+        Client::connect(pool).ok().flatten().map(|mut client| match client.ask(&Request::Status {}) {
+            Ok(Reply::Status { figures }) => {
+                let of = figures.mounts.into_iter().filter(|mount| mount.name == name);
+                of.map(|mount| mount.device).collect()
+            }
+            _ => Vec::new(),
+        });
+    match super::unmount::keeping(&devices.unwrap_or_default()).as_slice() {
+        [] => eprintln!("pagefold: waiting: the server of pool {pool}{server} is about to mount {name}"),
+        some => eprintln!(
+            "pagefold: waiting: {name} was unmounted, and is still in use:\n{}",
+            holders::text(some)
+        ),
+    }
+}
+
+fn still_used(name: &str, devices: &[u32]) -> Failure {
+    let who = match super::unmount::keeping(devices).as_slice() {
+        [] => "no process of yours is seen to use it: somebody else's does, or the kernel".to_owned(),
+        some => format!("it is used by\n{}", holders::text(some)),
+    };
+    Failure::new(format!(
+        "{name} was unmounted, and is still in use after {} s",
+        patience::BEFORE_MOUNTING.as_secs()
+    ))
+    .hint(format!(
+        "{who}\n  end what uses it, then mount again; or have its users get errors: pagefold unmount --force {name}"
+    ))
 }
 
 fn start_server(args: &Mount, plan: &Plan) -> Result<()> {
@@ -76,7 +121,14 @@ fn start_server(args: &Mount, plan: &Plan) -> Result<()> {
         .context(|| "cannot start the server".into())?;
     let mut line = String::new();
     if let Some(pipe) = child.stdout.take() {
+        let heard = tell_if_slow(format!(
+            "pagefold: waiting: the server of pool {} (process {}) opens it; its log is {}",
+            plan.known.name,
+            child.id(),
+            log_path.display()
+        ));
         BufReader::new(pipe).read_line(&mut line).context(|| "cannot hear from the server".into())?;
+        drop(heard);
     }
     match serde_json::from_str(&line) {
         Ok(Outcome::Ready {}) => Ok(()),
@@ -101,6 +153,19 @@ fn start_server(args: &Mount, plan: &Plan) -> Result<()> {
             )))
         }
     }
+}
+
+/// Says `text` if what is returned lives for longer than a moment.
+fn tell_if_slow(text: String) -> mpsc::Sender<()> {
+    let (done, waits) = mpsc::channel::<()>();
+    let telling = thread::Builder::new().name("telling".into()).spawn(move || {
+        if waits.recv_timeout(patience::TELL_AFTER) == Err(mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("{text}");
+        }
+    });
+    // It is a matter of words.
+    drop(telling);
+    done
 }
 
 /// The source as the server can find it from anywhere.

@@ -1,22 +1,35 @@
 //! `mount -a`: everything that has a mount point by its property.
 
+use std::path::PathBuf;
+
 use crate::args::Mount;
 use crate::control::{Client, MountFigures, Reply, Request};
 use crate::datasets::{self, Figures};
 use crate::failure::{Failure, Result};
+use crate::failures::Failures;
 use crate::names::{Name, is_within};
 use crate::registry::Registry;
-use crate::target;
+use crate::{table, target};
 
-/// Mounts, parents first; what cannot be mounted is told, and the rest is mounted all the same.
+/// Mounts, parents first; what cannot be mounted is told, and the rest is mounted all the same: but for what belongs below it.
 pub fn run(args: &Mount) -> Result<()> {
-    let mut failed = 0;
+    let mut failures = Failures::new();
     let tops: Vec<Name> = match &args.source {
         Some(word) => vec![target::name(word)?],
         None => Registry::open()?.all()?.into_iter().map(|known| Name::new(&known.name, "")).collect(),
     };
     for top in tops {
-        for name in missing(&top)? {
+        // A pool that is away, or damaged, keeps no other from being mounted.
+        let Some(missing) = failures.need(&top.pool, missing(&top)) else { continue };
+        let mut failed: Vec<PathBuf> = Vec::new();
+        for (name, dir) in missing {
+            if let Some(above) = failed.iter().find(|above| dir.starts_with(above)) {
+                let above = table::printable(&above.to_string_lossy());
+                let failure =
+                    Failure::new(format!("it belongs below {above}, where nothing could be mounted"));
+                failures.take::<()>(&name, Err(failure));
+                continue;
+            }
             let one = Mount {
                 source: Some(name.clone()),
                 dir: None,
@@ -27,17 +40,16 @@ pub fn run(args: &Mount) -> Result<()> {
                 held_by: None,
                 mounts_for: None,
             };
-            if let Err(failure) = super::mount::run(&one) {
-                eprintln!("pagefold: {name}: {failure}");
-                failed += 1;
+            if failures.take(&name, super::mount::run(&one)).is_none() {
+                failed.push(dir);
             }
         }
     }
-    if failed == 0 { Ok(()) } else { Err(Failure::new(format!("{failed} datasets could not be mounted"))) }
+    failures.finish_all("mounted")
 }
 
 /// The dataset and those below it, as far as they have a mount point and are not mounted.
-fn missing(top: &Name) -> Result<Vec<String>> {
+fn missing(top: &Name) -> Result<Vec<(String, PathBuf)>> {
     let mounted: Vec<MountFigures> = match Client::connect(&top.pool)? {
         Some(mut client) => match client.ask(&Request::Status {})? {
             Reply::Status { figures } => figures.mounts,
@@ -52,5 +64,5 @@ fn missing(top: &Name) -> Result<Vec<String>> {
             && !mounted.iter().any(|mount| mount.path == figures.path)
     };
     let all = datasets::of_pool(&top.pool)?;
-    Ok(all.into_iter().filter(is_missing).map(|figures| figures.name).collect())
+    Ok(all.into_iter().filter(is_missing).map(|figures| (figures.name, figures.mountpoint.into())).collect())
 }

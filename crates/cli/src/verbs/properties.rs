@@ -7,6 +7,7 @@ use crate::control::{Client, PropertyValue, Reply, Request};
 use crate::datasets;
 use crate::deeds::Deed;
 use crate::failure::{Context, Failure, Result};
+use crate::failures::Failures;
 use crate::names::Name;
 use crate::props;
 use crate::registry::Registry;
@@ -25,8 +26,10 @@ struct Row {
 pub fn get(args: &Get) -> Result<()> {
     let wanted = wanted(&args.properties)?;
     let mut rows = Vec::new();
-    for name in targets(args)? {
-        for value in values(&name)? {
+    let mut failures = Failures::new();
+    for name in targets(args, &mut failures)? {
+        let Some(values) = failures.take(&name.to_string(), values(&name)) else { continue };
+        for value in values {
             let listed = match &wanted {
                 Some(names) => names.contains(&value.name),
                 None => true,
@@ -48,7 +51,8 @@ pub fn get(args: &Get) -> Result<()> {
         }
     }
     if args.output.json {
-        return super::print_json(&serde_json::json!({ "properties": rows }));
+        super::print_json(&serde_json::json!({ "properties": rows, "failures": failures.json() }))?;
+        return failures.finish(args.targets.len(), "read");
     }
     let mut table = Table::new(&[
         ("NAME", Align::Left),
@@ -60,18 +64,18 @@ pub fn get(args: &Get) -> Result<()> {
         table.row(vec![row.name, row.property, row.value, row.source]);
     }
     table.print(args.output.script);
-    Ok(())
+    failures.finish(args.targets.len(), "read")
 }
 
 /// The datasets and snapshots that are meant.
-fn targets(args: &Get) -> Result<Vec<Name>> {
+fn targets(args: &Get, failures: &mut Failures) -> Result<Vec<Name>> {
     let names = target::names(&args.targets)?;
     if !args.recursive {
         return Ok(names);
     }
     let mut all = Vec::new();
     for name in names {
-        let below = datasets::of_pool(&name.pool)?;
+        let Some(below) = failures.need(&name.to_string(), datasets::of_pool(&name.pool)) else { continue };
         let within = below.iter().filter(|figures| crate::names::is_within(&figures.path, &name.path));
         all.extend(within.map(|figures| Name::new(&name.pool, &figures.path)));
     }
@@ -127,7 +131,19 @@ pub fn set(args: &Set) -> Result<()> {
     for name in &targets {
         assignments.iter().try_for_each(|(property, _)| props::check_settable_on(property, name))?;
     }
-    targets.iter().try_for_each(|name| set_on(name, &assignments))
+    targets.iter().try_for_each(|name| {
+        set_on(name, &assignments)?;
+        takes_effect(name, assignments.iter().map(|(property, _)| property.as_str()))
+    })
+}
+
+/// What the kernel has to do for properties that were changed on what is mounted.
+fn takes_effect<'a>(name: &Name, mut changed: impl Iterator<Item = &'a str>) -> Result<()> {
+    if changed.any(|property| property == "readonly") {
+        super::remount::property_changed(name)
+    } else {
+        Ok(())
+    }
 }
 
 /// Sets properties of a dataset or snapshot, which were checked.
@@ -160,6 +176,7 @@ pub fn inherit(args: &Inherit) -> Result<()> {
         let name = target::name(word)?;
         let deed = Deed::Inherit { path: name.path.clone(), name: args.property.clone() };
         datasets::perform(&name.pool, deed)?;
+        takes_effect(&name, std::iter::once(args.property.as_str()))?;
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::args::Restart;
 use crate::control::{Client, PoolFigures, Reply, Request};
 use crate::failure::{Failure, Result};
+use crate::failures::Failures;
 use crate::target;
 
 /// How long the other one may take to go on.
@@ -15,18 +16,24 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Restarts the servers of the pools that are named.
 pub fn run(args: &Restart) -> Result<()> {
+    let mut failures = Failures::new();
     for word in &args.targets {
-        let pool = target::pool_name(word)?;
-        let mut client = target::server(word)?;
-        let before = restarts(&figures(&mut client)?);
-        match client.ask_and_wait(&Request::Restart {})? {
-            Reply::Done {} => {}
-            _ => return Err(client.misunderstood()),
-        }
-        drop(client);
-        let stall = wait(&pool, before)?;
-        println!("pool {pool}: another server goes on; requests waited {stall} ms");
+        failures.take(word, restart(word));
     }
+    failures.finish(args.targets.len(), "restarted")
+}
+
+fn restart(word: &str) -> Result<()> {
+    let pool = target::pool_name(word)?;
+    let mut client = target::server(word)?;
+    let before = restarts(&figures(&mut client)?);
+    match client.ask_and_wait(&Request::Restart {})? {
+        Reply::Done {} => {}
+        _ => return Err(client.misunderstood()),
+    }
+    drop(client);
+    let stall = wait(&pool, before)?;
+    println!("pool {pool}: another server goes on; requests waited {stall} ms");
     Ok(())
 }
 

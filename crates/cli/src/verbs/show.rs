@@ -7,22 +7,26 @@ use crate::control::{
     Client, ConfinementFigures, MemoryFigures, PoolFigures, QuotaFigures, Reply, Request, TakeoverFigures,
 };
 use crate::failure::{Failure, Result};
+use crate::failures::Failures;
 use crate::mounts;
 use crate::registry::{Known, Registry};
 use crate::serve::{FULL_PERCENT, percent};
 use crate::table::{self, Align, Table};
 use crate::{pools, target, units};
 
+/// What was to be done, behind "could not be".
+const SHOWN: &str = "shown in full";
 /// State of a pool that is known and cannot be opened.
 const UNAVAILABLE: &str = "UNAVAIL";
 
 /// One line per pool.
 pub fn list(targets: &[String], output: Output) -> Result<()> {
-    let pools = gather(targets)?;
+    let (pools, failures) = gather(targets)?;
     if output.json {
-        return super::print_json(&json!({ "pools": pools }));
+        super::print_json(&json!({ "pools": pools, "failures": failures.json() }))?;
+        return failures.finish(targets.len(), SHOWN);
     }
-    if pools.is_empty() && !output.script {
+    if pools.is_empty() && !output.script && failures.is_empty() {
         eprintln!("no pools are known here: `pagefold create` one, or find one with `pagefold import`");
         return Ok(());
     }
@@ -72,19 +76,22 @@ pub fn list(targets: &[String], output: Output) -> Result<()> {
         ]);
     }
     table.print(output.script);
-    Ok(())
+    failures.finish(targets.len(), SHOWN)
 }
 
 /// Space of mounted pools.
 pub fn df(args: &Pools) -> Result<()> {
-    let pools: Vec<PoolFigures> = target::servers(&args.targets)?
-        .into_iter()
-        .map(|mut client| ask(&mut client))
-        .collect::<Result<_>>()?;
-    if args.output.json {
-        return super::print_json(&json!({ "pools": pools }));
+    let mut failures = Failures::new();
+    let mut pools: Vec<PoolFigures> = Vec::new();
+    for (pool, client) in target::each_server(&args.targets)? {
+        let figures = client.and_then(|mut client| ask(&mut client));
+        pools.extend(failures.take(&pool, figures));
     }
-    if pools.is_empty() && !args.output.script {
+    if args.output.json {
+        super::print_json(&json!({ "pools": pools, "failures": failures.json() }))?;
+        return failures.finish(args.targets.len(), SHOWN);
+    }
+    if pools.is_empty() && !args.output.script && failures.is_empty() {
         eprintln!("no pool is mounted");
         return Ok(());
     }
@@ -112,16 +119,17 @@ pub fn df(args: &Pools) -> Result<()> {
         ]);
     }
     table.print(args.output.script);
-    Ok(())
+    failures.finish(args.targets.len(), SHOWN)
 }
 
 /// Everything about each pool.
 pub fn status(args: &Pools) -> Result<()> {
-    let pools = gather(&args.targets)?;
+    let (pools, failures) = gather(&args.targets)?;
     if args.output.json {
-        return super::print_json(&json!({ "pools": pools }));
+        super::print_json(&json!({ "pools": pools, "failures": failures.json() }))?;
+        return failures.finish(args.targets.len(), SHOWN);
     }
-    if pools.is_empty() {
+    if pools.is_empty() && failures.is_empty() {
         eprintln!("no pools are known here: `pagefold create` one, or find one with `pagefold import`");
     }
     for (index, pool) in pools.iter().enumerate() {
@@ -130,7 +138,7 @@ pub fn status(args: &Pools) -> Result<()> {
         }
         print_status(pool, Numbers(args.output));
     }
-    Ok(())
+    failures.finish(args.targets.len(), SHOWN)
 }
 
 /// What becomes of the mounts when their server dies, and what has become of them.
@@ -188,6 +196,9 @@ fn print_status(pool: &PoolFigures, show: Numbers) {
         let how = if mount.read_only { "read-only, " } else { "" };
         let dir = table::printable(&mount.dir.to_string_lossy());
         let since = units::utc(mount.since);
+        let also =
+            mount.also_at.iter().map(|dir| format!(", and at {}", table::printable(&dir.to_string_lossy())));
+        let dir = format!("{dir}{}", also.collect::<String>());
         line("mounted", &format!("{} at {dir} ({how}over {}, since {since})", mount.name, mount.transport));
     }
     if pool.state == UNAVAILABLE {
@@ -341,16 +352,30 @@ fn advice(pool: &PoolFigures) -> Option<String> {
     }
 }
 
-/// Figures of the pools that are named, or of all that are known or mounted.
-fn gather(words: &[String]) -> Result<Vec<PoolFigures>> {
-    if !words.is_empty() {
-        return words.iter().map(|word| one(&target::pool_name(word)?)).collect();
+/// Figures of the pools that are named, or of all that are known or mounted. One that is known and cannot be opened is among them, and
+/// is told as a failure as well.
+fn gather(words: &[String]) -> Result<(Vec<PoolFigures>, Failures)> {
+    let mut failures = Failures::new();
+    let mut all = Vec::new();
+    let mut names: Vec<String> = Vec::new();
+    for word in words {
+        names.extend(failures.need(word, target::pool_name(word)));
     }
-    let mut names: Vec<String> = Registry::open()?.all()?.into_iter().map(|known| known.name).collect();
-    names.extend(Client::all()?.into_iter().map(|client| client.pool().to_owned()));
-    names.sort();
-    names.dedup();
-    names.iter().map(|name| one(name)).collect()
+    if words.is_empty() {
+        names = Registry::open()?.all()?.into_iter().map(|known| known.name).collect();
+        names.extend(Client::each()?.into_iter().map(|(pool, _)| pool));
+        names.sort();
+        names.dedup();
+    }
+    for name in &names {
+        let Some(pool) = failures.take(name, one(name)) else { continue };
+        if pool.state == UNAVAILABLE {
+            let problem = pool.problem.clone().unwrap_or_else(|| "it cannot be opened".into());
+            failures.also(name, Failure::new(problem));
+        }
+        all.push(pool);
+    }
+    Ok((all, failures))
 }
 
 fn one(pool: &str) -> Result<PoolFigures> {

@@ -1,17 +1,23 @@
 //! `sync`: makes everything written so far durable.
 
 use crate::args::Sync;
-use crate::control::{Reply, Request};
+use crate::control::{Client, Reply, Request};
 use crate::failure::Result;
+use crate::failures::Failures;
 use crate::target;
 
 /// Syncs the pools named, or all mounted ones.
 pub fn run(args: &Sync) -> Result<()> {
-    for mut client in target::servers(&args.targets)? {
-        match client.ask_and_wait(&Request::Sync {})? {
-            Reply::Done {} => {}
-            _ => return Err(client.misunderstood()),
-        }
+    let mut failures = Failures::new();
+    for (pool, client) in target::each_server(&args.targets)? {
+        failures.take(&pool, client.and_then(|mut client| sync(&mut client)));
     }
-    Ok(())
+    failures.finish(args.targets.len(), "made durable")
+}
+
+fn sync(client: &mut Client) -> Result<()> {
+    match client.ask_and_wait(&Request::Sync {})? {
+        Reply::Done {} => Ok(()),
+        _ => Err(client.misunderstood()),
+    }
 }

@@ -1,29 +1,31 @@
 //! `unmount`: ends mounts, and returns when all is durable; with the last of a pool, when its server has closed it and ended.
 
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Instant;
 
 use crate::args::Unmount;
 use crate::control::{Client, MountFigures, Reply, Request, UnmountMode};
+use crate::exact;
 use crate::failure::{Failure, Result};
-use crate::holders::Holder;
+use crate::leaving::{self, Outcome};
 use crate::mounts::{self, MountEntry};
-use crate::names::Name;
-use crate::{holders, target};
-
-/// How many processes that keep a mount busy are listed.
-const HOLDERS_SHOWN: usize = 10;
-/// How long a mount that no process holds is waited for.
-const KERNEL_PATIENCE: Duration = Duration::from_secs(5);
-/// How often it is tried meanwhile.
-const KERNEL_STEP: Duration = Duration::from_millis(50);
+use crate::names::{self, Name};
+use crate::registry::Registry;
+use crate::{failures, holders, patience, table, target};
 
 /// Which of a pool's mounts.
+#[derive(Clone, Debug)]
 enum Which {
-    /// A dataset's, with those of its snapshots and of the datasets below it; or a snapshot's.
+    /// A dataset's, with those of its snapshots and of the datasets below it; or a snapshot's. Wherever they are.
     Named(Name),
-    /// The one that is there.
-    At(PathBuf),
+    /// The one that is there, and no other place of the same dataset.
+    At(MountEntry),
+}
+
+/// What is to go: places in this mount namespace, and what their servers know them by.
+struct Chosen {
+    devices: Vec<u32>,
+    places: Vec<MountEntry>,
 }
 
 /// Unmounts.
@@ -34,75 +36,120 @@ pub fn run(args: &Unmount) -> Result<()> {
         _ => UnmountMode::Normal,
     };
     if args.all {
-        return Client::all()?.iter_mut().try_for_each(|client| end(client, &[], mode));
+        return all(mode);
     }
     let word = args.target.as_deref().unwrap_or_default();
-    let name = match target::name(word) {
-        Err(_) if Path::new(word).is_dir() => {
-            return Err(Failure::new(format!("nothing of a pool is mounted at {word}"))
-                .hint("see what is: pagefold status"));
-        }
-        other => other?,
-    };
-    let which = match target::mount_of(Path::new(word)) {
-        Ok(mount) if Name::parse(word).ok().as_ref() != Some(&name) => Which::At(mount.dir),
-        _ => Which::Named(name.clone()),
+    one(&which(word)?, word, mode)
+}
+
+/// Everything. What cannot go keeps no other from going.
+fn all(mode: UnmountMode) -> Result<()> {
+    let mut failures = failures::Failures::new();
+    for (pool, client) in Client::each()? {
+        failures.take(&pool, client.and_then(|mut client| whole_pool(&mut client, mode)));
+    }
+    // Mounts of pools that are not known here are somebody else's.
+    let known = Registry::open()?.all()?;
+    let is_known = |mount: &&MountEntry| known.iter().any(|known| known.name == mount.pool());
+    for mount in mounts::ours()?.iter().rev().filter(is_known).filter(|mount| mounts::is_dead(mount)) {
+        failures.take(mount.pool(), detach_dead(mount));
+    }
+    failures.finish_all("unmounted")
+}
+
+/// All mounts of a pool go together, or none does.
+pub fn whole_pool(client: &mut Client, mode: UnmountMode) -> Result<()> {
+    let chosen = chosen(client, &Which::Named(Name::new(client.pool(), "")))?;
+    end(client, &chosen, mode)
+}
+
+fn one(which: &Which, word: &str, mode: UnmountMode) -> Result<()> {
+    let pool = match which {
+        Which::Named(name) => name.pool.clone(),
+        Which::At(mount) => mount.pool().to_owned(),
     };
     let started = Instant::now();
     loop {
-        if let Some(mut client) = target::connect(&name.pool)? {
-            match chosen(&mut client, &which) {
+        if let Some(mut client) = target::connect(&pool)? {
+            match chosen(&mut client, which) {
                 // It died just now.
                 Err(_) if client.has_ended() => continue,
                 chosen => return end(&mut client, &chosen?, mode),
             }
         }
         let dead: Vec<MountEntry> =
-            mounts::dead(&name.pool)?.into_iter().filter(|mount| is_chosen(mount, &which)).collect();
+            mounts::dead(&pool)?.into_iter().filter(|mount| is_chosen(mount, which)).collect();
         if !dead.is_empty() {
             return dead.iter().rev().try_for_each(detach_dead);
         }
         // The kernel takes a moment to see that a server has died who answers no more.
-        let is_there = mounts::ours()?.iter().any(|mount| is_chosen(mount, &which));
-        if !is_there || started.elapsed() > KERNEL_PATIENCE {
+        let is_there = mounts::ours()?.iter().any(|mount| is_chosen(mount, which));
+        if !is_there || started.elapsed() > patience::KERNEL {
             return target::server(word).map(|_| ());
         }
-        std::thread::sleep(KERNEL_STEP);
+        std::thread::sleep(patience::KERNEL_STEP);
+    }
+}
+
+/// What a word means: a path where it is written as one, else the name of what is known, else a path. Where the name of a dataset is
+/// also a mount point of another one, nobody can know.
+fn which(word: &str) -> Result<Which> {
+    let path = Path::new(word);
+    if target::is_path(word) || word.ends_with('/') {
+        return exact::mount_at(path).map(Which::At);
+    }
+    let pool = word.split(['/', '@']).next().unwrap_or_default();
+    let is_known = target::connect(pool)?.is_some()
+        || mounts::ours()?.iter().any(|mount| mount.pool() == pool)
+        || Registry::open()?.all()?.iter().any(|known| known.name == pool);
+    let there = exact::mount_if_at(path)?;
+    match (is_known, there) {
+        (false, Some(mount)) => Ok(Which::At(mount)),
+        (false, None) if path.symlink_metadata().is_ok() => exact::mount_at(path).map(Which::At),
+        (false, None) => {
+            let name = Name::parse(word)?;
+            Registry::open()?.find(&name.pool)?;
+            Ok(Which::Named(name))
+        }
+        (true, Some(mount)) if mount.source != word => Err(Failure::usage(format!(
+            "{word} is the name of a dataset, and here the mount point of another one, {}",
+            table::printable(&mount.source)
+        ))
+        .hint(format!("say which: pagefold unmount ./{word}, or pagefold unmount {}", mount.source))),
+        (true, _) => Name::parse(word).map(Which::Named),
     }
 }
 
 fn is_chosen(mount: &MountEntry, which: &Which) -> bool {
     match which {
-        Which::At(dir) => mount.dir == *dir,
+        Which::At(there) => mount.dir == there.dir,
         Which::Named(name) => {
-            Name::parse(&mount.source).is_ok_and(|of| of == *name || of.is_within(&name.path))
+            Name::parse(&mount.source).is_ok_and(|of| is_meant(&of.path, name) && of.pool == name.pool)
         }
     }
 }
 
-/// Device numbers of the mounts that are meant.
-fn chosen(client: &mut Client, which: &Which) -> Result<Vec<u32>> {
-    let mounts = mounts_of(client)?;
-    let found: Vec<u32> = match which {
+/// Whether what has this path below the pool goes with what is named: a snapshot goes alone.
+fn is_meant(path: &str, name: &Name) -> bool {
+    path == name.path || !name.is_snapshot() && names::is_within(path, &name.path)
+}
+
+/// What is meant, as the server and the kernel have it.
+fn chosen(client: &mut Client, which: &Which) -> Result<Chosen> {
+    match which {
+        Which::At(mount) => Ok(Chosen { devices: vec![mount.device.1], places: vec![mount.clone()] }),
         Which::Named(name) => {
-            let of = |mount: &&MountFigures| {
-                mount.path == name.path
-                    || !name.is_snapshot() && crate::names::is_within(&mount.path, &name.path)
-            };
-            mounts.iter().filter(of).map(|mount| mount.device).collect()
+            let mounts = mounts_of(client)?;
+            let meant = mounts.iter().filter(|mount| is_meant(&mount.path, name));
+            let devices: Vec<u32> = meant.map(|mount| mount.device).collect();
+            // umount(8) may have come before; what is left is to wait for the end.
+            if devices.is_empty() && !mounts.is_empty() {
+                return Err(Failure::new(format!("{name} is not mounted"))
+                    .hint(format!("see what is: pagefold status {}", name.pool)));
+            }
+            let places = mounts::of_devices(&devices)?;
+            Ok(Chosen { devices, places })
         }
-        Which::At(dir) => {
-            // A bind mount has another directory, and the same device.
-            let entry = mounts::ours()?.into_iter().rev().find(|mount| mount.dir == *dir);
-            entry.map(|entry| entry.device.1).into_iter().collect()
-        }
-    };
-    match (which, found.is_empty()) {
-        // umount(8) may have come before; what is left is to wait for the end.
-        (_, true) if mounts.is_empty() => Ok(found),
-        (Which::Named(name), true) => Err(Failure::new(format!("{name} is not mounted"))
-            .hint(format!("see what is: pagefold status {}", name.pool))),
-        _ => Ok(found),
     }
 }
 
@@ -113,46 +160,162 @@ fn mounts_of(client: &mut Client) -> Result<Vec<MountFigures>> {
     }
 }
 
-/// Has a server unmount what has these device numbers (none: all), and waits for its end if that was the last. What no process
-/// holds is asked for again for a while: the kernel lets go of the files of a process that used io_uring only after its end.
-pub fn end(client: &mut Client, devices: &[u32], mode: UnmountMode) -> Result<()> {
-    let started = Instant::now();
-    loop {
-        let request = Request::Unmount { devices: devices.to_vec(), mode };
-        let at = match client.ask_and_wait(&request)? {
-            Reply::Done {} => return Ok(()),
-            Reply::Closed {} => return client.wait_for_end(),
-            Reply::Streaming {} => {
-                eprintln!(
-                    "pagefold: pool {} stays open until what is being sent or received has ended",
-                    client.pool()
-                );
-                return Ok(());
+fn end(client: &mut Client, chosen: &Chosen, mode: UnmountMode) -> Result<()> {
+    let Chosen { devices, places } = chosen;
+    let others: Vec<MountEntry> =
+        mounts::of_devices(devices)?.into_iter().filter(|mount| !places.contains(mount)).collect();
+    match mode {
+        // The connection is that of all places: only the last one ends it.
+        UnmountMode::Force if others.is_empty() => cut_off(client, devices),
+        UnmountMode::Force | UnmountMode::Lazy => leaving::leave(places, true).map(drop),
+        UnmountMode::Normal => {
+            if places.is_empty() {
+                refuse_elsewhere(client.pool(), devices)?;
             }
-            Reply::Busy { dir } => dir,
-            _ => return Err(client.misunderstood()),
-        };
-        let ours = mounts::ours()?;
-        let Some(mount) = ours.iter().find(|mount| mount.dir == at) else {
-            std::thread::sleep(KERNEL_STEP);
-            continue;
-        };
-        let holders = holders::of(mount);
-        if !holders.is_empty() || started.elapsed() > KERNEL_PATIENCE {
-            return Err(busy(mount, &holders));
+            leave(places)?;
+            settle(client, devices, &others)
         }
-        std::thread::sleep(KERNEL_STEP);
     }
 }
 
-fn busy(mount: &MountEntry, holders: &[Holder]) -> Failure {
-    let (dir, name) = (mount.dir.display(), &mount.source);
-    let who = match holders {
+/// Errors where mounts are in other mount namespaces only, and nothing that is done here changes that.
+fn refuse_elsewhere(pool: &str, devices: &[u32]) -> Result<()> {
+    let elsewhere: Vec<holders::Holder> =
+        devices.iter().flat_map(|device| holders::elsewhere((0, *device))).collect();
+    let Some(pid) = elsewhere.iter().find_map(|holder| holder.pid) else { return Ok(()) };
+    Err(Failure::new(format!("pool {pool} is not mounted in this mount namespace, but in another")).hint(format!(
+        "it is held by\n{}\n  unmount it there: nsenter --mount --target {pid} pagefold unmount {pool}; or have its users get errors: pagefold unmount --force {pool}",
+        holders::text(&elsewhere)
+    )))
+}
+
+/// Takes mounts away whose users get errors from now on.
+fn cut_off(client: &mut Client, devices: &[u32]) -> Result<()> {
+    let request = Request::Unmount { devices: devices.to_vec(), mode: UnmountMode::Force };
+    match client.ask_telling(&request, None, &mut waiting(client.pool(), client.named(), devices))? {
+        Reply::Done {} => Ok(()),
+        Reply::Closed {} => client.wait_for_end(),
+        Reply::Streaming {} => {
+            streaming(client.pool());
+            Ok(())
+        }
+        _ => Err(client.misunderstood()),
+    }
+}
+
+/// Takes mounts away that nobody uses, all of them or none. What no process holds is tried again for a while.
+fn leave(places: &[MountEntry]) -> Result<()> {
+    let started = Instant::now();
+    loop {
+        let busy = match leaving::leave(places, false)? {
+            Outcome::Gone => return Ok(()),
+            Outcome::Busy(busy) => busy,
+            Outcome::Half(gone, busy) => return Err(leaving::half_done(&gone, &busy, &who(&busy))),
+        };
+        let holders = holders::of(&busy);
+        if holders.iter().any(|holder| !holder.passes) || started.elapsed() > patience::KERNEL {
+            let hint = advice(places, &busy, &who(&busy));
+            return Err(Failure::new(format!("{} is in use", shown(&busy.dir))).hint(hint));
+        }
+        std::thread::sleep(patience::KERNEL_STEP);
+    }
+}
+
+fn who(busy: &MountEntry) -> String {
+    match holders::of(busy).as_slice() {
         [] => "no process of yours holds it: somebody else's does, or another mount namespace".to_owned(),
-        some => format!("it is held by\n{}", holders::text(some, HOLDERS_SHOWN)),
+        some => format!("it is held by\n{}", holders::text(some)),
+    }
+}
+
+fn advice(places: &[MountEntry], busy: &MountEntry, who: &str) -> String {
+    let stays = if places.len() > 1 { "\n  nothing was unmounted: all stays as it was" } else { "" };
+    let name = table::printable(&busy.source);
+    format!(
+        "{who}{stays}\n  end what uses it, or detach it: pagefold unmount --lazy {name} (--force: users get errors)"
+    )
+}
+
+/// Waits until all that was written is durable, and until mounts that nobody can reach any more have ended; the pool with the last.
+fn settle(client: &mut Client, devices: &[u32], others: &[MountEntry]) -> Result<()> {
+    if let Some(other) = others.first() {
+        let Reply::Done {} = client.ask_and_wait(&Request::Sync {})? else {
+            return Err(client.misunderstood());
+        };
+        eprintln!("pagefold: {} stays mounted at {}", table::printable(&other.source), shown(&other.dir));
+        return Ok(());
+    }
+    let mut tell = waiting(client.pool(), client.named(), devices);
+    let mut patience = patience::END_OF_MOUNT;
+    loop {
+        let wait_ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+        let request = Request::Await { devices: devices.to_vec(), wait_ms };
+        match client.ask_telling(&request, Some(patience), &mut tell) {
+            Ok(Reply::Done {}) => return Ok(()),
+            Ok(Reply::Closed {}) => return client.wait_for_end(),
+            Ok(Reply::Streaming {}) => {
+                streaming(client.pool());
+                return Ok(());
+            }
+            // It is being made durable, or closed, which takes as long as its devices do.
+            Ok(Reply::Waiting { devices }) if devices.is_empty() && patience < patience::CLOSING => {
+                patience = patience::CLOSING;
+            }
+            Ok(Reply::Waiting { devices }) => return Err(has_not_ended(client, &devices)),
+            Ok(_) => return Err(client.misunderstood()),
+            Err(failure) => return Err(failure),
+        }
+    }
+}
+
+fn streaming(pool: &str) {
+    eprintln!("pagefold: pool {pool} stays open until what is being sent or received has ended");
+}
+
+/// Says what is waited for.
+pub fn waiting(pool: &str, server: String, devices: &[u32]) -> impl FnMut() + use<> {
+    let (pool, devices) = (pool.to_owned(), devices.to_vec());
+    move || match keeping(&devices).as_slice() {
+        [] => eprintln!("pagefold: waiting: the server of pool {pool}{server} writes what it has in memory"),
+        some => eprintln!(
+            "pagefold: waiting: what was unmounted of pool {pool} is still in use:\n{}",
+            holders::text(some)
+        ),
+    }
+}
+
+/// Who keeps file systems alive that were unmounted here.
+pub fn keeping(devices: &[u32]) -> Vec<holders::Holder> {
+    let mut keeping = Vec::new();
+    for device in devices {
+        keeping.extend(holders::elsewhere((0, *device)));
+        keeping.extend(holders::of_device((0, *device)));
+    }
+    keeping
+}
+
+fn has_not_ended(client: &Client, devices: &[u32]) -> Failure {
+    let pool = client.pool();
+    let server = client.named();
+    if devices.is_empty() {
+        return Failure::new(format!(
+            "pool {pool} is not closed after {} s, and what was written last may not be durable yet",
+            patience::CLOSING.as_secs()
+        ))
+        .hint(format!("its server{server} goes on; its log may say what with: pagefold events {pool}"));
+    }
+    let keeping = keeping(devices);
+    let who = if keeping.is_empty() {
+        "no process of yours is seen to use it: somebody else's does, or the kernel".to_owned()
+    } else {
+        format!("it is used by\n{}", holders::text(&keeping))
     };
-    Failure::new(format!("{dir} is in use")).hint(format!(
-        "{who}\n  end what uses it, or detach it: pagefold unmount --lazy {name} (--force: users get errors)"
+    let failure = Failure::new(format!(
+        "pool {pool} is unmounted here, and stays open: what was unmounted is still in use after {} s",
+        patience::END_OF_MOUNT.as_secs()
+    ));
+    failure.hint(format!(
+        "{who}\n  it is closed when that ends; or now, and users get errors: pagefold unmount --force {pool}"
     ))
 }
 
@@ -166,4 +329,8 @@ fn detach_dead(mount: &MountEntry) -> Result<()> {
         mount.dir.display()
     );
     Ok(())
+}
+
+fn shown(dir: &Path) -> String {
+    table::printable(&dir.to_string_lossy())
 }

@@ -158,6 +158,11 @@ pub trait Dataset: Send + Sync {
     /// on another thread.
     fn sync_then(&self, then: Synced);
 
+    /// As [`Dataset::sync_then`], for what is to be durable although callers of sync need not wait for that.
+    fn settle_then(&self, then: Synced) {
+        self.sync_then(then);
+    }
+
     /// Space of the pool.
     fn space(&self) -> Space;
 }

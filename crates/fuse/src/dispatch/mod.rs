@@ -101,6 +101,25 @@ impl Dispatch {
             fs.fsync_then(ino, data_only, |synced| done(request, synced));
         });
     }
+
+    /// Tells the space of the pool once all that was accepted is durable. The kernel says nothing to a server of this kind when it is
+    /// unmounted; but umount(8) asks this just before, of a mount on which nothing is open any more
+    /// ([decision 0038](../../../../docs/decisions/0038-unmounting.md)).
+    fn stat_fs(&self, blocking: &Blocking, request: Request) {
+        if self.fs.is_read_only() {
+            return answer(request, self.fs.statfs(), statfs_out);
+        }
+        self.later(blocking, Wait::Flush, request, |fs, request| {
+            let told = fs.statfs();
+            fs.settle_then(|settled| {
+                if let Err(error) = settled {
+                    // Whoever writes is told; space is told all the same.
+                    tracing::warn!(%error, "what was accepted could not be made durable before an unmount");
+                }
+                answer(request, told, statfs_out);
+            });
+        });
+    }
 }
 
 impl Dispatch {
@@ -193,6 +212,7 @@ impl Handler for Dispatch {
             }
             Operation::Sync { data_only } => self.sync(blocking, request, data_only),
             Operation::SyncDir => self.sync(blocking, request, false),
+            Operation::StatFs => self.stat_fs(blocking, request),
             Operation::SyncFs => {
                 self.later(blocking, Wait::Flush, request, |fs, request| done(request, fs.sync()));
             }
@@ -217,7 +237,6 @@ impl Handler for Dispatch {
             | Operation::ReadLink
             | Operation::Open { .. }
             | Operation::Release
-            | Operation::StatFs
             | Operation::GetXattr { .. }
             | Operation::ListXattr { .. }
             | Operation::Seek { .. } => metadata(&self.fs, request),
@@ -346,7 +365,6 @@ fn metadata(fs: &Fs, request: Request) {
             open(fs, request);
         }
         Operation::ReadDir { offset, size, plus } => list(fs, request, offset, size, plus),
-        Operation::StatFs => answer(request, fs.statfs(), statfs_out),
         _ => contents(fs, request),
     }
 }

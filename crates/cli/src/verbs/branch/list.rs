@@ -8,6 +8,7 @@ use super::record::Product;
 use super::{Branch, server};
 use crate::args::ListBranches;
 use crate::failure::Result;
+use crate::failures::Failures;
 use crate::names;
 use crate::table::{Align, Table, printable};
 use crate::{target, units};
@@ -91,25 +92,26 @@ pub fn run(args: &ListBranches) -> Result<()> {
     let targets = target::names(&args.targets)?;
     let processes = Processes::now();
     let mut all = Vec::new();
+    let mut failures = Failures::new();
     for name in targets {
-        if !name.path.is_empty() {
-            crate::datasets::find(&name)?;
-        }
+        let exists = if name.path.is_empty() { Ok(()) } else { crate::datasets::find(&name).map(drop) };
         let concerns = |branch: &Branch| {
             let of = branch.origin().is_some_and(|origin| {
                 if name.is_snapshot() { origin == name } else { names::is_within(&origin.path, &name.path) }
             });
             of || !name.is_snapshot() && names::is_within(&branch.name.path, &name.path)
         };
-        let found = super::all(&name.pool)?.into_iter().filter(concerns);
+        let found = failures.take(&name.to_string(), exists.and_then(|()| super::all(&name.pool)));
+        let found = found.unwrap_or_default().into_iter().filter(concerns);
         all.extend(found.map(|branch| Told::of(branch, &processes)));
     }
     if args.output.json {
         let all: Vec<Value> = all.iter().map(Told::json).collect();
-        return crate::verbs::print_json(&json!({ "branches": all }));
+        crate::verbs::print_json(&json!({ "branches": all, "failures": failures.json() }))?;
+    } else {
+        print(&all, args);
     }
-    print(&all, args);
-    Ok(())
+    failures.finish(args.targets.len(), "listed")
 }
 
 fn print(all: &[Told], args: &ListBranches) {

@@ -3,12 +3,10 @@
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener};
 
-use rustix::fs::{FlockOperation, flock};
-
 use super::record::Product;
 use crate::control::Client;
-use crate::failure::{Context, Failure, Result};
-use crate::places;
+use crate::failure::{Failure, Result};
+use crate::{places, turns};
 
 /// Below what kernels give to connections that go out.
 const LAST: u16 = 32_767;
@@ -23,8 +21,7 @@ pub fn turn() -> Result<Turn> {
     let dir = places::runtime_dir();
     places::make_private(&dir)?;
     let lock = places::lock_file(&dir.join("branch-ports"))?;
-    flock(&lock, FlockOperation::LockExclusive)
-        .context(|| "cannot wait for others that choose a port".into())?;
+    turns::wait(&lock, "another branch that chooses its port")?;
     Ok(Turn { _lock: lock })
 }
 

@@ -1,0 +1,121 @@
+//! A dataset that is mounted is mounted at a second place: the same file system there, and so one cache of the kernel's, and one truth.
+
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
+
+use crate::failure::{Context, Failure, Result};
+use crate::mountopts::MountOptions;
+use crate::{places, table};
+
+/// `struct mount_attr` of mount_setattr(2).
+#[repr(C)]
+#[derive(Default)]
+struct MountAttributes {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    user_namespace: u64,
+}
+
+const READ_ONLY: u64 = 1;
+const NO_SUID: u64 = 2;
+const NO_DEVICES: u64 = 4;
+const NO_PROGRAMS: u64 = 8;
+
+/// Where a dataset is mounted already.
+pub struct There<'a> {
+    pub name: &'a str,
+    pub dir: &'a Path,
+    pub device: u32,
+    pub read_only: bool,
+}
+
+/// Mounts what is `there` at `dir`, too.
+pub fn mount(there: &There<'_>, dir: &Path, options: &MountOptions) -> Result<()> {
+    let (name, first) = (there.name, shown(there.dir));
+    check(there, dir, options)?;
+    let mounting = || format!("cannot mount {name} at {}, as it is at {first}", shown(dir));
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW
+        | OpenTreeFlags::AT_NO_AUTOMOUNT;
+    let copy = open_tree(CWD, there.dir, flags).context(mounting)?;
+    let found = statx(&copy, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::empty())
+        .context(mounting)?;
+    if (found.stx_dev_major, found.stx_dev_minor) != (0, there.device) {
+        return Err(Failure::new(format!(
+            "{name} is mounted already at {first}, in another mount namespace"
+        ))
+        .hint(format!("unmount it first: pagefold unmount {name}")));
+    }
+    set(&copy, options).context(mounting)?;
+    move_mount(&copy, c"", CWD, dir, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).context(mounting)
+}
+
+/// Errors where that cannot be what was asked for.
+fn check(there: &There<'_>, dir: &Path, options: &MountOptions) -> Result<()> {
+    let (name, first) = (there.name, shown(there.dir));
+    let already = || Failure::new(format!("{name} is mounted already at {first}"));
+    if !places::is_root() {
+        return Err(already().hint(format!(
+            "only root can mount it at a second place; unmount it first: pagefold unmount {name}"
+        )));
+    }
+    if fs::canonicalize(dir).is_ok_and(|dir| dir == there.dir) {
+        return Err(already().hint(format!("unmount it first: pagefold unmount {name}")));
+    }
+    if there.read_only && !options.read_only {
+        return Err(already().hint(format!(
+            "it is read-only there: mount it with -o ro here, too, or make it writable: pagefold mount -o remount,rw {first}"
+        )));
+    }
+    let of_first = MountOptions {
+        read_only: options.read_only,
+        suid: options.suid,
+        dev: options.dev,
+        exec: options.exec,
+        nonempty: options.nonempty,
+        ..MountOptions::default()
+    };
+    if *options != of_first {
+        return Err(already().hint(
+            "a second place has the first one's options: give it none but ro, suid, dev, noexec, nonempty; pagefold mount -o remount changes what can be",
+        ));
+    }
+    let options = pagefold_fuse::MountOptions { nonempty: options.nonempty, ..Default::default() };
+    pagefold_fuse::check_mount_point(dir, &options).map(drop).map_err(|error| Failure::new(error.to_string()))
+}
+
+/// Gives a mount that nobody sees yet its own flags.
+fn set(mount: &OwnedFd, options: &MountOptions) -> std::io::Result<()> {
+    let wanted = [
+        (READ_ONLY, options.read_only),
+        (NO_SUID, !options.suid),
+        (NO_DEVICES, !options.dev),
+        (NO_PROGRAMS, !options.exec),
+    ];
+    let mut attributes = MountAttributes::default();
+    for (flag, on) in wanted {
+        *(if on { &mut attributes.set } else { &mut attributes.clear }) |= flag;
+    }
+    // SAFETY: the path is an empty string, and the structure, of the length that is given, lives until the call returns; it is only read.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_fd().as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attributes,
+            size_of::<MountAttributes>(),
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+fn shown(path: &Path) -> String {
+    table::printable(&path.to_string_lossy())
+}

@@ -1,0 +1,104 @@
+//! Which mount a path on the command line means: the one whose mount point it is, however that is written, and no other.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::failure::{Context, Failure, Result};
+use crate::mounts::{self, MountEntry};
+use crate::table;
+
+/// The mount of ours whose mount point is `path`: absolute, relative, through links, with slashes behind it. The error names the mount
+/// point that contains a path which is none.
+pub fn mount_at(path: &Path) -> Result<MountEntry> {
+    let all = mounts::all()?;
+    match find(&all, path)? {
+        Found::Exactly(mount) => Ok(mount),
+        Found::Within(path, mount) => Err(not_a_mount_point(&path, &mount)),
+        Found::Foreign(path, above) => Err(foreign(&all, &path, &above)),
+        Found::Missing(path) => Err(Failure::new(format!("{} does not exist", shown(&path)))
+            .hint("see what is mounted: pagefold status")),
+    }
+}
+
+/// As [`mount_at`]; `None` where `path` is no mount point of ours, for whatever reason.
+pub fn mount_if_at(path: &Path) -> Result<Option<MountEntry>> {
+    match find(&mounts::all()?, path)? {
+        Found::Exactly(mount) => Ok(Some(mount)),
+        _ => Ok(None),
+    }
+}
+
+enum Found {
+    Exactly(MountEntry),
+    /// The path lies on this one of ours.
+    Within(PathBuf, MountEntry),
+    /// Something else is mounted there, or contains it.
+    Foreign(PathBuf, Option<MountEntry>),
+    Missing(PathBuf),
+}
+
+fn find(all: &[MountEntry], path: &Path) -> Result<Found> {
+    let absolute = std::path::absolute(path).context(|| format!("cannot resolve {}", shown(path)))?;
+    // First by its words: the server of a mount may be dead, or hang.
+    let plain = !absolute.components().any(|part| part == std::path::Component::ParentDir);
+    let by_words = mounts::topmost(all, &absolute).filter(|mount| plain && mount.is_ours());
+    if let Some(mount) = by_words {
+        return Ok(Found::Exactly(mount.clone()));
+    }
+    let resolved = match resolve(&absolute) {
+        Ok(resolved) => resolved,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Missing(absolute)),
+        Err(error) => return Err(error).context(|| format!("cannot resolve {}", shown(path))),
+    };
+    if let Some(mount) = mounts::topmost(all, &resolved) {
+        return Ok(match mount.is_ours() {
+            true => Found::Exactly(mount.clone()),
+            false => Found::Foreign(resolved, Some(mount.clone())),
+        });
+    }
+    let mut above = resolved.ancestors().skip(1).filter_map(|dir| mounts::topmost(all, dir));
+    Ok(match above.next() {
+        Some(mount) if mount.is_ours() => Found::Within(resolved, mount.clone()),
+        _ => Found::Foreign(resolved, None),
+    })
+}
+
+/// Without links. What lies on a mount whose server has died is resolved as far as its parent.
+fn resolve(path: &Path) -> io::Result<PathBuf> {
+    match std::fs::canonicalize(path) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => match (path.parent(), path.file_name())
+        {
+            (Some(parent), Some(name)) => Ok(resolve(parent)?.join(name)),
+            _ => Err(error),
+        },
+        resolved => resolved,
+    }
+}
+
+fn not_a_mount_point(path: &Path, mount: &MountEntry) -> Failure {
+    let dir = shown(&mount.dir);
+    Failure::new(format!(
+        "{} is no mount point: it lies on {}, which is mounted at {dir}",
+        shown(path),
+        table::printable(&mount.source)
+    ))
+    .hint(format!("nothing was unmounted; to unmount all of it: pagefold unmount {dir}"))
+}
+
+fn foreign(all: &[MountEntry], path: &Path, above: &Option<MountEntry>) -> Failure {
+    let below = all.iter().rfind(|mount| mount.dir == path && mount.is_ours());
+    let path = shown(path);
+    match (above, below) {
+        (Some(above), Some(below)) => {
+            let (above, below) = (table::printable(&above.source), table::printable(&below.source));
+            Failure::new(format!("{above} was mounted above {below} at {path}"))
+                .hint(format!("unmount that first: umount {path}"))
+        }
+        _ => Failure::new(format!("nothing of a pool is mounted at {path}"))
+            .hint("see what is: pagefold status"),
+    }
+}
+
+fn shown(path: &Path) -> String {
+    table::printable(&path.to_string_lossy())
+}

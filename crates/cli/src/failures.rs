@@ -1,0 +1,104 @@
+//! What failed of several, each of which is done whatever becomes of the others.
+
+use serde_json::{Value, json};
+
+use crate::failure::{Failure, Result};
+use crate::table;
+
+/// Failures, and of what.
+#[derive(Debug, Default)]
+pub struct Failures {
+    tried: usize,
+    failed: Vec<(String, Failure)>,
+}
+
+impl Failures {
+    /// None yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The result if there is one; else it is kept what failed.
+    pub fn take<T>(&mut self, what: &str, result: Result<T>) -> Option<T> {
+        self.tried += 1;
+        match result {
+            Ok(result) => Some(result),
+            Err(failure) => {
+                self.failed.push((what.to_owned(), failure));
+                None
+            }
+        }
+    }
+
+    /// As [`Failures::take`], of what comes before what is to be done: it counts only if it fails.
+    pub fn need<T>(&mut self, what: &str, result: Result<T>) -> Option<T> {
+        if result.is_ok() { result.ok() } else { self.take(what, result) }
+    }
+
+    /// What was done, and not in full.
+    pub fn also(&mut self, what: &str, failure: Failure) {
+        self.failed.push((what.to_owned(), failure));
+    }
+
+    /// Whether nothing has failed.
+    pub fn is_empty(&self) -> bool {
+        self.failed.is_empty()
+    }
+
+    /// As a field of what is printed in JSON.
+    pub fn json(&self) -> Value {
+        let one = |(what, failure): &(String, Failure)| json!({ "name": what, "what": failure.what(), "hint": failure.advice() });
+        self.failed.iter().map(one).collect()
+    }
+
+    /// The end of a verb that was asked for `asked` things by name (none: for all that there are): the failure if there was one thing and
+    /// it failed; else all are told, each with its name, and the verb has failed.
+    pub fn finish(self, asked: usize, done: &str) -> Result<()> {
+        let Self { tried, mut failed } = self;
+        if asked == 1
+            && failed.len() == 1
+            && let Some((_, failure)) = failed.pop()
+        {
+            return Err(failure);
+        }
+        if failed.is_empty() {
+            return Ok(());
+        }
+        for (what, failure) in &failed {
+            eprintln!("pagefold: {}: {failure}", table::printable(what));
+        }
+        let names: Vec<String> = failed.iter().map(|(what, _)| table::printable(what)).collect();
+        Err(Failure::new(format!("{} of {tried} could not be {done}: {}", names.len(), names.join(", "))))
+    }
+
+    /// As [`Failures::finish`], of all that there are.
+    pub fn finish_all(self, done: &str) -> Result<()> {
+        self.finish(0, done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed() -> Failures {
+        let mut failures = Failures::new();
+        assert_eq!(failures.take("tank", Ok(1)), Some(1));
+        assert_eq!(failures.take::<()>("vault", Err(Failure::new("it is away").hint("fetch it"))), None);
+        failures
+    }
+
+    #[test]
+    fn what_failed_is_named_and_the_rest_is_there() {
+        assert_eq!(failed().json()[0]["name"], "vault");
+        assert_eq!(failed().finish_all("listed").unwrap_err().what(), "1 of 2 could not be listed: vault");
+        assert!(Failures::new().finish_all("listed").is_ok());
+    }
+
+    #[test]
+    fn of_one_the_failure_is_that_of_the_verb() {
+        let mut one = Failures::new();
+        one.take::<()>("vault", Err(Failure::new("it is away")));
+        assert_eq!(one.finish(1, "listed").unwrap_err().what(), "it is away");
+    }
+}

@@ -1,0 +1,142 @@
+//! Mounts are taken away all together, or all of them stay.
+//!
+//! That is done by the process that was asked, in its own mount namespace, as umount(8) would do it. One mount goes in one call of the
+//! kernel's. Of several each is looked at before the first goes; and as long as one may refuse, a copy of each that went is kept, which
+//! nobody sees: if one refuses, the others are put back where they were, with everything that was open on them. (Only root may keep
+//! such copies. For others, what was done is said.)
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree};
+
+use crate::failure::{Failure, Result};
+use crate::mounts::MountEntry;
+use crate::{places, table};
+
+/// How far it went.
+#[derive(Debug)]
+pub enum Outcome {
+    /// All are gone.
+    Gone,
+    /// This one is in use; all are where they were.
+    Busy(MountEntry),
+    /// The last one is in use, and those before it are gone and could not be put back.
+    Half(Vec<MountEntry>, MountEntry),
+}
+
+/// Takes mounts away, the last in the list first; `lazy`: although they are in use.
+pub fn leave(mounts: &[MountEntry], lazy: bool) -> Result<Outcome> {
+    if lazy {
+        mounts.iter().rev().try_for_each(|mount| unmount(mount, true).map(drop))?;
+        return Ok(Outcome::Gone);
+    }
+    if mounts.len() < 2 || !places::is_root() {
+        return one_by_one(mounts);
+    }
+    match mounts.iter().rev().find(|mount| is_leaf(mount, mounts) && is_busy(mount)) {
+        Some(busy) => Ok(Outcome::Busy(busy.clone())),
+        None => leave_together(mounts),
+    }
+}
+
+/// A mount that went, and a copy of it that keeps its file system alive.
+struct Kept<'a> {
+    mount: &'a MountEntry,
+    copy: OwnedFd,
+}
+
+fn leave_together(mounts: &[MountEntry]) -> Result<Outcome> {
+    let copies = mounts.iter().map(|mount| copy(&mount.dir).map(|copy| Kept { mount, copy }));
+    // A kernel that makes none (before Linux 5.2) has them go one by one.
+    let Ok(mut staying) = copies.collect::<Result<Vec<_>, Errno>>() else { return one_by_one(mounts) };
+    let mut gone: Vec<Kept<'_>> = Vec::new();
+    while let Some(next) = staying.pop() {
+        match unmount(next.mount, false) {
+            Ok(true) => gone.push(next),
+            Ok(false) => {
+                let busy = next.mount.clone();
+                let lost = put_back(gone);
+                return Ok(if lost.is_empty() { Outcome::Busy(busy) } else { Outcome::Half(lost, busy) });
+            }
+            Err(failure) => {
+                let lost = put_back(gone);
+                return Err(if lost.is_empty() { failure } else { failure.hint(undone(&lost)) });
+            }
+        }
+    }
+    Ok(Outcome::Gone)
+}
+
+fn one_by_one(mounts: &[MountEntry]) -> Result<Outcome> {
+    let mut gone = Vec::new();
+    for mount in mounts.iter().rev() {
+        if !unmount(mount, false)? {
+            let busy = mount.clone();
+            return Ok(if gone.is_empty() { Outcome::Busy(busy) } else { Outcome::Half(gone, busy) });
+        }
+        gone.push(mount.clone());
+    }
+    Ok(Outcome::Gone)
+}
+
+/// Puts mounts back, the last that went first; those that could not be.
+fn put_back(gone: Vec<Kept<'_>>) -> Vec<MountEntry> {
+    let mut lost = Vec::new();
+    for Kept { mount, copy } in gone.into_iter().rev() {
+        if let Err(errno) = move_mount(&copy, c"", CWD, &mount.dir, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH) {
+            let dir = table::printable(&mount.dir.to_string_lossy());
+            eprintln!("pagefold: cannot mount {} at {dir} again: {errno}", mount.source);
+            lost.push(mount.clone());
+        }
+    }
+    lost
+}
+
+/// What was done of what could not be done in full.
+pub fn undone(gone: &[MountEntry]) -> String {
+    let one = |mount: &MountEntry| {
+        format!("{} from {}", mount.source, table::printable(&mount.dir.to_string_lossy()))
+    };
+    let all: Vec<String> = gone.iter().map(one).collect();
+    format!("unmounted before that, and not mounted again: {}", all.join(", "))
+}
+
+/// A copy of a mount that is nowhere.
+fn copy(dir: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW
+        | OpenTreeFlags::AT_NO_AUTOMOUNT;
+    open_tree(CWD, dir, flags)
+}
+
+/// Whether no other mount of the list lies on it: only then does being in use mean that others use it.
+fn is_leaf(mount: &MountEntry, mounts: &[MountEntry]) -> bool {
+    !mounts.iter().any(|other| other.id != mount.id && other.parent == mount.id)
+}
+
+/// Whether a mount is in use. The first time that the kernel is asked to let a mount expire, it only marks it, if nobody uses it.
+fn is_busy(mount: &MountEntry) -> bool {
+    // Whoever looks at it takes the mark of an earlier question away, so that this is the first one.
+    drop(rustix::fs::open(&mount.dir, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()));
+    rustix::mount::unmount(&mount.dir, UnmountFlags::EXPIRE | UnmountFlags::NOFOLLOW) == Err(Errno::BUSY)
+}
+
+/// Takes one away; false where it is in use. What is not there any more is gone.
+fn unmount(mount: &MountEntry, lazy: bool) -> Result<bool> {
+    use pagefold_fuse::MountError;
+    match pagefold_fuse::unmount(&mount.dir, lazy) {
+        Ok(()) | Err(MountError::NotMounted(_)) => Ok(true),
+        Err(MountError::InUse(_)) => Ok(false),
+        Err(error) => Err(crate::failure::Failure::new(error.to_string())),
+    }
+}
+
+/// The error for mounts of which only some could be taken away.
+pub fn half_done(gone: &[MountEntry], busy: &MountEntry, who: &str) -> Failure {
+    let dir = table::printable(&busy.dir.to_string_lossy());
+    Failure::new(format!("{dir} is in use")).hint(format!("{who}\n  {}", undone(gone)))
+}

@@ -1,0 +1,51 @@
+//! One after the other: files that are locked for as long as something is done that no two may do at a time.
+
+use std::fs::File;
+use std::thread;
+use std::time::Instant;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::failure::{Context, Failure, Result};
+use crate::patience;
+
+/// Locks `file`. `others` says what those do who have it: that is told when it takes a second, and waited for so long and no longer.
+pub fn wait(file: &File, others: &str) -> Result<()> {
+    let started = Instant::now();
+    let mut told = false;
+    loop {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
+            Err(errno) => return Err(errno).context(|| format!("cannot wait for {others}")),
+        }
+        if started.elapsed() > patience::TURN {
+            return Err(Failure::new(format!("{others} has not ended after {} s", patience::TURN.as_secs()))
+                .hint("see what it does (ps -C pagefold), then try again"));
+        }
+        if started.elapsed() > patience::TELL_AFTER && !std::mem::replace(&mut told, true) {
+            eprintln!("pagefold: waiting for {others}");
+        }
+        thread::sleep(patience::TURN_STEP);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_second_waits_for_the_first() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let first = File::open(file.path()).unwrap();
+        wait(&first, "nobody").unwrap();
+        thread::scope(|scope| {
+            let second = scope.spawn(|| wait(&File::open(file.path()).unwrap(), "the first"));
+            thread::sleep(patience::TURN_STEP * 3);
+            assert!(!second.is_finished());
+            drop(first);
+            second.join().unwrap().unwrap();
+        });
+    }
+}

@@ -1,0 +1,174 @@
+//! `mount -o remount`, and the property `readonly` on what is mounted: a mount gets other options while it is in use.
+//!
+//! What the server has to do, it does; what the kernel has to do is asked of it here, in the mount namespace of who asks. To forbid
+//! changes the kernel comes first, since it knows who writes; to allow them, the server.
+
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, mount_remount};
+
+use crate::args::Mount;
+use crate::control::{Client, MountFigures, Reply, Request};
+use crate::failure::{Failure, Result};
+use crate::mounts::{self, MountEntry};
+use crate::names::{self, Name};
+use crate::{exact, holders, places, table, target};
+
+/// What a mount is to be.
+#[derive(Clone, Copy, Default)]
+struct Target {
+    read_only: Option<bool>,
+    suid: Option<bool>,
+    dev: Option<bool>,
+    exec: Option<bool>,
+}
+
+/// Whether other options are asked for, for what is mounted.
+pub fn is_wanted(args: &Mount) -> bool {
+    args.options.iter().any(|word| word == "remount")
+}
+
+/// Remounts.
+pub fn run(args: &Mount) -> Result<()> {
+    let mount = mount_meant(args)?;
+    if !places::is_root() {
+        return Err(Failure::new("only root can remount: fusermount3 has no such thing")
+            .hint(format!("unmount it, and mount it again: pagefold unmount {}", shown(&mount.dir))));
+    }
+    let words: Vec<String> = args.options.iter().filter(|word| *word != "remount").cloned().collect();
+    if words.is_empty() {
+        return Err(Failure::usage("remount to what?").hint("e.g. pagefold mount -o remount,ro POOL"));
+    }
+    let mut client = target::server(mount.pool())?;
+    let device = mount.device.1;
+    let target = ask(&mut client, device, &words, true)?;
+    if args.dry_run {
+        return Ok(());
+    }
+    let was_read_only = figures(&mut client, device)?.read_only;
+    if target.read_only == Some(true) {
+        of_kernel(&mount, target)?;
+        ask(&mut client, device, &words, false)?;
+        return tell_server(&mut client, device, true);
+    }
+    ask(&mut client, device, &words, false)?;
+    of_kernel(&mount, target).inspect_err(|_| {
+        if was_read_only && let Err(failure) = tell_server(&mut client, device, true) {
+            eprintln!("pagefold: {failure}");
+        }
+    })
+}
+
+/// The property `readonly` of a dataset was set or cleared: it takes effect on what is mounted of it and below, or it is said why it waits.
+pub fn property_changed(name: &Name) -> Result<()> {
+    let Some(mut client) = target::connect(&name.pool)? else { return Ok(()) };
+    let Reply::Status { figures } = client.ask(&Request::Status {})? else {
+        return Err(client.misunderstood());
+    };
+    let concerned = |mount: &&MountFigures| {
+        names::is_within(&mount.path, &name.path) && !mount.path.contains('@') && !name.is_snapshot()
+    };
+    for mounted in figures.mounts.iter().filter(concerned) {
+        let target = ask(&mut client, mounted.device, &[], true)?;
+        let Some(read_only) = target.read_only.filter(|target| *target != mounted.read_only) else {
+            continue;
+        };
+        if let Err(failure) = make(&mut client, mounted, read_only) {
+            let how = if read_only { "read-only" } else { "writable" };
+            eprintln!("pagefold: {} becomes {how} when it is mounted the next time: {failure}", mounted.name);
+        }
+    }
+    Ok(())
+}
+
+fn make(client: &mut Client, mounted: &MountFigures, read_only: bool) -> Result<()> {
+    let there = mounts::of_devices(&[mounted.device])?.into_iter().next();
+    let there = there.ok_or_else(|| {
+        Failure::new(format!("{} is not mounted in this mount namespace", shown(&mounted.dir)))
+    })?;
+    if !read_only {
+        tell_server(client, mounted.device, false)?;
+    }
+    let done = of_kernel(&there, Target { read_only: Some(read_only), ..Target::default() });
+    if done.is_ok() == read_only {
+        tell_server(client, mounted.device, true)?;
+    }
+    done
+}
+
+fn ask(client: &mut Client, device: u32, words: &[String], dry_run: bool) -> Result<Target> {
+    match client.ask_and_wait(&Request::Remount { device, options: words.to_vec(), dry_run })? {
+        Reply::Remounting { read_only, suid, dev, exec } => Ok(Target { read_only, suid, dev, exec }),
+        _ => Err(client.misunderstood()),
+    }
+}
+
+fn tell_server(client: &mut Client, device: u32, read_only: bool) -> Result<()> {
+    match client.ask_and_wait(&Request::ReadOnly { device, on: read_only })? {
+        Reply::Done {} => Ok(()),
+        _ => Err(client.misunderstood()),
+    }
+}
+
+fn figures(client: &mut Client, device: u32) -> Result<MountFigures> {
+    let Reply::Status { figures } = client.ask(&Request::Status {})? else {
+        return Err(client.misunderstood());
+    };
+    let found = figures.mounts.into_iter().find(|mount| mount.device == device);
+    found.ok_or_else(|| Failure::new("it was unmounted just now"))
+}
+
+/// The mount that is meant: by its directory, or the one of a dataset.
+fn mount_meant(args: &Mount) -> Result<MountEntry> {
+    let source = args.source.as_deref().unwrap_or_default();
+    if let Some(dir) = &args.dir {
+        let mount = exact::mount_at(dir)?;
+        if !target::is_path(source) && mount.source != source {
+            return Err(Failure::new(format!(
+                "{} is mounted at {}, not {}",
+                table::printable(&mount.source),
+                shown(dir),
+                table::printable(source)
+            ))
+            .hint("see what is mounted: pagefold status"));
+        }
+        return Ok(mount);
+    }
+    if target::is_path(source) {
+        return exact::mount_at(Path::new(source));
+    }
+    let name = Name::parse(source)?.to_string();
+    let found = mounts::ours()?.into_iter().find(|mount| mount.source == name);
+    found.ok_or_else(|| {
+        Failure::new(format!("{name} is not mounted")).hint("see what is mounted: pagefold status")
+    })
+}
+
+/// Has the kernel change a mount. What is not said stays.
+fn of_kernel(mount: &MountEntry, target: Target) -> Result<()> {
+    let has = |option: &str| mount.options.split(',').any(|own| own == option);
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, target.read_only.unwrap_or(mount.read_only));
+    flags.set(MountFlags::NOSUID, target.suid.map_or_else(|| has("nosuid"), |on| !on));
+    flags.set(MountFlags::NODEV, target.dev.map_or_else(|| has("nodev"), |on| !on));
+    flags.set(MountFlags::NOEXEC, target.exec.map_or_else(|| has("noexec"), |on| !on));
+    let dir = shown(&mount.dir);
+    mount_remount(&mount.dir, flags, c"").map_err(|errno| match errno {
+        Errno::BUSY => {
+            let who = match holders::of(mount).as_slice() {
+                [] => "no process of yours is seen to have a file open there".to_owned(),
+                some => format!("in use by\n{}", holders::text(some)),
+            };
+            Failure::new(format!("{dir} cannot become read-only: files are open for writing")).hint(who)
+        }
+        Errno::PERM => {
+            Failure::new(format!("no permission to remount {dir}")).hint("run it as root on the host")
+        }
+        errno => Failure::new(format!("cannot remount {dir}: {errno}")),
+    })
+}
+
+fn shown(path: &Path) -> String {
+    table::printable(&path.to_string_lossy())
+}
