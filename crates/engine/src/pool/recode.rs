@@ -387,6 +387,7 @@ impl Pool {
         let mut survivors = match self.survivors(&segment, &segment.parts) {
             Ok(survivors) => survivors,
             Err(error @ Error::Corrupt { .. }) => {
+                self.count_met(&error);
                 tracing::error!(%error, segment = id, "a damaged segment is not coded again");
                 return Ok(None);
             }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Guid, Pool, ReplayReport, RescueReport, Rewrites};
 use crate::dataset::{Reason, Space, Waited};
+use crate::faults::FaultReport;
 use crate::limits::CHUNK_BYTES;
 use crate::record::CacheStats;
 
@@ -145,6 +146,8 @@ pub struct Status {
     pub second_copies_read: u64,
     /// Subtractions in this process that would have left an account below zero: faults of the engine, or damage.
     pub account_faults: u64,
+    /// Errors that were met since they were cleared, by device and by what they struck.
+    pub faults: FaultReport,
     /// What replay did at opening.
     pub replayed: ReplayReport,
     /// What was damaged, of a pool that was opened for rescue.
@@ -246,6 +249,7 @@ impl Pool {
             untrimmed_bytes: self.untrimmed_bytes(),
             second_copies_read: self.shared.segments.stood_in(),
             account_faults: crate::account::faults() + crate::account::inexact(),
+            faults: self.faults(),
             replayed: self.replayed,
             rescue: self.rescue.clone(),
         }
