@@ -8,6 +8,8 @@ mod confine;
 mod control;
 mod datasets;
 mod deeds;
+mod errors;
+mod event_log;
 mod failure;
 mod helper;
 mod holder;

@@ -43,6 +43,7 @@ const VERBS: [&str; 39] = [
     "analyze",
     "fold",
     "check",
+    "clear",
     "completion",
 ];
 

@@ -125,6 +125,15 @@ impl Error {
         }
     }
 
+    /// Whether it was counted, by device and by what it struck ([`crate::faults`]).
+    pub fn is_counted(&self) -> bool {
+        match self {
+            Self::Corrupt { at, .. } => at.is_some_and(|at| at.counted),
+            Self::Io { op, .. } => *op == "read",
+            _ => false,
+        }
+    }
+
     /// The same error; its device has it counted.
     #[must_use]
     pub fn as_counted(mut self) -> Self {

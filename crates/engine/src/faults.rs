@@ -348,6 +348,30 @@ impl Faults {
         self.0.lock().count(fault, subject, (place, 0), true);
     }
 
+    /// Addresses of records that are listed, and were not all repaired or answered by a second copy.
+    pub fn records(&self) -> Vec<Addr> {
+        let counted = self.0.lock();
+        let harmed = counted.struck.values().filter(|struck| {
+            let FaultCounts { reads, checksums, corrected, repaired, .. } = struck.counts;
+            reads.saturating_add(checksums) > corrected.max(repaired)
+        });
+        let addr = |struck: &Struck| if let Subject::Record(addr) = struck.subject { Some(addr) } else { None };
+        harmed.filter_map(addr).collect()
+    }
+
+    /// The record at an address turned out to be data of an object, at byte `offset` of it.
+    pub fn found(&self, addr: Addr, subject: Subject, offset: u64) {
+        let mut counted = self.0.lock();
+        let Some(mut record) = counted.struck.remove(&Subject::Record(addr)) else { return };
+        if let Some(known) = counted.struck.get_mut(&subject) {
+            for (count, more) in record.counts.all().into_iter().zip(known.counts.all()) {
+                add(count, *more);
+            }
+        }
+        counted.struck.insert(subject, Struck { subject, offset, ..record });
+        (counted.changed, counted.news) = (true, true);
+    }
+
     /// Takes over what devices count themselves: reads that failed, and writes and flushes, since they were opened.
     pub fn take(&self, now: impl Iterator<Item = (u64, u64)>) {
         let mut counted = self.0.lock();

@@ -288,7 +288,8 @@ impl Shared {
         match self.read_one(addr) {
             // One that was freed meanwhile is not damaged.
             Err(error) if self.segments.has_copy(addr) => {
-                self.segments.or_second(Err(error), Subject::Record(addr), || self.read_one(addr.copy()))
+                let struck = (Subject::Record(addr), self.place_of(&error));
+                self.segments.or_second(Err(error), struck, || self.read_one(addr.copy()))
             }
             first => first,
         }

@@ -3,20 +3,39 @@
 //! Every checkpoint puts what changed into the tree. What is new is logged before ([`Pool::store_new_faults`], once a second at most), so that a
 //! crash takes back no more than counts that have not doubled. A pool that was opened read-only, or has failed, counts in memory alone.
 
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Pool;
 use crate::dataset::redo::{REDO_FIXED_BYTES, Redo};
 use crate::dataset::{Dataset, count};
 use crate::faults::{Fault, FaultReport, Subject};
-use crate::{Error, Key, Result};
+use crate::limits::BASES_MAX;
+use crate::tree::Value;
+use crate::{Addr, Error, Key, Result};
 
 /// What the stored form may grow by while it is being logged.
 const GROWTH_BYTES: usize = 4096;
 /// Damaged batches of one replay that are counted.
 const LOG_BATCHES_MAX: u64 = 1 << 16;
+/// Entries of trees among which the files of damaged records are looked for: some minutes. So many are looked at between other things.
+const SEARCHED_MAX: usize = 400_000_000;
+const SEARCHED_AT_ONCE: usize = 4096;
 /// Where they are in the pool's own tree.
 const KEY: Key = Key::new(0, Key::FAULTS, 0);
+
+/// The key behind one.
+fn behind(key: Key) -> Key {
+    match key.offset.checked_add(1) {
+        Some(offset) => Key { offset, ..key },
+        None => match key.kind.checked_add(1) {
+            Some(kind) => Key::new(key.object, kind, 0),
+            None => Key::new(key.object.saturating_add(1), 0, 0),
+        },
+    }
+}
 
 impl Pool {
     /// Errors that were met since they were cleared, those of earlier openings included.
@@ -110,6 +129,45 @@ impl Pool {
         }
         for _ in 0..batches.min(LOG_BATCHES_MAX) {
             faults.count(Fault::Checksum, Subject::Log, None, 0);
+        }
+    }
+
+    /// Finds the files of records that are listed by their addresses alone, as a scrub finds them: in datasets first, then in snapshots, the newest
+    /// first. Goes through whole trees, so it ends early when the pool is being closed, or has looked at [`SEARCHED_MAX`] entries.
+    pub(super) fn name_struck(&self) {
+        let faults = &self.shared.segments.faults;
+        let mut wanted: HashSet<Addr> = faults.records().into_iter().collect();
+        let mut versions: Vec<_> = {
+            let catalogue = self.catalogue.read();
+            let all = catalogue.versions.iter();
+            all.map(|(id, version)| (version.snapshot_of().is_some(), Reverse(*id), Arc::clone(&version.data))).collect()
+        };
+        versions.sort_by_key(|(is_snapshot, id, _)| (*is_snapshot, *id));
+        let mut left = SEARCHED_MAX;
+        for (_, Reverse(dataset), data) in versions {
+            let mut from = Key::FIRST;
+            loop {
+                if wanted.is_empty() || left == 0 || self.signal.lock().stop {
+                    return;
+                }
+                // Behind damage to the map itself files are not looked for.
+                let Ok(entries) = data.tree.range(&from, &Key::LAST, SEARCHED_AT_ONCE.min(left)) else { break };
+                left -= entries.len();
+                for (key, value) in &entries {
+                    if let Value::Page(ptr) = value
+                        && wanted.remove(&ptr.addr)
+                    {
+                        let page = if key.kind == Key::PAGE { key.offset } else { key.offset / BASES_MAX as u64 };
+                        let size = data.record_size(key.object).unwrap_or_default();
+                        let subject = Subject::Object { dataset, object: key.object };
+                        faults.found(ptr.addr, subject, page.saturating_mul(size.into()));
+                    }
+                }
+                match entries.last() {
+                    Some((last, _)) if *last < Key::LAST => from = behind(*last),
+                    _ => break,
+                }
+            }
         }
     }
 

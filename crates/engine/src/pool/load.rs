@@ -90,7 +90,8 @@ pub(super) fn read_placed(
         let read = read_copy(devices, addr, place, what);
         read.inspect_err(|error| segments.faults.count_error(error, Subject::Fixed))
     };
-    segments.or_second(read(*addr, first), Subject::Fixed, || read(addr.copy(), second))
+    let at = DamagedAt::new(first.device, first.offset, None);
+    segments.or_second(read(*addr, first), (Subject::Fixed, Some(at)), || read(addr.copy(), second))
 }
 
 /// Pages of the segment table that lie next to each other, the last up to byte `end` of their device: by one request, and those that it does not give by one

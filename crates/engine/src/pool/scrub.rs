@@ -223,6 +223,9 @@ impl Pool {
                 }
             }
         }
+        if id.is_none() && status.damaged.saturating_add(status.unreadable) > 0 {
+            self.name_struck();
+        }
         if id.is_none_or(|id| id % STORE_SEGMENTS == STORE_SEGMENTS - 1) {
             self.store_scrub()?;
         }

@@ -183,7 +183,9 @@ impl Stored<'_> {
         }
         let subject = Subject::Directory(self.id);
         self.segments.faults.count_error(&error, subject);
-        self.segments.or_second(Err(error), subject, || read(DirCopy::Second))
+        let offset = DirCopy::First.offset(self.extent, self.dir);
+        let at = offset.map(|offset| DamagedAt::new(self.extent.chunk.device, offset, None));
+        self.segments.or_second(Err(error), (subject, at), || read(DirCopy::Second))
     }
 
     /// Whether its segment still has it: the place of one that was moved may hold anything.

@@ -136,17 +136,16 @@ impl Segments {
         self.stood_in.load(Ordering::Relaxed)
     }
 
-    /// What was read of a first copy of `subject`; where that failed (and was counted), of the second one, if that can be read.
+    /// What was read of a first copy of a subject that lies there; where that failed (and was counted), of the second one, if that can be read.
     pub fn or_second<T>(
         &self,
         first: Result<T>,
-        subject: Subject,
+        (subject, at): (Subject, Option<DamagedAt>),
         second: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let Err(error) = first else { return first };
         let Ok(found) = second() else { return Err(error) };
-        let at = error.place().map(|at| DamagedAt { counted: false, ..at });
-        self.faults.count(Fault::Corrected, subject, at, 0);
+        self.faults.note(Fault::Corrected, subject, at.map(|at| (at.device, at.offset)));
         if self.stood_in.fetch_add(1, Ordering::Relaxed) < STAND_INS_LOGGED {
             tracing::warn!(%error, "the second copy was read instead; a scrub repairs the first");
         }

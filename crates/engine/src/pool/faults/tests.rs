@@ -3,7 +3,7 @@ use std::sync::Arc;
 use crate::Error;
 use crate::dataset::Dataset;
 use crate::device::{Device, Fault as DeviceFault, SimDevice, SimOp};
-use crate::faults::{FaultCounts, STRUCK_MAX, Subject};
+use crate::faults::{FaultCounts, STRUCK_MAX, Struck, Subject};
 use crate::pool::testing::{PAGE, fresh, open, write};
 use crate::pool::{OpenOptions, Pool};
 use crate::segment::Devices;
@@ -120,11 +120,40 @@ fn a_device_that_fails_reads_is_counted_and_a_second_copy_that_stands_in() {
     pool.export().unwrap();
     drop(pool);
     let pool = open(&device);
-    device.inject(DeviceFault { op: SimOp::Read, range: 0..u64::MAX, skip: 0, times: 1 });
-    read(&pool, 3).unwrap_err();
+    // The node that leads to the page has a second copy; the page has none.
+    let fail_once = || device.inject(DeviceFault { op: SimOp::Read, range: 0..u64::MAX, skip: 0, times: 1 });
+    fail_once();
+    read(&pool, 3).unwrap();
+    let counts = pool.faults().devices[0];
+    assert_eq!((counts.reads, counts.corrected, counts.checksums), (1, 1, 0));
     let report = pool.faults();
-    assert_eq!(report.devices[0].reads, 1);
-    assert!(report.struck.iter().any(|struck| struck.counts.reads == 1), "{report:?}");
+    assert!(matches!(report.struck[..], [Struck { subject: Subject::Record(_), place: Some(_), .. }]), "{report:?}");
+    fail_once();
+    read(&pool, 5).unwrap_err();
+    let report = pool.faults();
+    assert_eq!((report.devices[0].reads, report.devices[0].corrected), (2, 1));
+    let file = report.struck.iter().find(|struck| struck.subject == PAGE_STRUCK).unwrap();
+    assert_eq!((file.counts.reads, file.offset), (1, 5 * u64::from(PAGE)));
+    assert!(file.place.is_some());
+}
+
+#[test]
+fn what_a_scrub_finds_is_told_by_file_when_it_ends() {
+    let (device, pool) = fresh();
+    write(&pool, 0..40, 1);
+    pool.snapshot(&[""], "before", 1).unwrap();
+    damage(&device, &pool, 7);
+    write(&pool, 0..20, 2);
+    damage(&device, &pool, 30);
+    pool.scrub_start(1, 0).unwrap();
+    while pool.scrub_step(2).unwrap().is_some() {}
+    let report = pool.faults();
+    assert_eq!(report.devices[0].checksums, 2);
+    let snapshot = pool.version("@before").unwrap().id;
+    let told: Vec<_> = report.struck.iter().map(|struck| (struck.subject, struck.offset)).collect();
+    let size = u64::from(PAGE);
+    let of_snapshot = Subject::Object { dataset: snapshot, object: 4 };
+    assert_eq!(told, [(PAGE_STRUCK, 30 * size), (of_snapshot, 7 * size)]);
 }
 
 #[test]
