@@ -17,12 +17,7 @@ const VALUES_MAX: usize = 500_000;
 /// Names of the objects that are struck.
 pub type Names = BTreeMap<(u64, u64), String>;
 
-/// What an open pool has counted.
-pub fn figures(pool: &Pool) -> ErrorFigures {
-    told(pool, &pool.faults())
-}
-
-/// Counts with names.
+/// What was counted of a pool, with names.
 pub fn told(pool: &Pool, report: &FaultReport) -> ErrorFigures {
     let names = names_of(pool, report.struck.iter());
     let devices = pool.paths();
@@ -97,7 +92,8 @@ pub fn names_of<'a>(pool: &Pool, struck: impl Iterator<Item = &'a Struck>) -> Na
     for (id, objects) in wanted {
         let Some(path) = pool.path_of(id) else { continue };
         let name = names::full(pool.name(), &path);
-        let known = pool.open_dataset(&path).map(|dataset| paths::of_objects(&*dataset, &objects, VALUES_MAX));
+        let known =
+            pool.open_dataset(&path).map(|dataset| paths::of_objects(&*dataset, &objects, VALUES_MAX));
         let known = known.unwrap_or_default();
         for object in objects {
             let file = match known.get(&object) {

@@ -57,7 +57,9 @@ fn in_order(mut older: Vec<Event>, mut newer: Vec<Event>) -> Vec<Event> {
 /// What is kept of a pool's events, oldest first.
 pub fn read(guid: &str) -> Result<Vec<Event>> {
     let mut of_files = paths(guid)?.into_iter().map(|path| match File::open(&path) {
-        Ok(mut file) => parse(&mut file).map(|(events, _)| events).context(|| format!("cannot read {}", path.display())),
+        Ok(mut file) => {
+            parse(&mut file).map(|(events, _)| events).context(|| format!("cannot read {}", path.display()))
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) => Err(Failure::new(format!("cannot read {}: {error}", path.display()))),
     });
@@ -75,7 +77,13 @@ impl EventLog {
         }
         let open = |path: &PathBuf| {
             let mut options = File::options();
-            options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+            options
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .custom_flags(libc::O_NOFOLLOW);
             options.open(path).context(|| format!("cannot open {}", path.display()))
         };
         let mut files = [open(&first)?, open(&second)?];
@@ -144,7 +152,11 @@ mod tests {
 
     /// A log on files without names.
     fn log() -> EventLog {
-        EventLog { files: [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()], current: 0, len_bytes: 0 }
+        EventLog {
+            files: [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()],
+            current: 0,
+            len_bytes: 0,
+        }
     }
 
     fn contents(log: &mut EventLog) -> Vec<Event> {
@@ -165,7 +177,11 @@ mod tests {
         assert!(bytes <= 2 * FILE_BYTES_MAX, "{bytes}");
         let kept = contents(&mut log);
         assert_eq!(last(&kept), 3000);
-        assert!(kept.len() > 400 && kept.windows(2).all(|pair| pair[1].number == pair[0].number + 1), "{}", kept.len());
+        assert!(
+            kept.len() > 400 && kept.windows(2).all(|pair| pair[1].number == pair[0].number + 1),
+            "{}",
+            kept.len()
+        );
     }
 
     #[test]

@@ -20,8 +20,8 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use serde::Serialize;
 
 use crate::control::{
-    Activity, CacheFigures, Counter, DeviceErrors, DeviceFigures, LengthFigures, PoolFigures, PropertyValue, QuotaFigures,
-    RewriteFigures, ScrubFigures, SnapshotFigures, Source, TrimFigures,
+    Activity, CacheFigures, Counter, DeviceErrors, DeviceFigures, LengthFigures, PoolFigures, PropertyValue,
+    QuotaFigures, RewriteFigures, ScrubFigures, SnapshotFigures, Source, TrimFigures,
 };
 use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;

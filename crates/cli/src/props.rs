@@ -364,7 +364,9 @@ pub fn check_not_ours(name: &str) -> Result<()> {
     let ours = OURS.iter().chain([&OF_BRANCHES]).find(|ours| name.starts_with(**ours));
     ours.map_or(Ok(()), |ours| {
         Err(Failure::usage(format!("\"{}\" cannot be the name of a user property", table::printable(name)))
-            .hint(format!("names that begin with {ours} are pagefold's own, which it sets and clears itself")))
+            .hint(format!(
+                "names that begin with {ours} are pagefold's own, which it sets and clears itself"
+            )))
     })
 }
 

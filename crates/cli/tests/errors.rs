@@ -40,7 +40,8 @@ fn damage(device: &Path, bytes: &[u8]) {
 fn read(path: &Path, page: usize) -> Result<(), i32> {
     let mut out = vec![0; PAGE];
     let file = fs::File::open(path).unwrap();
-    file.read_exact_at(&mut out, (page * PAGE) as u64).map_err(|error| error.raw_os_error().unwrap_or_default())
+    file.read_exact_at(&mut out, (page * PAGE) as u64)
+        .map_err(|error| error.raw_os_error().unwrap_or_default())
 }
 
 /// A pool on a small device, mounted, with a file of four pages of which the third is damaged.
@@ -112,9 +113,16 @@ fn errors_are_counted_with_the_files_that_they_strike_until_they_are_cleared() {
     assert_eq!(names(&sandbox.pool()).len(), 2);
 
     let device = sandbox.path("tank.pf");
-    assert_failure(&sandbox.run(&["clear", "tank", "/dev/null"]), 1, &["is no device of pool tank", "tank.pf"]);
+    assert_failure(
+        &sandbox.run(&["clear", "tank", "/dev/null"]),
+        1,
+        &["is no device of pool tank", "tank.pf"],
+    );
     let cleared = sandbox.ok(&["clear", "tank", device.to_str().unwrap()]);
-    assert!(cleared.contains("tank:/moved at byte 16384") && cleared.contains("wrong checksums"), "{cleared}");
+    assert!(
+        cleared.contains("tank:/moved at byte 16384") && cleared.contains("wrong checksums"),
+        "{cleared}"
+    );
     let pool = sandbox.pool();
     assert_eq!((checksums(&pool), names(&pool)), (0, vec![]));
     assert!(sandbox.ok(&["clear", "tank"]).contains("no errors were counted"));
@@ -163,7 +171,8 @@ fn events_outlive_their_server_and_are_followed_over_its_end() {
     let mut follower =
         sandbox.command(&["events", "-f", "tank", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
-    let mut followed: Vec<u64> = (&mut lines).take(first.len()).map(|line| numbers(&line.unwrap())[0]).collect();
+    let mut followed: Vec<u64> =
+        (&mut lines).take(first.len()).map(|line| numbers(&line.unwrap())[0]).collect();
     sandbox.ok(&["unmount", "mnt"]);
     // Without a server they are read where they are kept.
     let kept = sandbox.ok(&["events", "tank"]);
@@ -200,9 +209,12 @@ fn nobody_sets_what_is_the_pools_own_to_say() {
     sandbox.ok(&["create", "tank", "tank.pf", "--size", "160M"]);
     sandbox.ok(&["dataset", "create", "tank/db"]);
     sandbox.ok(&["snapshot", "tank/db@s"]);
-    for name in ["pagefold:scrub", "pagefold:x", "receive:progress", "receive:origin", "policy:period", "branch:port"] {
+    for name in
+        ["pagefold:scrub", "pagefold:x", "receive:progress", "receive:origin", "policy:period", "branch:port"]
+    {
         let setting = format!("{name}=3 1 2 3 4 5 0 0 0 0 1 1");
-        let assert_refused = |words: &[&str]| assert_failure(&sandbox.run(words), 2, &[name, "pagefold's own"]);
+        let assert_refused =
+            |words: &[&str]| assert_failure(&sandbox.run(words), 2, &[name, "pagefold's own"]);
         assert_refused(&["set", &setting, "tank"]);
         assert_refused(&["set", "backup:keep=yes", &setting, "tank/db"]);
         assert_refused(&["set", &setting, "tank/db@s"]);
@@ -214,7 +226,11 @@ fn nobody_sets_what_is_the_pools_own_to_say() {
     let device = sandbox.path("other.pf");
     let words = ["create", "other", device.to_str().unwrap(), "--size", "160M", "-o", "pagefold:scrub=1"];
     assert_failure(&sandbox.run(&words), 2, &["pagefold:scrub"]);
-    assert_eq!(sandbox.ok(&["get", "-H", "backup:keep", "tank/db"]), "", "nothing is set where one is refused");
+    assert_eq!(
+        sandbox.ok(&["get", "-H", "backup:keep", "tank/db"]),
+        "",
+        "nothing is set where one is refused"
+    );
     assert_eq!(sandbox.ok(&["list", "-H", "-t", "all", "tank"]).lines().count(), 3);
 }
 
@@ -291,7 +307,8 @@ fn ratios_tell_of_compression_whatever_is_shared() {
     // `du` of the files, and of a snapshot's.
     let of_files = sandbox.json(&["du", "-s", "db/data", "db/copy"])["total"].clone();
     near(
-        of_files["logical_bytes"].as_u64().unwrap() as f64 / of_files["stored_bytes"].as_u64().unwrap() as f64,
+        of_files["logical_bytes"].as_u64().unwrap() as f64
+            / of_files["stored_bytes"].as_u64().unwrap() as f64,
         "du",
     );
     // What a snapshot frees alone is what clones and others leave to it; it has no room of its own.

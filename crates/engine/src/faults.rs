@@ -154,11 +154,12 @@ impl FaultReport {
         match reader.u8()? {
             VERSION => {}
             version => {
-                return Err(Error::Unsupported(format!("counts of errors have version {version}, not {VERSION}")));
+                return Err(Error::Unsupported(format!(
+                    "counts of errors have version {version}, not {VERSION}"
+                )));
             }
         }
-        let mut report =
-            Self { cleared: reader.varint()?, unlisted: reader.varint()?, ..Self::default() };
+        let mut report = Self { cleared: reader.varint()?, unlisted: reader.varint()?, ..Self::default() };
         // As many as the bytes have, whatever their number says.
         for _ in 0..u16::try_from(reader.varint()?).map_err(|_| reader.bad("it has too many devices"))? {
             report.devices.push(FaultCounts::decode(&mut reader)?);
@@ -355,7 +356,8 @@ impl Faults {
             let FaultCounts { reads, checksums, corrected, repaired, .. } = struck.counts;
             reads.saturating_add(checksums) > corrected.max(repaired)
         });
-        let addr = |struck: &Struck| if let Subject::Record(addr) = struck.subject { Some(addr) } else { None };
+        let addr =
+            |struck: &Struck| if let Subject::Record(addr) = struck.subject { Some(addr) } else { None };
         harmed.filter_map(addr).collect()
     }
 
@@ -429,5 +431,4 @@ impl Faults {
 }
 
 #[cfg(test)]
-#[path = "faults_tests.rs"]
 mod tests;

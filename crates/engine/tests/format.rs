@@ -701,7 +701,10 @@ fn values_of_the_engine() {
     assert_example("dead", &block);
 
     use pagefold_engine::faults::{FaultCounts, FaultReport, Struck, Subject};
-    assert_eq!(codes("struck-kinds", "code", "what").iter().map(|(code, _)| *code).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+    assert_eq!(
+        codes("struck-kinds", "code", "what").iter().map(|(code, _)| *code).collect::<Vec<_>>(),
+        [1, 2, 3, 4, 5]
+    );
     let counts = |checksums| FaultCounts { checksums, ..FaultCounts::default() };
     let subject = Subject::Object { dataset: 1, object: 5 };
     let struck = Struck { subject, counts: counts(2), place: Some((0, 4_198_400)), offset: 16384 };

@@ -112,7 +112,8 @@ impl Search<'_> {
             return Some(known.clone());
         }
         let stored = self.dataset.get(&Inode::key(dir)).ok().flatten()?;
-        let above = Inode::decode(dir, &stored).ok().filter(|inode| inode.kind == FileKind::Directory)?.object;
+        let above =
+            Inode::decode(dir, &stored).ok().filter(|inode| inode.kind == FileKind::Directory)?.object;
         let mut found = None;
         let entries = (Key::new(above, kind::ENTRY, 0), Key::new(above, kind::ENTRY + 1, 0));
         self.each(entries, &mut |key, value| {

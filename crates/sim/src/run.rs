@@ -704,7 +704,9 @@ impl<'a> Sim<'a> {
         let own = self.devices.iter().any(|device| device.stats().counts().errors > 0);
         let may_differ = self.flips > 0 || self.gave_up;
         if !may_differ && (counted < stored || (counted > met && !own)) {
-            return Err(format!("{counted} errors are counted after opening; {stored} were stored, {met} met"));
+            return Err(format!(
+                "{counted} errors are counted after opening; {stored} were stored, {met} met"
+            ));
         }
         Ok(())
     }

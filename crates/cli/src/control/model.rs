@@ -442,7 +442,8 @@ impl DeviceErrors {
             ("answered by a second copy", corrected),
             ("repaired", repaired),
         ];
-        let told = kinds.iter().filter(|(_, count)| *count > 0).map(|(kind, count)| format!("{count} {kind}"));
+        let told =
+            kinds.iter().filter(|(_, count)| *count > 0).map(|(kind, count)| format!("{count} {kind}"));
         told.collect::<Vec<_>>().join(", ")
     }
 }

@@ -57,7 +57,9 @@ impl Ring {
         let before = kept.last().map_or(0, |last| last.number);
         let first = kept.len().saturating_sub(RING_EVENTS - RING_EVENTS / 4);
         events.extend(kept.into_iter().skip(first));
-        events.extend(own.into_iter().map(|event| Event { number: before.saturating_add(event.number), ..event }));
+        events.extend(
+            own.into_iter().map(|event| Event { number: before.saturating_add(event.number), ..event }),
+        );
         while events.len() > RING_EVENTS {
             events.pop_front();
         }

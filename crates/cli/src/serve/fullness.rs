@@ -53,7 +53,8 @@ impl Watch {
         if let Some(step) = self.pool.observe(capacity_bytes.saturating_sub(available_bytes), capacity_bytes)
         {
             let held = pools::snapshots(pool);
-            let (snapshot_bytes, largest) = held.map_or((0, String::new()), |held| (held.bytes, held.largest));
+            let (snapshot_bytes, largest) =
+                held.map_or((0, String::new()), |held| (held.bytes, held.largest));
             tracing::warn!(used_bytes, available_bytes, snapshot_bytes, largest, "the pool is {step} % full");
         }
         let quotas = pool.quotas();

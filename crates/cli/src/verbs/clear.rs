@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::json;
 
 use crate::args::Clear;
-use crate::control::{PoolFigures, Reply, Request};
+use crate::control::{PoolFigures, Reply, Request, StruckFigures};
 use crate::errors::{self, Cleared};
 use crate::failure::{Failure, Result};
 use crate::registry::Registry;
@@ -37,7 +37,11 @@ pub fn run(args: &Clear) -> Result<()> {
         }
     };
     if args.json {
-        let devices: Vec<_> = paths.iter().zip(&devices).map(|(path, counts)| json!({ "path": path, "errors": counts })).collect();
+        let devices: Vec<_> = paths
+            .iter()
+            .zip(&devices)
+            .map(|(path, counts)| json!({ "path": path, "errors": counts }))
+            .collect();
         return super::print_json(&json!({ "pool": pool, "devices": devices, "cleared": struck }));
     }
     tell(&pool, &paths, &(devices, struck));
@@ -52,9 +56,8 @@ fn paths_of(figures: &PoolFigures) -> Vec<String> {
 fn number_of(figures: &PoolFigures, device: Option<&Path>) -> Result<Option<u16>> {
     let Some(named) = device else { return Ok(None) };
     let resolved = std::fs::canonicalize(named).ok();
-    let is_it = |path: &Path| {
-        path == named || resolved.is_some() && std::fs::canonicalize(path).ok() == resolved
-    };
+    let is_it =
+        |path: &Path| path == named || resolved.is_some() && std::fs::canonicalize(path).ok() == resolved;
     let found = figures.devices.iter().position(|device| is_it(&device.path));
     let number = found.and_then(|number| u16::try_from(number).ok());
     number.map(Some).ok_or_else(|| {
@@ -71,7 +74,7 @@ fn tell(pool: &str, paths: &[String], (devices, struck): &Cleared) {
             lines.push(format!("{path}: {}", counts.text()));
         }
     }
-    lines.extend(struck.struck.iter().map(|one| one.text()));
+    lines.extend(struck.struck.iter().map(StruckFigures::text));
     if struck.unlisted > 0 {
         lines.push(format!("{} errors of what was not listed", struck.unlisted));
     }

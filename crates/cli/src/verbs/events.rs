@@ -22,7 +22,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub fn run(args: &Events) -> Result<()> {
     let pool = target::pool_name(&args.target)?;
     let mut shown = Shown { args, last: 0 };
-    let mut guid = Registry::open()?.all()?.into_iter().find(|known| known.name == pool).map(|known| known.guid);
+    let mut guid =
+        Registry::open()?.all()?.into_iter().find(|known| known.name == pool).map(|known| known.guid);
     loop {
         if let Some(mut client) = target::connect(&pool)? {
             match shown.of_server(&mut client) {
@@ -66,7 +67,9 @@ impl Shown<'_> {
     fn of_server(&mut self, client: &mut Client) -> Result<()> {
         let mut wait_ms = 0;
         loop {
-            let Reply::Events { events, lost } = client.ask(&Request::Events { after: self.last, wait_ms })? else {
+            let Reply::Events { events, lost } =
+                client.ask(&Request::Events { after: self.last, wait_ms })?
+            else {
                 return Err(client.misunderstood());
             };
             if lost > 0 && !self.args.json {

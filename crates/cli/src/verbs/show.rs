@@ -340,7 +340,9 @@ fn print_errors(pool: &PoolFigures) {
 /// Whether errors were met since they were cleared.
 fn has_errors(pool: &PoolFigures) -> bool {
     let errors = &pool.errors;
-    !errors.struck.is_empty() || errors.unlisted > 0 || pool.devices.iter().any(|device| !device.errors.is_zero())
+    !errors.struck.is_empty()
+        || errors.unlisted > 0
+        || pool.devices.iter().any(|device| !device.errors.is_zero())
 }
 
 /// Whether something is wrong with a pool; that it is nearly full is not.

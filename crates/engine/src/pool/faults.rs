@@ -122,7 +122,8 @@ impl Pool {
     /// begun anew: no pool is lost for want of its counts.
     pub(super) fn load_faults(&self, batches: u64) {
         let faults = &self.shared.segments.faults;
-        let stored = self.own.get(&KEY).and_then(|stored| stored.as_deref().map(FaultReport::decode).transpose());
+        let stored =
+            self.own.get(&KEY).and_then(|stored| stored.as_deref().map(FaultReport::decode).transpose());
         match stored {
             Ok(stored) => faults.load(stored.unwrap_or_default()),
             Err(error) => tracing::error!(%error, "the counts of errors cannot be read and begin anew"),
@@ -140,7 +141,10 @@ impl Pool {
         let mut versions: Vec<_> = {
             let catalogue = self.catalogue.read();
             let all = catalogue.versions.iter();
-            all.map(|(id, version)| (version.snapshot_of().is_some(), Reverse(*id), Arc::clone(&version.data))).collect()
+            all.map(|(id, version)| {
+                (version.snapshot_of().is_some(), Reverse(*id), Arc::clone(&version.data))
+            })
+            .collect()
         };
         versions.sort_by_key(|(is_snapshot, id, _)| (*is_snapshot, *id));
         let mut left = SEARCHED_MAX;
@@ -151,13 +155,16 @@ impl Pool {
                     return;
                 }
                 // Behind damage to the map itself files are not looked for.
-                let Ok(entries) = data.tree.range(&from, &Key::LAST, SEARCHED_AT_ONCE.min(left)) else { break };
+                let Ok(entries) = data.tree.range(&from, &Key::LAST, SEARCHED_AT_ONCE.min(left)) else {
+                    break;
+                };
                 left -= entries.len();
                 for (key, value) in &entries {
                     if let Value::Page(ptr) = value
                         && wanted.remove(&ptr.addr)
                     {
-                        let page = if key.kind == Key::PAGE { key.offset } else { key.offset / BASES_MAX as u64 };
+                        let page =
+                            if key.kind == Key::PAGE { key.offset } else { key.offset / BASES_MAX as u64 };
                         let size = data.record_size(key.object).unwrap_or_default();
                         let subject = Subject::Object { dataset, object: key.object };
                         faults.found(ptr.addr, subject, page.saturating_mul(size.into()));

@@ -205,9 +205,7 @@ impl Pool {
             self.recode_pass(&dataset, &mut state, &mut plan, &mut report)?;
             self.checkpoint_locked(&mut state, false)?;
             if plan.targets.contains_key(&first) {
-                return Err(Error::NoSpace(
-                    "there is no free chunk to fold to; delete something or add a device".into(),
-                ));
+                return Err(Error::NoSpace("there is no free chunk to fold to; delete something".into()));
             }
             self.restore_room(&mut state)?;
             // Commits that wait for room have their turn.
