@@ -317,8 +317,9 @@ Examples:
     /// Show the state of pools: devices, errors, caches, what to do.
     #[command(after_long_help = "Examples:
   pagefold status
+  pagefold status -x                         only pools with something wrong; exit status 1 if there are any
   pagefold status tank --json")]
-    Status(Pools),
+    Status(Status),
     /// Show what mounted pools read and write, and why.
     #[command(
         after_long_help = "The first line counts from when the pool was opened; each later one over its interval.
@@ -432,6 +433,16 @@ Examples:
   pagefold check tank
   pagefold check ~/tank.pf                  a pool that was not imported")]
     Check(Check),
+    /// Forget the errors that were counted of a pool, or of one of its devices, and say which they were.
+    #[command(
+        after_long_help = "Errors are counted when they are met, by device and by file, and kept in the pool; `pagefold status` shows them. What is
+still damaged is counted again when it is read.
+
+Examples:
+  pagefold clear tank
+  pagefold clear tank /dev/sdb               of one device"
+    )]
+    Clear(Clear),
     /// Print a completion script for a shell.
     #[command(after_long_help = "Examples:
   pagefold completion bash > /etc/bash_completion.d/pagefold
@@ -884,6 +895,31 @@ pub struct Pools {
     /// How to print.
     #[command(flatten)]
     pub output: Output,
+}
+
+/// See [`Verb::Status`].
+#[derive(Args, Debug)]
+pub struct Status {
+    /// Pools or directories; all if left out.
+    pub targets: Vec<String>,
+    /// Only pools with something wrong; exit status 1 if there are any.
+    #[arg(short = 'x', long)]
+    pub problems: bool,
+    /// How to print.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// See [`Verb::Clear`].
+#[derive(Args, Debug)]
+pub struct Clear {
+    /// A pool, or where it is mounted.
+    pub pool: String,
+    /// One of its devices; all if left out.
+    pub device: Option<std::path::PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// See [`Verb::Iostat`].

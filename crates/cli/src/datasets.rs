@@ -29,6 +29,7 @@ pub fn all(pool: &Pool, mounted: &dyn Fn(u64) -> Option<PathBuf>) -> Result<Vec<
             available_bytes: (!found.is_snapshot).then_some(found.available_bytes),
             referenced_bytes: found.referenced_bytes,
             logical_bytes: found.logical_bytes,
+            physical_bytes: found.physical_bytes,
             used_by_dataset_bytes: found.used_bytes.saturating_sub(found.snapshots_bytes),
             used_by_snapshots_bytes: found.snapshots_bytes,
             used_by_children_bytes: children,

@@ -9,6 +9,8 @@ mod confine;
 mod control;
 mod datasets;
 mod deeds;
+mod errors;
+mod event_log;
 mod exact;
 mod failure;
 mod failures;

@@ -20,14 +20,15 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use serde::Serialize;
 
 use crate::control::{
-    Activity, CacheFigures, Counter, DeviceFigures, LengthFigures, PoolFigures, PropertyValue, QuotaFigures,
-    RewriteFigures, ScrubFigures, Source, TrimFigures,
+    Activity, CacheFigures, Counter, DeviceErrors, DeviceFigures, LengthFigures, PoolFigures, PropertyValue,
+    QuotaFigures, RewriteFigures, ScrubFigures, SnapshotFigures, Source, TrimFigures,
 };
 use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
 use crate::props::{self, PROPERTIES, Property, Scope};
 use crate::registry::Known;
-use crate::{names, settings, table, units};
+use crate::units::{FULL_PERCENT, hundredths};
+use crate::{errors, names, settings, table, units};
 
 /// Devices that are open.
 pub type Devices = Vec<Arc<dyn Device>>;
@@ -88,7 +89,7 @@ pub fn failed(doing: impl Into<String>, error: &Error) -> Failure {
         Error::NotAPool(_) => failure.hint("see what is on this machine: pagefold import [-d DIR]"),
         Error::Unsupported(_) => failure.hint("use the version of pagefold that made it, or a newer one"),
         Error::NoSpace(_) => {
-            failure.hint("delete something, add space, or raise the quota that is in the way")
+            failure.hint("delete something, or raise the quota that is in the way; what snapshots hold: pagefold list -t snapshot")
         }
         _ => failure,
     }
@@ -369,14 +370,17 @@ pub fn figures(pool: &Pool) -> PoolFigures {
         devices: status
             .devices
             .iter()
-            .map(|device| DeviceFigures {
+            .zip(&status.faults.devices)
+            .map(|(device, faults)| DeviceFigures {
                 path: device.path.clone(),
                 size_bytes: device.size_bytes,
-                io_errors: device.counts.errors,
+                io_errors: faults.reads.saturating_add(faults.writes),
+                errors: errors::of_device(*faults),
                 discards: Some(device.discards),
-                checksum_errors: device.counts.checksum_errors,
             })
             .collect(),
+        errors: errors::told(pool, &status.faults),
+        snapshots: is_nearly_full(status).then(|| snapshots(pool)).flatten(),
         size_bytes: status.size_bytes,
         capacity_bytes: status.capacity_bytes,
         used_bytes: status.used_bytes,
@@ -385,6 +389,7 @@ pub fn figures(pool: &Pool) -> PoolFigures {
         quotas: pool.quotas().iter().map(|quota| of_quota(pool, quota)).collect(),
         logical_bytes: status.logical_bytes,
         stored_bytes: status.stored_bytes,
+        physical_bytes: status.physical_bytes,
         allocated_bytes: status.allocated_bytes,
         dirty_bytes: status.dirty_bytes,
         freeing: pool.is_reaping(),
@@ -409,6 +414,25 @@ pub fn figures(pool: &Pool) -> PoolFigures {
         untrimmed_bytes: status.untrimmed_bytes,
         write_amplification: write_amplification(status),
     }
+}
+
+fn is_nearly_full(status: &Status) -> bool {
+    let taken = status.capacity_bytes.saturating_sub(status.available_bytes);
+    hundredths(taken, status.capacity_bytes) >= FULL_PERCENT
+}
+
+/// What snapshots hold; `None` where there is none that could be destroyed. To find out reads their dead lists.
+pub fn snapshots(pool: &Pool) -> Option<SnapshotFigures> {
+    let all = pool.list().ok()?;
+    let bytes = all.iter().map(|listed| listed.snapshots_bytes).sum();
+    // Those with clones or holds cannot be destroyed alone.
+    let can_go = |listed: &&Listed| listed.is_snapshot && listed.clones.is_empty() && listed.holds.is_empty();
+    let largest = all.iter().filter(can_go).max_by_key(|listed| listed.used_bytes)?;
+    Some(SnapshotFigures {
+        bytes,
+        largest: names::full(pool.name(), &largest.path),
+        largest_bytes: largest.used_bytes,
+    })
 }
 
 fn state_of(status: &Status) -> &'static str {
@@ -492,7 +516,8 @@ fn write_amplification(status: &Status) -> Option<f64> {
 
 /// A device of a pool that could not be opened.
 pub fn unseen_device(path: &Path) -> DeviceFigures {
-    DeviceFigures { path: path.to_owned(), size_bytes: 0, io_errors: 0, checksum_errors: 0, discards: None }
+    let errors = DeviceErrors::default();
+    DeviceFigures { path: path.to_owned(), size_bytes: 0, io_errors: 0, errors, discards: None }
 }
 
 /// What an open pool has read and written, and why.
@@ -555,6 +580,9 @@ pub fn properties_offline(known: &Known, path: &str) -> Result<Vec<PropertyValue
 /// Sets a property; `None` clears it, so that what is inherited holds.
 pub fn set_one(pool: &Pool, path: &str, name: &str, value: Option<&str>) -> Result<()> {
     let of = names::full(pool.name(), path);
+    if props::is_engines(name) {
+        return Err(Failure::new(format!("cannot set {name} of {of}: it is the engine's own")));
+    }
     pool.set_property_of(path, name, value)
         .map_err(|error| failed(format!("cannot set {name} of {of}"), &error))
 }
@@ -640,8 +668,7 @@ fn computed(name: &str, listed: &Listed, below_bytes: u64, status: &Status) -> O
     Some(match name {
         "used" if is_pool => status.used_bytes.to_string(),
         "used" => (listed.used_bytes + below_bytes).to_string(),
-        "available" if listed.is_snapshot => status.available_bytes.to_string(),
-        "available" => listed.available_bytes.to_string(),
+        "available" if !listed.is_snapshot => listed.available_bytes.to_string(),
         "referenced" => listed.referenced_bytes.to_string(),
         "logicalused" => listed.logical_bytes.to_string(),
         "usedbysnapshots" if !listed.is_snapshot => listed.snapshots_bytes.to_string(),
@@ -656,8 +683,8 @@ fn computed(name: &str, listed: &Listed, below_bytes: u64, status: &Status) -> O
         }
         "userrefs" if listed.is_snapshot => listed.holds.len().to_string(),
         "type" => (if listed.is_snapshot { "snapshot" } else { "filesystem" }).into(),
-        "compressratio" if is_pool => ratio(units::ratio(status.logical_bytes, status.used_bytes)),
-        "compressratio" => ratio(units::ratio(listed.logical_bytes, listed.referenced_bytes)),
+        "compressratio" if is_pool => ratio(units::ratio(status.logical_bytes, status.physical_bytes)),
+        "compressratio" => ratio(units::ratio(listed.logical_bytes, listed.physical_bytes)),
         "atomicwrite" => ATOMIC_WRITE_MAX.to_string(),
         "physicalused" if is_pool => status.allocated_bytes.to_string(),
         "waf" if is_pool => ratio(write_amplification(status)),

@@ -163,7 +163,11 @@ pub const PROPERTIES: &[Property] = &[
         Shape::Bytes,
         "Stored bytes that were written since the snapshot before, and are still there.",
     ),
-    computed("logicalused", Shape::Bytes, "Bytes of its stored pages before compression."),
+    computed(
+        "logicalused",
+        Shape::Bytes,
+        "Bytes of its stored pages before compression, shared or not; of the pool: of all its datasets, without snapshots.",
+    ),
     computed(
         "physicalused",
         Shape::Bytes,
@@ -172,7 +176,7 @@ pub const PROPERTIES: &[Property] = &[
     computed(
         "compressratio",
         Shape::Ratio,
-        "logicalused / used; of a dataset or snapshot, logicalused / referenced.",
+        "Bytes of stored pages before compression / what these take, metadata counted. What clones, snapshots and copies share counts on both sides or on none: it is no compression.",
     ),
     computed(
         "atomicwrite",
@@ -201,8 +205,11 @@ pub const PROPERTIES: &[Property] = &[
 /// Name of the property that says how far a stream came that was interrupted, as in ZFS.
 pub const RESUME_TOKEN: &str = "receive_resume_token";
 
-/// User properties whose names begin so are ours: what is known of streams, and of snapshots that were made by policy.
-const OURS: [&str; 2] = ["receive:", "policy:"];
+/// User properties whose names begin so are ours, and are not shown: the engine's own, what is known of streams, and of snapshots that were
+/// made by policy.
+const OURS: [&str; 3] = ["pagefold:", "receive:", "policy:"];
+/// These are ours, too, and are shown: what is known of a branch. `pagefold branch` alone sets them.
+const OF_BRANCHES: &str = "branch:";
 
 const fn bound(name: &'static str, doc: &'static str) -> Property {
     Property { name, values: Values::Size, scope: Scope::Own, default: "none", doc }
@@ -347,9 +354,26 @@ pub fn is_user(name: &str) -> bool {
         && name.chars().all(sane)
 }
 
+/// Whether a property is the engine's own, which sets it itself.
+pub fn is_engines(name: &str) -> bool {
+    name.starts_with("pagefold:") || name.starts_with("receive:")
+}
+
+/// Errors if a property is one of ours that nobody else sets or clears.
+pub fn check_not_ours(name: &str) -> Result<()> {
+    let ours = OURS.iter().chain([&OF_BRANCHES]).find(|ours| name.starts_with(**ours));
+    ours.map_or(Ok(()), |ours| {
+        Err(Failure::usage(format!("\"{}\" cannot be the name of a user property", table::printable(name)))
+            .hint(format!(
+                "names that begin with {ours} are pagefold's own, which it sets and clears itself"
+            )))
+    })
+}
+
 /// Splits and checks `name=value` for a dataset or snapshot: name and value as they are stored.
 pub fn parse_for_dataset(text: &str) -> Result<(String, String)> {
     if let Some((name, value)) = text.split_once('=').filter(|(name, _)| name.contains(':')) {
+        check_not_ours(name)?;
         return if is_user(name) {
             Ok((name.to_owned(), value.to_owned()))
         } else {
@@ -412,6 +436,17 @@ mod tests {
         for property in PROPERTIES.iter().filter(|p| p.settable()) {
             assert_eq!(property.parse(property.default).unwrap(), property.default, "{}", property.name);
         }
+    }
+
+    #[test]
+    fn names_of_ours_are_not_for_users() {
+        for name in ["pagefold:scrub", "receive:progress", "policy:period", "branch:port", "branch:x"] {
+            let failure = parse_for_dataset(&format!("{name}=1")).unwrap_err();
+            assert_eq!(failure.exit_status(), 2);
+            assert!(failure.to_string().contains("pagefold's own"), "{failure}");
+        }
+        parse_for_dataset("my:branch:x=1").unwrap();
+        assert!(is_user("branch:port") && !is_user("pagefold:scrub"));
     }
 
     #[test]

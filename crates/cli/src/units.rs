@@ -88,6 +88,15 @@ pub fn percent(part: u64, whole: u64) -> String {
     format!("{:.0}%", part as f64 * 100.0 / whole as f64)
 }
 
+/// Share of what a pool or quota can hold, in parts of a hundred, from which on it is told that it is nearly full.
+pub const FULL_PERCENT: u64 = 80;
+
+/// Stored and reserved bytes, in parts of a hundred of what the pool can hold.
+pub fn hundredths(used_bytes: u64, capacity_bytes: u64) -> u64 {
+    let percent = u128::from(used_bytes) * 100 / u128::from(capacity_bytes.max(1));
+    u64::try_from(percent).unwrap_or(u64::MAX)
+}
+
 /// Seconds since 1970.
 pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()

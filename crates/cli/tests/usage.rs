@@ -4,7 +4,7 @@ mod common;
 
 use common::{Sandbox, assert_failure};
 
-const VERBS: [&str; 39] = [
+const VERBS: [&str; 40] = [
     "create",
     "destroy",
     "import",
@@ -43,6 +43,7 @@ const VERBS: [&str; 39] = [
     "analyze",
     "fold",
     "check",
+    "clear",
     "completion",
 ];
 
@@ -232,4 +233,49 @@ fn a_reader_that_has_seen_enough_ends_us_quietly() {
     let output =
         std::process::Command::new("sh").args(["-c", &command]).envs(sandbox.environment()).output().unwrap();
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Texts of the program and the engine that name a verb: behind a backtick or a colon.
+fn verbs_in(text: &str) -> Vec<String> {
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let mut found = Vec::new();
+    for line in lines {
+        for lead in ["`pagefold ", ": pagefold ", "(pagefold "] {
+            let words = line.split(lead).skip(1).map(|rest| {
+                rest.chars().take_while(|c| c.is_ascii_lowercase() || *c == '-').collect::<String>()
+            });
+            found.extend(words.filter(|word| !word.is_empty()));
+        }
+    }
+    found
+}
+
+#[test]
+fn hints_name_verbs_that_there_are() {
+    fn sources(dir: &std::path::Path, found: &mut Vec<std::path::PathBuf>) {
+        for entry in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.is_dir() {
+                sources(&entry, found);
+            } else if entry.extension().is_some_and(|extension| extension == "rs") {
+                found.push(entry);
+            }
+        }
+    }
+    let mut files = Vec::new();
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    for dir in ["src", "../engine/src", "../fuse/src"] {
+        sources(&root.join(dir), &mut files);
+    }
+    let mut checked = 0;
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        for verb in verbs_in(&text) {
+            checked += 1;
+            assert!(VERBS.contains(&verb.as_str()), "{} names the verb \"{verb}\"", file.display());
+        }
+        for promise in ["add space", "add a device"] {
+            assert!(!text.contains(promise), "{}: no verb does \"{promise}\"", file.display());
+        }
+    }
+    assert!(checked > 80, "only {checked} were found: the test no longer sees the texts");
 }

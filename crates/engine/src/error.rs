@@ -3,8 +3,30 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::types::Addr;
+
 /// The engine's result type.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Where something damaged lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DamagedAt {
+    /// Number of the device.
+    pub device: u16,
+    /// First byte on it.
+    pub offset: u64,
+    /// Address of the record, if it is one.
+    pub addr: Option<Addr>,
+    /// It was counted as an error of the device.
+    pub counted: bool,
+}
+
+impl DamagedAt {
+    /// A place at which nothing was counted yet.
+    pub const fn new(device: u16, offset: u64, addr: Option<Addr>) -> Self {
+        Self { device, offset, addr, counted: false }
+    }
+}
 
 /// Why an engine call failed.
 ///
@@ -45,6 +67,8 @@ pub enum Error {
         what: String,
         /// What did not hold.
         detail: String,
+        /// Where it lies, if that is known.
+        at: Option<DamagedAt>,
     },
     /// No room: the pool (or a quota) cannot take what was asked.
     #[error("no space left: {0}")]
@@ -85,6 +109,37 @@ impl Error {
 
     /// A damaged object: `what` it is and what did not hold.
     pub fn corrupt(what: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self::Corrupt { what: what.into(), detail: detail.into() }
+        Self::Corrupt { what: what.into(), detail: detail.into(), at: None }
+    }
+
+    /// As [`Error::corrupt`], of what lies there.
+    pub fn corrupt_at(at: DamagedAt, what: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::Corrupt { what: what.into(), detail: detail.into(), at: Some(at) }
+    }
+
+    /// Where damage lies, if that is known.
+    pub fn place(&self) -> Option<DamagedAt> {
+        match self {
+            Self::Corrupt { at, .. } => *at,
+            _ => None,
+        }
+    }
+
+    /// Whether it was counted, by device and by what it struck ([`crate::faults`]).
+    pub fn is_counted(&self) -> bool {
+        match self {
+            Self::Corrupt { at, .. } => at.is_some_and(|at| at.counted),
+            Self::Io { op, .. } => *op == "read",
+            _ => false,
+        }
+    }
+
+    /// The same error; its device has it counted.
+    #[must_use]
+    pub fn as_counted(mut self) -> Self {
+        if let Self::Corrupt { at: Some(at), .. } = &mut self {
+            at.counted = true;
+        }
+        self
     }
 }

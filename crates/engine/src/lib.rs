@@ -13,12 +13,13 @@
 //! device     files, block devices, a simulated device; one door for I/O
 //! ```
 //!
-//! `account`, `error`, `limits`, `memory`, `types` and `walk` are the ground that all layers stand on.
+//! `account`, `error`, `faults`, `limits`, `memory`, `types` and `walk` are the ground that all layers stand on.
 
 pub mod account;
 pub mod dataset;
 pub mod device;
 pub mod error;
+pub mod faults;
 pub mod limits;
 pub mod memory;
 pub mod pool;

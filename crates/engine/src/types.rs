@@ -127,6 +127,8 @@ impl Key {
     pub const BUCKET: u8 = 0xF6;
     /// The sublist behind another one (the pool's own tree, object = number of that one, `offset` 0).
     pub const LINK: u8 = 0xF7;
+    /// Counts of errors (the pool's own tree, object 0, `offset` 0).
+    pub const FAULTS: u8 = 0xF8;
 
     /// Below this there is no key.
     pub const FIRST: Self = Self::new(0, 0, 0);

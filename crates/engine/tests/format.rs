@@ -676,6 +676,7 @@ fn values_of_the_engine() {
         (Key::SHARED, "shared"),
         (Key::MODEL, "model"),
         (Key::DEAD, "dead"),
+        (Key::FAULTS, "errors"),
     ];
     assert_eq!(kinds, known.map(|(kind, name)| (u64::from(kind), name)));
     assert_eq!(Key::ENGINE_KINDS, 0xe0);
@@ -698,6 +699,18 @@ fn values_of_the_engine() {
     let mut block = Vec::new();
     encode_ptrs(&[ptr(9, 300, 1000), ptr(9, 299, 1300)], &mut block);
     assert_example("dead", &block);
+
+    use pagefold_engine::faults::{FaultCounts, FaultReport, Struck, Subject};
+    assert_eq!(
+        codes("struck-kinds", "code", "what").iter().map(|(code, _)| *code).collect::<Vec<_>>(),
+        [1, 2, 3, 4, 5]
+    );
+    let counts = |checksums| FaultCounts { checksums, ..FaultCounts::default() };
+    let subject = Subject::Object { dataset: 1, object: 5 };
+    let struck = Struck { subject, counts: counts(2), place: Some((0, 4_198_400)), offset: 16384 };
+    let report = FaultReport { cleared: 0, devices: vec![counts(2)], struck: vec![struck], unlisted: 0 };
+    assert_example("errors", &report.encode());
+    assert_eq!(FaultReport::decode(&example("errors")).unwrap(), report);
 }
 
 #[test]

@@ -79,6 +79,11 @@ pub enum FsError {
 }
 
 impl FsError {
+    /// Whether the engine has counted it, by what it struck.
+    pub fn is_counted(&self) -> bool {
+        matches!(self, Self::Engine(error) if error.is_counted())
+    }
+
     /// Whether something that is stored cannot be read.
     pub(crate) fn is_damage(&self) -> bool {
         match self {

@@ -13,6 +13,7 @@
 //! dir, names, io, alloc, xattr    the calls
 //! check      the walker behind `pagefold check`
 //! lost       what of a damaged file system cannot be read
+//! paths      the names of files that something is told of
 //! diff       how two versions differ, as files
 //! rebase     what one version changed, brought into another
 //! testing    a dataset in memory
@@ -51,6 +52,7 @@ mod named;
 mod names;
 mod options;
 mod orphan;
+pub mod paths;
 pub mod rebase;
 pub mod testing;
 #[cfg(test)]

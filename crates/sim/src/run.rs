@@ -181,6 +181,8 @@ struct Sim<'a> {
     journal: Option<Arc<Journal>>,
     /// It has what the last process accepted.
     kept: bool,
+    /// Errors that the last checkpoint has stored, at least, and that the pool has counted by now.
+    errors: (u64, u64),
     random: Random,
     /// Takes images of the devices, and decides what becomes of these.
     camera: Option<Arc<Camera>>,
@@ -299,6 +301,7 @@ impl<'a> Sim<'a> {
             faulted: false,
             journal: journal(history)?,
             kept: false,
+            errors: (0, 0),
             random: Random::new(history.seed ^ 0x5EED),
             camera: None,
             shutter: Random::new(history.seed ^ 0x5_4077E4),
@@ -435,7 +438,14 @@ impl<'a> Sim<'a> {
             Step::Begin { waiters } => self.begin(*waiters),
             Step::End { newest } => self.end(*newest),
             Step::Commit => self.call(|pool| pool.commit(false), false),
-            Step::Checkpoint => self.attesting(|pool| pool.checkpoint(false)),
+            Step::Checkpoint => {
+                let (counted, opens) = (self.count_errors(), self.stats.opens);
+                self.attesting(|pool| pool.checkpoint(false))?;
+                if self.stats.opens == opens && self.pool.is_some() {
+                    self.errors.0 = counted;
+                }
+                Ok(())
+            }
             Step::Overlap(cut, end) => self.overlap([cut, end]),
             Step::Fold => self.attesting(|pool| pool.clean().map(|_| ())),
             Step::Rest => self.rest(),
@@ -462,6 +472,7 @@ impl<'a> Sim<'a> {
             Step::Check => self.check(),
             Step::Kill => {
                 self.begun.clear();
+                self.count_errors();
                 self.pool = None;
                 if self.is_off() {
                     return self.power_cycle(&[]);
@@ -676,16 +687,43 @@ impl<'a> Sim<'a> {
         Ok(())
     }
 
+    /// Errors that the pool has counted, over all openings.
+    fn count_errors(&mut self) -> u64 {
+        let counted = self.pool.as_ref().map_or(self.errors.1, |pool| {
+            pool.faults().devices.iter().map(|of| of.reads + of.writes + of.checksums).sum()
+        });
+        self.errors.1 = counted;
+        counted
+    }
+
+    /// What was stored of errors is there after an opening, and what was never met is not: but for those that the opening itself met.
+    fn verify_errors(&mut self) -> Outcome {
+        let (stored, met) = self.errors;
+        let counted = self.count_errors();
+        self.errors.0 = self.errors.0.min(counted);
+        let own = self.devices.iter().any(|device| device.stats().counts().errors > 0);
+        let may_differ = self.flips > 0 || self.gave_up;
+        if !may_differ && (counted < stored || (counted > met && !own)) {
+            return Err(format!(
+                "{counted} errors are counted after opening; {stored} were stored, {met} met"
+            ));
+        }
+        Ok(())
+    }
+
     fn export(&mut self) -> Outcome {
         while !self.begun.is_empty() {
             self.end(false)?;
         }
         let pool = Arc::clone(self.pool()?);
+        let counted = self.count_errors();
         if let Err(error) = pool.export() {
             drop(pool);
             return self.failed(&error);
         }
+        self.errors.0 = counted;
         let (used, paged) = (pool.status().used_bytes, options(self.history, 0).table_bytes.is_some());
+        self.count_errors();
         drop(pool);
         self.pool = None;
         self.committed = self.log.len();

@@ -112,6 +112,13 @@ pub enum Request {
     },
     /// Stops a trim.
     TrimStop {},
+    /// Forgets errors that were counted.
+    Clear {
+        /// Number of the device; none for all.
+        device: Option<u16>,
+        /// Seconds since 1970.
+        now: u64,
+    },
     /// Tells how long a stream would be.
     SendSize {
         /// Of what.
@@ -244,6 +251,13 @@ pub enum Reply {
     Deed {
         /// What was done.
         outcome: Outcome,
+    },
+    /// To [`Request::Clear`]: what was forgotten.
+    Cleared {
+        /// By number of the device.
+        devices: Vec<DeviceErrors>,
+        /// What was struck.
+        struck: ErrorFigures,
     },
     /// To [`Request::Events`].
     Events {
@@ -435,14 +449,112 @@ pub struct DeviceFigures {
     pub path: PathBuf,
     /// Its size.
     pub size_bytes: u64,
-    /// Failed reads, writes and flushes.
+    /// Failed reads, writes and flushes since errors were cleared.
     pub io_errors: u64,
-    /// What scrubs have read since the pool was opened whose checksum did not hold.
-    #[serde(default)]
-    pub checksum_errors: u64,
+    /// Errors since they were cleared, by kind.
+    #[serde(flatten)]
+    pub errors: DeviceErrors,
     /// Whether it takes discards; `None`: that is not known.
     #[serde(default)]
     pub discards: Option<bool>,
+}
+
+/// Errors of a device since they were cleared, over all openings of the pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeviceErrors {
+    /// Reads that failed.
+    pub read_errors: u64,
+    /// Writes and flushes that failed.
+    pub write_errors: u64,
+    /// What was read and did not have its checksum.
+    pub checksum_errors: u64,
+    /// Of failed and wrong reads, those that a second copy answered.
+    pub corrected: u64,
+    /// What was written again from its other copy.
+    pub repaired: u64,
+}
+
+impl DeviceErrors {
+    /// Whether there are none.
+    pub fn is_zero(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let Self { read_errors, write_errors, checksum_errors, corrected, repaired } = *self;
+        let kinds = [
+            ("failed reads", read_errors),
+            ("failed writes", write_errors),
+            ("wrong checksums", checksum_errors),
+            ("answered by a second copy", corrected),
+            ("repaired", repaired),
+        ];
+        let told =
+            kinds.iter().filter(|(_, count)| *count > 0).map(|(kind, count)| format!("{count} {kind}"));
+        told.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Something that errors struck.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StruckFigures {
+    /// `file`, `record`, `metadata`, `log`.
+    pub what: String,
+    /// A file's name as `dataset:/path`, or as `dataset: object NUMBER`; what else it is.
+    pub name: String,
+    /// Of a file: the byte that the last error struck.
+    pub offset: Option<u64>,
+    /// The device on which the last error was met.
+    pub device: Option<PathBuf>,
+    /// The byte there.
+    pub place: Option<u64>,
+    /// Reads that failed.
+    pub read_errors: u64,
+    /// Reads of what did not have its checksum.
+    pub checksum_errors: u64,
+    /// Of both, those that a second copy answered.
+    pub corrected: u64,
+    /// Written again from the other copy.
+    pub repaired: u64,
+}
+
+impl StruckFigures {
+    /// For people.
+    pub fn text(&self) -> String {
+        let Self { read_errors, checksum_errors, corrected, repaired, .. } = *self;
+        let counts = DeviceErrors { read_errors, checksum_errors, corrected, repaired, write_errors: 0 };
+        let at = self.offset.map(|offset| format!(" at byte {offset}")).unwrap_or_default();
+        let on = match (&self.device, self.place) {
+            (Some(device), Some(place)) => format!(" (byte {place} of {})", device.display()),
+            _ => String::new(),
+        };
+        crate::table::printable(&format!("{}{at}: {}{on}", self.name, counts.text()))
+    }
+}
+
+/// What errors have struck since they were cleared.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ErrorFigures {
+    /// When they were, in seconds since 1970; 0: never.
+    pub cleared: u64,
+    /// Errors of what is not in the list, which is full.
+    pub unlisted: u64,
+    /// The list.
+    pub struck: Vec<StruckFigures>,
+}
+
+/// What snapshots hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotFigures {
+    /// Stored bytes that only snapshots hold.
+    pub bytes: u64,
+    /// The snapshot that frees most if it alone is destroyed.
+    pub largest: String,
+    /// How much that is.
+    pub largest_bytes: u64,
 }
 
 /// The last trim of a pool.
@@ -619,6 +731,12 @@ pub struct PoolFigures {
     pub mounts: Vec<MountFigures>,
     /// Devices.
     pub devices: Vec<DeviceFigures>,
+    /// Errors that were met.
+    #[serde(default)]
+    pub errors: ErrorFigures,
+    /// What snapshots hold, of a pool that is nearly full.
+    #[serde(default)]
+    pub snapshots: Option<SnapshotFigures>,
     /// Sum of the devices.
     pub size_bytes: u64,
     /// What it can hold in stored bytes, less the reserve.
@@ -637,6 +755,9 @@ pub struct PoolFigures {
     pub logical_bytes: u64,
     /// Bytes of all stored pages, metadata not counted.
     pub stored_bytes: u64,
+    /// What `logical_bytes` are stored in, all metadata counted: shared records count for each page that has them, as they do there.
+    #[serde(default)]
+    pub physical_bytes: u64,
     /// Bytes of the devices in chunks that are in use.
     pub allocated_bytes: u64,
     /// Accepted, not yet durable.

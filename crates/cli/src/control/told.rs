@@ -23,6 +23,9 @@ pub struct Figures {
     pub referenced_bytes: u64,
     /// Bytes of its pages before compression.
     pub logical_bytes: u64,
+    /// What these pages and the tree are stored in; what several pages share counts for each of them.
+    #[serde(default)]
+    pub physical_bytes: u64,
     /// Of `used_bytes`, what it holds itself.
     pub used_by_dataset_bytes: u64,
     /// Of `used_bytes`, what only its snapshots hold.

@@ -13,7 +13,7 @@ use crate::control::{
     FileUsage, Handler, MemoryFigures, MountFigures, PoolFigures, Reply, Request, UnmountMode,
 };
 use crate::failure::{Failure, Result};
-use crate::{datasets, mountopts, names, pools, streams};
+use crate::{datasets, errors, mountopts, names, pools, streams};
 
 /// Inodes accounted for in one request.
 const USAGE_INODES_MAX: usize = 16_384;
@@ -93,6 +93,10 @@ impl Answers {
             Request::ScrubStop {} => server.scrub_stop()?,
             Request::TrimStart { rate } => server.trim_start(rate)?,
             Request::TrimStop {} => server.trim_stop()?,
+            Request::Clear { device, now } => {
+                let (devices, struck) = errors::clear(&server.pool, device, now)?;
+                Reply::Cleared { devices, struck }
+            }
             Request::SendSize { what } => {
                 Reply::Stream { expected_bytes: streams::expected(&server.pool, &what)? }
             }

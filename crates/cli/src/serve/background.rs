@@ -75,6 +75,9 @@ fn work(fs: &Fs, pool: &Pool, watched: &Watched, stop: &(Mutex<bool>, Condvar)) 
             stop.1.wait_for(&mut stopped, pause);
         }
         if *stopped {
+            drop(stopped);
+            // What was met last is not left untold.
+            watched.lock().look(pool);
             return;
         }
     }

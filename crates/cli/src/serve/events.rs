@@ -1,8 +1,11 @@
-//! Logging of a server: structured lines on standard error, and a ring of what was said last.
+//! Logging of a server: structured lines on standard error, and a ring of what was said last, which is written to files that later
+//! servers of the pool go on with ([`crate::event_log`]).
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex};
@@ -14,6 +17,8 @@ use tracing_subscriber::{EnvFilter, Layer};
 
 use super::limits;
 use crate::control::Event;
+use crate::event_log::EventLog;
+use crate::failure::{Context as _, Result};
 
 /// Events that the ring keeps.
 const RING_EVENTS: usize = 4096;
@@ -22,23 +27,80 @@ const TEXT_BYTES_MAX: usize = 2048;
 /// Longest wait that a client may ask for.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// The last events, numbered from 1.
+/// The last events, numbered from 1, over all servers of the pool.
 #[derive(Default)]
 pub struct Ring {
     events: Mutex<VecDeque<Event>>,
     more: Condvar,
+    writing: Mutex<Option<JoinHandle<()>>>,
+    /// Nothing more comes.
+    finished: AtomicBool,
 }
 
 impl Ring {
     /// Events after number `after`, oldest first, and how many of them were lost; waits up to `wait` for one.
     pub fn after(&self, after: u64, wait: Duration) -> (Vec<Event>, u64) {
         let mut events = self.events.lock();
-        if events.back().is_none_or(|last| last.number <= after) && !wait.is_zero() {
+        let waits = !wait.is_zero() && !self.finished.load(Ordering::Acquire);
+        if events.back().is_none_or(|last| last.number <= after) && waits {
             self.more.wait_for(&mut events, wait.min(WAIT_MAX));
         }
         let first = events.front().map_or(0, |event| event.number);
         let lost = first.saturating_sub(after.saturating_add(1));
         (events.iter().filter(|event| event.number > after).cloned().collect(), lost)
+    }
+
+    /// Goes on behind the events that servers before have kept, and writes its own to `log`, on a thread of its own: nobody who logs waits for a
+    /// file system.
+    pub fn keep(self: &Arc<Self>, log: EventLog, kept: Vec<Event>) -> Result<()> {
+        let mut events = self.events.lock();
+        let own = std::mem::take(&mut *events);
+        let before = kept.last().map_or(0, |last| last.number);
+        let first = kept.len().saturating_sub(RING_EVENTS - RING_EVENTS / 4);
+        events.extend(kept.into_iter().skip(first));
+        events.extend(
+            own.into_iter().map(|event| Event { number: before.saturating_add(event.number), ..event }),
+        );
+        while events.len() > RING_EVENTS {
+            events.pop_front();
+        }
+        drop(events);
+        let ring = Arc::clone(self);
+        let writing = thread::Builder::new().name("events".into()).spawn(move || ring.write_to(log, before));
+        *self.writing.lock() = Some(writing.context(|| "cannot start a thread".into())?);
+        Ok(())
+    }
+
+    /// Writes what comes after number `written`, to the end. What a file system refuses is said once, on standard error alone: as an event it
+    /// would come back here.
+    fn write_to(&self, mut log: EventLog, mut written: u64) {
+        let mut refused = false;
+        loop {
+            // Asked first: what was logged before it was set is written.
+            let finished = self.finished.load(Ordering::Acquire);
+            let (events, _) = self.after(written, if finished { Duration::ZERO } else { WAIT_MAX });
+            for event in &events {
+                written = event.number;
+                let failed = log.append(event).err().filter(|_| !std::mem::replace(&mut refused, true));
+                if let Some(error) = failed {
+                    eprintln!("pagefold: events are not kept: {error}");
+                }
+            }
+            if finished {
+                return;
+            }
+        }
+    }
+
+    /// Waits until all that was logged is written.
+    pub fn finish(&self) {
+        self.finished.store(true, Ordering::Release);
+        // With the lock, so that who is about to wait hears of it.
+        drop(self.events.lock());
+        self.more.notify_all();
+        if self.writing.lock().take().is_some_and(|writing| writing.join().is_err()) {
+            eprintln!("pagefold: the thread that keeps events panicked");
+        }
     }
 
     fn push(&self, mut event: Event) {

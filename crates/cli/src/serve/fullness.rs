@@ -1,16 +1,15 @@
-//! Tells when a pool fills up, or a quota.
+//! Tells when a pool fills up, or a quota, and when errors are met.
 
 use std::collections::BTreeMap;
 
 use pagefold_engine::dataset::{Bound, Space};
 use pagefold_engine::pool::Pool;
 
-use crate::names;
+pub use crate::units::{FULL_PERCENT, hundredths as percent};
+use crate::{errors, names, pools};
 
 /// Shares of a pool's capacity, in parts of a hundred, from each of which on it is told once.
-const STEPS: [u64; 3] = [80, 90, 95];
-/// Share of a pool's capacity from which on `status` tells.
-pub const FULL_PERCENT: u64 = STEPS[0];
+const STEPS: [u64; 3] = [FULL_PERCENT, 90, 95];
 /// So far, in parts of a hundred, it has to fall below a step before that is told again.
 const SLACK: u64 = 2;
 
@@ -19,6 +18,7 @@ const SLACK: u64 = 2;
 pub struct Watch {
     pool: Fullness,
     quotas: BTreeMap<(u64, Bound), Fullness>,
+    errors: errors::Watch,
 }
 
 /// What was told last.
@@ -26,12 +26,6 @@ pub struct Watch {
 struct Fullness {
     /// Steps that were reached.
     reached: usize,
-}
-
-/// Stored and reserved bytes, in parts of a hundred of what the pool can hold.
-pub fn percent(used_bytes: u64, capacity_bytes: u64) -> u64 {
-    let percent = u128::from(used_bytes) * 100 / u128::from(capacity_bytes.max(1));
-    u64::try_from(percent).unwrap_or(u64::MAX)
 }
 
 impl Fullness {
@@ -47,12 +41,21 @@ impl Fullness {
 }
 
 impl Watch {
+    /// One that tells of no errors that were counted before.
+    pub(super) fn new(pool: &Pool) -> Self {
+        Self { errors: errors::Watch::new(pool), ..Self::default() }
+    }
+
     /// Tells of what was reached since the last call, into the log.
     pub(super) fn look(&mut self, pool: &Pool) {
+        self.errors.look(pool);
         let Space { capacity_bytes, used_bytes, available_bytes, .. } = pool.space();
         if let Some(step) = self.pool.observe(capacity_bytes.saturating_sub(available_bytes), capacity_bytes)
         {
-            tracing::warn!(used_bytes, available_bytes, "the pool is {step} % full");
+            let held = pools::snapshots(pool);
+            let (snapshot_bytes, largest) =
+                held.map_or((0, String::new()), |held| (held.bytes, held.largest));
+            tracing::warn!(used_bytes, available_bytes, snapshot_bytes, largest, "the pool is {step} % full");
         }
         let quotas = pool.quotas();
         self.quotas

@@ -167,6 +167,7 @@ impl Running {
         // New requests find no server any more; those that wait for the end are answered first.
         self.listener.finish();
         self.server.keep.let_go_of_devices();
+        self.server.ring.finish();
         match closed {
             Ok(()) => Ok(()),
             Err(what) => Err(Failure::new(what).hint("mounting the pool again recovers it")),

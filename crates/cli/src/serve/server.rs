@@ -14,6 +14,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::background::Watched;
 use super::events::Ring;
+use super::fullness::Watch;
 use super::keep::{Keep, Left};
 use super::keeper::{Keeper, Turns};
 use super::memory::Memory;
@@ -22,6 +23,7 @@ use super::plan::Plan;
 use super::streams::Streams;
 use crate::control::{ConfinementFigures, Reply, Source, UnmountMode};
 use crate::deeds::{self, Deed, Mounts, Outcome};
+use crate::event_log::EventLog;
 use crate::failure::{Context, Failure, Result};
 use crate::mounter::Asking;
 use crate::mountopts::{Confine, MountOptions, Takeover};
@@ -177,10 +179,17 @@ impl Server {
             options.cache_bytes = bytes;
         }
         let devices = keep.open_devices(known, &options)?;
+        // Opened as the devices are; without it a pool is served all the same.
+        let events = EventLog::open(&known.guid);
         // Nothing on them but their labels was read.
         let confinement = confine::server(wanted.confine.unwrap_or_default())?;
+        match events.and_then(|(log, kept)| ring.keep(log, kept)) {
+            Ok(()) => {}
+            Err(failure) => tracing::warn!(failure = failure.what(), "events end with this server"),
+        }
         let pool = pools::open_on(known, devices, &options)?;
         tell_replay(&pool);
+        let watched: Watched = Arc::new(Mutex::new(Watch::new(&pool)));
         let pool_work = pool.run().map_err(|error| pools::failed("cannot start the pool's work", &error))?;
         Ok(Arc::new(Self {
             pool,
@@ -191,7 +200,7 @@ impl Server {
             read_only: options.read_only,
             started: Instant::now(),
             temporary: Mutex::new(mounted::of_the_pool(wanted)),
-            watched: Watched::default(),
+            watched,
             deeds: Arc::default(),
             pool_work: Mutex::new(Some(pool_work)),
             keeper: Mutex::default(),

@@ -6,7 +6,7 @@ use crate::args::Destroy;
 use crate::control::UnmountMode;
 use crate::failure::{Context, Failure, Result};
 use crate::registry::{Known, Registry, paths_text};
-use crate::{pools, target};
+use crate::{event_log, pools, target};
 
 /// Destroys, after being sure.
 pub fn run(args: &Destroy) -> Result<()> {
@@ -34,6 +34,9 @@ pub fn run(args: &Destroy) -> Result<()> {
         super::unmount::whole_pool(&mut client, UnmountMode::Force)?;
     }
     pools::destroy(&known)?;
+    if let Err(failure) = event_log::remove(&known.guid) {
+        eprintln!("pagefold: {failure}");
+    }
     registry.remove(&known.guid)
 }
 

@@ -1,41 +1,100 @@
 //! `events`: what a server has logged.
 
 use std::io::Write;
+use std::thread;
+use std::time::Duration;
 
 use crate::args::Events;
-use crate::control::{Event, Reply, Request};
+use crate::control::{Client, Event, Reply, Request};
 use crate::failure::{Context, Failure, Result};
-use crate::{target, units};
+use crate::registry::Registry;
+use crate::{event_log, target, units};
 
 /// How long one question waits for the next event.
 const FOLLOW_WAIT_MS: u32 = 30_000;
 /// Levels, the worst first.
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
-/// Prints events, and goes on if asked to.
+/// How long nobody is asked after a server has ended, or while there is none.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Prints events, and goes on if asked to: over the ends of servers.
 pub fn run(args: &Events) -> Result<()> {
-    let mut client = target::server(&args.target)?;
-    let worst = LEVELS.iter().position(|level| *level == args.level).unwrap_or(LEVELS.len());
-    let mut last = 0;
+    let pool = target::pool_name(&args.target)?;
+    let mut shown = Shown { args, last: 0 };
+    let mut guid =
+        Registry::open()?.all()?.into_iter().find(|known| known.name == pool).map(|known| known.guid);
     loop {
-        let wait_ms = if args.follow && last > 0 { FOLLOW_WAIT_MS } else { 0 };
-        let Reply::Events { events, lost } = client.ask(&Request::Events { after: last, wait_ms })? else {
-            return Err(client.misunderstood());
-        };
-        if lost > 0 && !args.json {
-            eprintln!("pagefold: {lost} older events are no longer kept");
-        }
-        for event in &events {
-            last = event.number;
-            let rank = LEVELS.iter().position(|level| event.level.eq_ignore_ascii_case(level));
-            if rank.is_none_or(|rank| rank <= worst) {
-                print(event, args.json)?;
+        if let Some(mut client) = target::connect(&pool)? {
+            match shown.of_server(&mut client) {
+                Err(_) if args.follow && client.has_ended() => {}
+                done => return done,
+            }
+            guid = guid.or_else(|| guid_of(&pool));
+        } else {
+            let kept = guid.as_deref().map_or_else(|| Ok(Vec::new()), event_log::read)?;
+            if guid.is_none() || kept.is_empty() && !args.follow {
+                // Who it is, or why there is none.
+                return target::server(&args.target).map(drop);
+            }
+            shown.tell(&kept)?;
+            if !args.follow {
+                return Ok(());
             }
         }
-        if !args.follow {
-            return Ok(());
+        thread::sleep(PAUSE);
+    }
+}
+
+/// A pool that is served without being known here.
+fn guid_of(pool: &str) -> Option<String> {
+    let mut client = target::connect(pool).ok()??;
+    match client.ask(&Request::Status {}) {
+        Ok(Reply::Status { figures }) => Some(figures.guid),
+        _ => None,
+    }
+}
+
+/// What was printed.
+struct Shown<'a> {
+    args: &'a Events,
+    /// Number of the last event.
+    last: u64,
+}
+
+impl Shown<'_> {
+    /// What a server has, and with `follow` what it gets, until it ends.
+    fn of_server(&mut self, client: &mut Client) -> Result<()> {
+        let mut wait_ms = 0;
+        loop {
+            let Reply::Events { events, lost } =
+                client.ask(&Request::Events { after: self.last, wait_ms })?
+            else {
+                return Err(client.misunderstood());
+            };
+            if lost > 0 && !self.args.json {
+                eprintln!("pagefold: {lost} older events are no longer kept");
+            }
+            self.tell(&events)?;
+            if !self.args.follow {
+                return Ok(());
+            }
+            self.last = self.last.max(1);
+            wait_ms = FOLLOW_WAIT_MS;
         }
-        last = last.max(1);
+    }
+
+    /// Prints those that were not.
+    fn tell(&mut self, events: &[Event]) -> Result<()> {
+        let worst = LEVELS.iter().position(|level| *level == self.args.level).unwrap_or(LEVELS.len());
+        for event in events.iter().filter(|event| event.number > self.last) {
+            let rank = LEVELS.iter().position(|level| event.level.eq_ignore_ascii_case(level));
+            if rank.is_none_or(|rank| rank <= worst) {
+                print(event, self.args.json)?;
+            }
+        }
+        self.last = self.last.max(events.last().map_or(0, |event| event.number));
+        Ok(())
     }
 }
 

@@ -113,7 +113,7 @@ fn print(all: &[Figures], wanted: &Wanted<'_>) {
         ("MOUNTPOINT", Align::Left),
     ]);
     for figures in all {
-        let ratio = units::ratio(figures.logical_bytes, figures.referenced_bytes);
+        let ratio = units::ratio(figures.logical_bytes, figures.physical_bytes);
         let snapshots = (!figures.is_snapshot).then_some(figures.used_by_snapshots_bytes);
         let ratio = match ratio {
             Some(ratio) if exact => format!("{ratio:.2}"),

@@ -3,6 +3,7 @@
 mod analyze;
 mod branch;
 mod check;
+mod clear;
 mod create;
 mod dataset;
 mod destroy;
@@ -76,6 +77,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Scrub(args) => scrub::run(&args),
         Verb::Trim(args) => trim::run(&args),
         Verb::Check(args) => check::run(&args),
+        Verb::Clear(args) => clear::run(&args),
         Verb::Completion { shell } => manual::completion(shell),
         Verb::Man { dir } => manual::write(&dir),
         Verb::Serve(args) => crate::serve::run(&args),

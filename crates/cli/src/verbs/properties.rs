@@ -169,6 +169,7 @@ pub(super) fn set_on(name: &Name, assignments: &[(String, String)]) -> Result<()
 
 /// Clears a property, so that the value of a dataset above or the default holds.
 pub fn inherit(args: &Inherit) -> Result<()> {
+    props::check_not_ours(&args.property)?;
     if !props::is_user(&args.property) && !props::find(&args.property)?.settable() {
         return Err(Failure::usage(format!("{} is computed and cannot be inherited", args.property)));
     }

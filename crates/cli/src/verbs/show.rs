@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::args::{Output, Pools};
+use crate::args::{Output, Pools, Status};
 use crate::control::{
     Client, ConfinementFigures, MemoryFigures, PoolFigures, QuotaFigures, Reply, Request, TakeoverFigures,
 };
@@ -69,7 +69,7 @@ pub fn list(targets: &[String], output: Output) -> Result<()> {
             show.size(pool.available_bytes),
             show.percent(pool.used_bytes, pool.capacity_bytes),
             show.size(pool.logical_bytes),
-            show.ratio(pool.logical_bytes, pool.used_bytes),
+            show.ratio(pool.logical_bytes, pool.physical_bytes),
             pool.models.to_string(),
             pool.state.clone(),
             mountpoint(pool),
@@ -99,8 +99,9 @@ pub fn df(args: &Pools) -> Result<()> {
     let mut table = Table::new(&[
         ("POOL", Align::Left),
         ("LOGICAL", Align::Right),
-        ("PHYSICAL", Align::Right),
+        ("REFER", Align::Right),
         ("RATIO", Align::Right),
+        ("PHYSICAL", Align::Right),
         ("FREE", Align::Right),
         ("USE%", Align::Right),
         ("WAF", Align::Right),
@@ -110,8 +111,9 @@ pub fn df(args: &Pools) -> Result<()> {
         table.row(vec![
             pool.name.clone(),
             show.size(pool.logical_bytes),
+            show.size(pool.physical_bytes),
+            show.ratio(pool.logical_bytes, pool.physical_bytes),
             show.size(pool.used_bytes),
-            show.ratio(pool.logical_bytes, pool.used_bytes),
             show.size(pool.available_bytes),
             show.percent(pool.used_bytes, pool.capacity_bytes),
             units::ratio_text(pool.write_amplification),
@@ -123,13 +125,21 @@ pub fn df(args: &Pools) -> Result<()> {
 }
 
 /// Everything about each pool.
-pub fn status(args: &Pools) -> Result<()> {
-    let (pools, failures) = gather(&args.targets)?;
+pub fn status(args: &Status) -> Result<()> {
+    let (mut pools, failures) = gather(&args.targets)?;
+    let all = pools.len();
+    if args.problems {
+        pools.retain(has_problem);
+    }
     if args.output.json {
         super::print_json(&json!({ "pools": pools, "failures": failures.json() }))?;
+        return failures.finish(args.targets.len(), SHOWN).and_then(|()| problems(args, &pools));
+    }
+    if args.problems && pools.is_empty() && all > 0 {
+        println!("all pools are healthy");
         return failures.finish(args.targets.len(), SHOWN);
     }
-    if pools.is_empty() && failures.is_empty() {
+    if all == 0 && failures.is_empty() {
         eprintln!("no pools are known here: `pagefold create` one, or find one with `pagefold import`");
     }
     for (index, pool) in pools.iter().enumerate() {
@@ -138,7 +148,16 @@ pub fn status(args: &Pools) -> Result<()> {
         }
         print_status(pool, Numbers(args.output));
     }
-    failures.finish(args.targets.len(), SHOWN)
+    failures.finish(args.targets.len(), SHOWN).and_then(|()| problems(args, &pools))
+}
+
+/// With `-x`, pools with something wrong are an error.
+fn problems(args: &Status, pools: &[PoolFigures]) -> Result<()> {
+    if !args.problems || pools.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
+    Err(Failure::new(format!("something is wrong with {}", names.join(", "))))
 }
 
 /// What becomes of the mounts when their server dies, and what has become of them.
@@ -238,9 +257,10 @@ fn print_status(pool: &PoolFigures, show: Numbers) {
     line(
         "logical",
         &format!(
-            "{}, ratio {}",
+            "{}, stored in {}: ratio {}",
             show.size(pool.logical_bytes),
-            show.ratio(pool.logical_bytes, pool.used_bytes)
+            show.size(pool.physical_bytes),
+            show.ratio(pool.logical_bytes, pool.physical_bytes)
         ),
     );
     if pool.freeing {
@@ -285,21 +305,60 @@ fn print_status(pool: &PoolFigures, show: Numbers) {
     let mut devices = Table::new(&[
         ("DEVICE", Align::Left),
         ("SIZE", Align::Right),
-        ("ERRORS", Align::Right),
+        ("READ", Align::Right),
+        ("WRITE", Align::Right),
         ("CKSUM", Align::Right),
     ]);
     for device in &pool.devices {
         devices.row(vec![
             device.path.to_string_lossy().into_owned(),
             show.size(device.size_bytes),
-            device.io_errors.to_string(),
-            device.checksum_errors.to_string(),
+            device.errors.read_errors.to_string(),
+            device.errors.write_errors.to_string(),
+            device.errors.checksum_errors.to_string(),
         ]);
     }
     println!();
     for row in devices.render(false).lines() {
         println!("    {row}");
     }
+    println!();
+    print_errors(pool);
+}
+
+/// What errors have struck.
+fn print_errors(pool: &PoolFigures) {
+    let errors = &pool.errors;
+    let since = match errors.cleared {
+        0 => "since the pool was made".to_owned(),
+        cleared => format!("since {}", units::utc(cleared)),
+    };
+    if !has_errors(pool) {
+        println!("      errors: none {since}");
+        return;
+    }
+    println!("      errors: {since}, all openings of the pool counted");
+    for device in pool.devices.iter().filter(|device| !device.errors.is_zero()) {
+        println!("    {}: {}", table::printable(&device.path.to_string_lossy()), device.errors.text());
+    }
+    errors.struck.iter().for_each(|struck| println!("    {}", struck.text()));
+    if errors.unlisted > 0 {
+        println!("    and {} errors of what is not listed", errors.unlisted);
+    }
+}
+
+/// Whether errors were met since they were cleared.
+fn has_errors(pool: &PoolFigures) -> bool {
+    let errors = &pool.errors;
+    !errors.struck.is_empty()
+        || errors.unlisted > 0
+        || pool.devices.iter().any(|device| !device.errors.is_zero())
+}
+
+/// Whether something is wrong with a pool; that it is nearly full is not.
+fn has_problem(pool: &PoolFigures) -> bool {
+    let sound = matches!(pool.state.as_str(), "ONLINE" | "EXPORTED" | "CRASHED") && pool.problem.is_none();
+    !sound || has_errors(pool) || pool.second_copies_read > 0 || pool.account_faults > 0
 }
 
 /// How full a pool is, in parts of a hundred; what is reserved for accepted writes counts.
@@ -327,9 +386,7 @@ fn advice(pool: &PoolFigures) -> Option<String> {
         UNAVAILABLE => {
             Some("connect its devices again, or tell where they are: pagefold import -d DIR".into())
         }
-        _ if pool.devices.iter().any(|device| device.io_errors + device.checksum_errors > 0) => {
-            Some(format!("unmount it and verify everything: pagefold check {}", pool.name))
-        }
+        _ if has_errors(pool) => Some(error_advice(pool)),
         "ONLINE" if pool.second_copies_read > 0 => Some(format!(
             "metadata is damaged, its second copy was read {} times; repair it: pagefold scrub {}",
             pool.second_copies_read, pool.name
@@ -338,10 +395,7 @@ fn advice(pool: &PoolFigures) -> Option<String> {
             "{} times an account would have fallen below zero; unmount it and verify everything: pagefold check {}",
             pool.account_faults, pool.name
         )),
-        "ONLINE" | "EXPORTED" if fullness(pool) >= FULL_PERCENT => Some(format!(
-            "it is {} % full: delete something, or move it elsewhere; what is deleted is free a moment later",
-            fullness(pool)
-        )),
+        "ONLINE" | "EXPORTED" if fullness(pool) >= FULL_PERCENT => Some(full_advice(pool)),
         "ONLINE" | "EXPORTED" => full_quotas(pool).next().map(|quota| {
             format!(
                 "the {} of {} is nearly taken: delete something there, or raise it: pagefold set {}=SIZE {}",
@@ -349,6 +403,32 @@ fn advice(pool: &PoolFigures) -> Option<String> {
             )
         }),
         _ => None,
+    }
+}
+
+/// What to do about errors that were met.
+fn error_advice(pool: &PoolFigures) -> String {
+    let name = &pool.name;
+    let files = pool.errors.struck.iter().any(|struck| struck.what == "file");
+    let first = if files { "copy these files from a backup; " } else { "" };
+    format!(
+        "{first}`pagefold scrub --wait {name}` verifies everything and repairs what is kept twice, and `pagefold check {name}` \
+         (unmounted) lists what cannot be read; then `pagefold clear {name}`"
+    )
+}
+
+/// What to do about a pool that is nearly full.
+fn full_advice(pool: &PoolFigures) -> String {
+    let full = format!("it is {} % full: ", fullness(pool));
+    match &pool.snapshots {
+        Some(held) if held.bytes >= pool.used_bytes / 10 => format!(
+            "{full}snapshots hold {}; {} alone holds most, {} (pagefold destroy -n {}): destroy some, or delete something that no snapshot has",
+            units::size(held.bytes),
+            held.largest,
+            units::size(held.largest_bytes),
+            held.largest
+        ),
+        _ => format!("{full}delete something, or move it elsewhere; what is deleted is free a moment later"),
     }
 }
 

@@ -285,7 +285,7 @@ impl LiveDataset {
             Shortage::Pool | Shortage::Room => {
                 let space = self.shared.space();
                 format!(
-                    "{asked} bytes were asked for and {} of {} are left; delete something or add a device",
+                    "{asked} bytes were asked for and {} of {} are left; delete something, or snapshots that hold it",
                     space.available_bytes, space.capacity_bytes
                 )
             }

@@ -58,7 +58,7 @@ impl PageFetch {
     /// [`super::Dataset::read`] finds out why.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for a record whose checksum holds and that cannot be decoded.
+    /// [`Error::Invalid`] where the object was read with another recordsize.
     pub fn finish(self, out: &mut [u8]) -> Result<bool> {
         self.record.count();
         self.deliver(out)
@@ -76,8 +76,8 @@ impl PageFetch {
         }
         match decoded {
             Ok(()) => {}
-            // The other way may wait for the model, or the bases.
-            Err(Error::Busy(_)) => return Ok(false),
+            // The other way may wait for the model, or the bases, and counts damage.
+            Err(Error::Busy(_) | Error::Corrupt { .. }) => return Ok(false),
             Err(error) => return Err(error),
         }
         count(&self.shared.counters.read_bytes, out.len() as u64);
@@ -109,8 +109,8 @@ impl LiveDataset {
                 Ok(true) => {}
                 Ok(false) if page_bytes > FETCH_BYTES_MAX => return Ok(Attempt::Wait),
                 Ok(false) => return Ok(self.fetch_later(ptr.addr, page_bytes, within)),
-                // The model of the record, or a base, is not in memory.
-                Err(Error::Busy(_)) => return Ok(Attempt::Wait),
+                // The model of the record, or a base, is not in memory; or it is damaged, which the long way counts.
+                Err(Error::Busy(_) | Error::Corrupt { .. }) => return Ok(Attempt::Wait),
                 Err(error) => return Err(error),
             }
         }

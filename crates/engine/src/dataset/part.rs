@@ -42,7 +42,7 @@ pub(super) fn decode_part(
 /// Says which record could not be decoded.
 fn of_record(addr: Addr, error: Error) -> Error {
     match error {
-        Error::Corrupt { what, detail } => {
+        Error::Corrupt { what, detail, .. } => {
             Error::corrupt(format!("record {addr}"), format!("{what}: {detail}"))
         }
         other => other,

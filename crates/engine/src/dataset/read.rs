@@ -13,12 +13,16 @@ use super::one::Attempt;
 use super::part::{copy_part, decode_part};
 use super::pending::PageBuf;
 use super::shared::{PrimaryCache, count};
+use crate::faults::Subject;
 use crate::limits::{RECORDSIZE_MAX, RECORDSIZE_MIN};
 use crate::record::{Models, Record, bases_of};
 use crate::{Addr, Error, Ptr, Result};
 
 /// How often a read is planned anew when records disappear under it.
 const ATTEMPTS: u32 = 4;
+
+/// Pages of a read that failed among which the damaged one is looked for: as many as a request of the kernel has.
+const SEARCHED_PAGES: u64 = 512;
 
 /// Where the bytes of one page come from.
 enum Source {
@@ -51,10 +55,35 @@ impl LiveDataset {
             match self.fill((object, record_size), parts) {
                 // A record that was freed meanwhile is damaged or unknown where it was; the next plan finds its successor.
                 Err(error @ Error::Corrupt { .. }) => last = Some(error),
+                Err(error) if error.is_damage() => {
+                    last = Some(error);
+                    break;
+                }
                 done => return done,
             }
         }
-        Err(last.unwrap_or_else(|| Error::corrupt("page", "it cannot be read")))
+        let error = last.unwrap_or_else(|| Error::corrupt("page", "it cannot be read"));
+        Err(self.count_unreadable((object, record_size), (offset, buf.len()), error))
+    }
+
+    /// Counts a read that has failed for good as an error of its object.
+    fn count_unreadable(
+        &self,
+        (object, record_size): (u64, u32),
+        (offset, len): (u64, usize),
+        error: Error,
+    ) -> Error {
+        let subject = Subject::Object { dataset: self.id, object };
+        let addr = error.place().and_then(|at| at.addr);
+        let size = u64::from(record_size);
+        let first = offset / size;
+        let pages = (offset + len as u64).div_ceil(size).saturating_sub(first).min(SEARCHED_PAGES);
+        let mut ptrs = vec![None; pages as usize];
+        // Where the map cannot be read, or the record is a base of the page, the read itself is told.
+        let known = self.tree.pages(object, first, &mut ptrs).is_ok();
+        let at = ptrs.iter().position(|ptr| ptr.is_some_and(|ptr| Some(ptr.addr) == addr)).filter(|_| known);
+        let struck = at.map_or(offset, |at| offset.max((first + at as u64) * size));
+        self.shared.count_damage(error, subject, addr, struck)
     }
 
     /// Reads what is in memory, and prepares the read of what lies within one page.

@@ -15,6 +15,8 @@ use super::throttle::Throttle;
 use super::waits::Waits;
 use super::{Space, Synced};
 use crate::account::subtract_shared;
+use crate::error::DamagedAt;
+use crate::faults::{Fault, Subject};
 use crate::limits::{ATOMIC_WRITE_MAX, REDO_BYTES_MAX};
 use crate::record::{Compression, RecordCache};
 use crate::segment::{Devices, Segments};
@@ -286,15 +288,22 @@ impl Shared {
         match self.read_one(addr) {
             // One that was freed meanwhile is not damaged.
             Err(error) if self.segments.has_copy(addr) => {
-                self.segments.or_second(Err(error), || self.read_one(addr.copy()))
+                let struck = (Subject::Record(addr), self.place_of(&error));
+                self.segments.or_second(Err(error), struck, || self.read_one(addr.copy()))
             }
             first => first,
         }
     }
 
     /// One copy of a record, verified. Between look-up and read it may be folded, and its old place used anew: then the next look-up
-    /// finds it elsewhere.
+    /// finds it elsewhere. What fails is counted, unless nobody wants the record any more.
     pub fn read_one(&self, addr: Addr) -> Result<Vec<u8>> {
+        let read = self.read_uncounted(addr);
+        read.map_err(|error| self.count_damage(error, Subject::Record(addr.original()), addr, 0))
+    }
+
+    /// As [`Shared::read_one`], for who counts himself.
+    pub fn read_uncounted(&self, addr: Addr) -> Result<Vec<u8>> {
         let mut attempts = 1..ATTEMPTS;
         loop {
             let mut record = Vec::new();
@@ -307,6 +316,35 @@ impl Shared {
                 Err(Error::Corrupt { .. }) if attempts.next().is_some() => {}
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// Counts damage to a subject, at byte `offset` if it is an object, unless it is of a record that is not live. Returns the error, as one
+    /// that was counted.
+    pub fn count_damage(
+        &self,
+        error: Error,
+        subject: Subject,
+        addr: impl Into<Option<Addr>>,
+        offset: u64,
+    ) -> Error {
+        let Some(fault) = Fault::of(&error) else { return error };
+        // Where that cannot be told, it is taken for what it seems.
+        if addr.into().is_none_or(|addr| self.segments.is_live(addr).unwrap_or(true)) {
+            self.segments.faults.count(fault, subject, self.place_of(&error), offset);
+            return error.as_counted();
+        }
+        error
+    }
+
+    /// Where what an error speaks of lies.
+    fn place_of(&self, error: &Error) -> Option<DamagedAt> {
+        match error {
+            Error::Io { device, offset, .. } => {
+                let number = self.devices.iter().position(|other| other.path() == device)?;
+                Some(DamagedAt::new(u16::try_from(number).ok()?, *offset, None))
+            }
+            error => error.place(),
         }
     }
 

@@ -90,7 +90,7 @@ impl FileDevice {
     }
 
     fn io_error(&self, op: &'static str, offset: u64, len_bytes: u64, source: io::Error) -> Error {
-        self.stats.error();
+        self.stats.error(op);
         Error::Io { op, device: self.path.clone(), offset, len_bytes, source }
     }
 

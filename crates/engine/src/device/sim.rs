@@ -292,7 +292,7 @@ impl SimDevice {
     }
 
     fn eio(&self, op: &'static str, offset: u64, len_bytes: u64) -> Error {
-        self.stats.error();
+        self.stats.error(op);
         Error::Io { op, device: self.path.clone(), offset, len_bytes, source: Errno::IO.into() }
     }
 

@@ -14,7 +14,8 @@ pub struct DeviceStats {
     discards: AtomicU64,
     discarded_bytes: AtomicU64,
     errors: AtomicU64,
-    checksum_errors: AtomicU64,
+    read_errors: AtomicU64,
+    write_errors: AtomicU64,
 }
 
 /// Values of [`DeviceStats`] at one moment. Only calls that succeeded are counted, apart from `errors`.
@@ -36,8 +37,10 @@ pub struct DeviceCounts {
     pub discarded_bytes: u64,
     /// Calls that failed.
     pub errors: u64,
-    /// What a scrub has read whose checksum did not hold.
-    pub checksum_errors: u64,
+    /// Of these, reads.
+    pub read_errors: u64,
+    /// Of these, writes and flushes.
+    pub write_errors: u64,
 }
 
 impl DeviceStats {
@@ -53,7 +56,8 @@ impl DeviceStats {
             discards: self.discards.load(Relaxed),
             discarded_bytes: self.discarded_bytes.load(Relaxed),
             errors: self.errors.load(Relaxed),
-            checksum_errors: self.checksum_errors.load(Relaxed),
+            read_errors: self.read_errors.load(Relaxed),
+            write_errors: self.write_errors.load(Relaxed),
         }
     }
 
@@ -76,11 +80,14 @@ impl DeviceStats {
         self.discarded_bytes.fetch_add(len_bytes, Relaxed);
     }
 
-    pub(crate) fn checksum_error(&self) {
-        self.checksum_errors.fetch_add(1, Relaxed);
-    }
-
-    pub(super) fn error(&self) {
+    /// Counts a call that failed: `read`, `write`, `flush`, or another one.
+    pub(super) fn error(&self, op: &str) {
         self.errors.fetch_add(1, Relaxed);
+        let of_kind = match op {
+            "read" => &self.read_errors,
+            "write" | "flush" => &self.write_errors,
+            _ => return,
+        };
+        of_kind.fetch_add(1, Relaxed);
     }
 }

@@ -34,6 +34,9 @@ pub struct Listed {
     pub referenced_bytes: u64,
     /// Uncompressed bytes of its pages.
     pub logical_bytes: u64,
+    /// What these pages are stored in, and the nodes of its tree. A record that several pages share counts for each of them, as it does in
+    /// `logical_bytes`: so the ratio of both is compression alone.
+    pub physical_bytes: u64,
     /// A dataset: what it and its snapshots hold and no other dataset does. A snapshot: what destroying it alone frees.
     pub used_bytes: u64,
     /// A dataset: what its snapshots hold and it does not. A snapshot: 0.
@@ -92,12 +95,18 @@ impl Catalogue {
         Ok(kept.saturating_sub(lost))
     }
 
+    /// What all versions hold, each record once.
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.versions.keys().map(|id| self.fresh(*id)).sum()
+    }
+
     fn listed(&self, id: u64) -> Result<Listed> {
         let version = self.get(id)?;
-        let (referenced_bytes, written_bytes) = {
+        let (referenced_bytes, node_bytes, written_bytes) = {
             let ledger = version.data.ledger.lock();
-            (ledger.page_bytes + ledger.node_bytes, ledger.fresh_bytes)
+            (ledger.page_bytes + ledger.node_bytes, ledger.node_bytes, ledger.fresh_bytes)
         };
+        let (logical_bytes, stored_bytes) = version.data.totals()?;
         let mut listed = Listed {
             path: self.path(id),
             id,
@@ -106,7 +115,8 @@ impl Catalogue {
             holds: version.holds.clone(),
             properties: version.properties.clone(),
             referenced_bytes,
-            logical_bytes: version.data.totals()?.0,
+            logical_bytes,
+            physical_bytes: stored_bytes + node_bytes,
             written_bytes,
             available_bytes: 0,
             ..Listed::default()

@@ -93,6 +93,7 @@ impl Pool {
             }
             let done = self.commit(due).and_then(|()| {
                 if due {
+                    self.store_new_faults()?;
                     // Busy logs tell it by the way.
                     let txg = self.log.lock().writer.position().txg;
                     if std::mem::replace(&mut last_txg, txg) == txg {

@@ -139,6 +139,7 @@ impl Pool {
         })?;
         // What the last checkpoint has found out.
         self.catalogue.read().flush_dead()?;
+        self.place_faults()?;
         let versions = Versions::freeze(&self.catalogue.read(), &self.own, &state.catalogue_pages);
         let replaced: Vec<Ptr> = versions
             .changed()

@@ -4,6 +4,8 @@ use super::ahead::Ahead;
 use super::places::check_places;
 use super::rescue::Missing;
 use super::root::{Placed, Root, TablePage, append_list, decode_dead, decode_list};
+use crate::error::DamagedAt;
+use crate::faults::Subject;
 use crate::limits::CHUNK_BYTES;
 use crate::record::decode_metadata;
 use crate::segment::{Devices, Located, Segment, Segments, decode_page, neighbours, read_span, seal};
@@ -84,8 +86,12 @@ pub(super) fn read_placed(
     what: &str,
 ) -> Result<Vec<u8>> {
     let Placed { addr, first, second } = placed;
-    let first = read_copy(devices, *addr, first, what);
-    segments.or_second(first, || read_copy(devices, addr.copy(), second, what))
+    let read = |addr: Addr, place: &Located| {
+        let read = read_copy(devices, addr, place, what);
+        read.inspect_err(|error| segments.faults.count_error(error, Subject::Fixed))
+    };
+    let at = DamagedAt::new(first.device, first.offset, None);
+    segments.or_second(read(*addr, first), (Subject::Fixed, Some(at)), || read(addr.copy(), second))
 }
 
 /// Pages of the segment table that lie next to each other, the last up to byte `end` of their device: by one request, and those that it does not give by one
@@ -135,7 +141,8 @@ pub(super) fn read_copy(devices: &Devices, addr: Addr, place: &Located, what: &s
     let (buf, start) = read_span(device.as_ref(), place.offset, place.len_bytes.into())?;
     let bytes = buf.get(start..start + place.len_bytes as usize).unwrap_or_default();
     if seal(addr, bytes) != place.checksum {
-        return Err(Error::corrupt(
+        return Err(Error::corrupt_at(
+            DamagedAt::new(place.device, place.offset, Some(addr)),
             format!("{what} at byte {} of {}", place.offset, device.path().display()),
             "its checksum does not hold",
         ));

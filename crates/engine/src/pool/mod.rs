@@ -20,6 +20,7 @@ pub mod crafting;
 mod create;
 mod deeds;
 mod deltas;
+mod faults;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod group;

@@ -554,6 +554,7 @@ impl Opening {
         pool.catalogue.read().rebudget(&shared);
         pool.note_sizes(&pool.maintenance.lock());
         pool.load_scrub()?;
+        pool.load_faults(end.damaged);
         if end.lost.is_some() && !options.read_only {
             // From its position on there is no damage any more.
             pool.checkpoint(false)?;

@@ -205,9 +205,7 @@ impl Pool {
             self.recode_pass(&dataset, &mut state, &mut plan, &mut report)?;
             self.checkpoint_locked(&mut state, false)?;
             if plan.targets.contains_key(&first) {
-                return Err(Error::NoSpace(
-                    "there is no free chunk to fold to; delete something or add a device".into(),
-                ));
+                return Err(Error::NoSpace("there is no free chunk to fold to; delete something".into()));
             }
             self.restore_room(&mut state)?;
             // Commits that wait for room have their turn.
@@ -387,6 +385,7 @@ impl Pool {
         let mut survivors = match self.survivors(&segment, &segment.parts) {
             Ok(survivors) => survivors,
             Err(error @ Error::Corrupt { .. }) => {
+                self.count_met(&error);
                 tracing::error!(%error, segment = id, "a damaged segment is not coded again");
                 return Ok(None);
             }

@@ -29,13 +29,13 @@ impl Pool {
         if !(segments.is_live(addr)? && segments.is_live(other)?) {
             return Err(Error::corrupt(format!("record {addr}"), "it has no other copy"));
         }
-        let bytes = self.shared.read_one(other)?;
+        let bytes = self.shared.read_uncounted(other)?;
         let place = segments.locate(&self.shared.devices, addr)?;
         if bytes.len() != place.len_bytes as usize || seal(addr, &bytes) != place.checksum {
             return Err(Error::corrupt(format!("record {addr}"), "its other copy is of another content"));
         }
         self.overwrite(place.device, place.offset, &bytes)?;
-        self.shared.read_one(addr).map(drop)
+        self.shared.read_uncounted(addr).map(drop)
     }
 
     /// Writes one copy of the directory of a part again, as the other one is.

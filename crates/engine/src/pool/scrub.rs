@@ -11,6 +11,7 @@
 use std::fmt::Write as _;
 
 use super::Pool;
+use crate::faults::{Fault, Subject};
 use crate::segment::Segment;
 use crate::types::COPIES;
 use crate::{Addr, Error, Result};
@@ -118,6 +119,9 @@ impl Scrub {
     }
 }
 
+/// What is damaged, and where it lies: device and byte.
+type Struck = (Subject, (u16, u64));
+
 /// What a step has found.
 #[derive(Default)]
 struct Found {
@@ -126,19 +130,6 @@ struct Found {
     damaged: u64,
     unreadable: u64,
     repaired: u64,
-}
-
-impl Found {
-    /// What came of repairing what lies at a place.
-    fn count_repair(&mut self, (device, offset): (u16, u64), repaired: Result<()>) {
-        match repaired {
-            Ok(()) => {
-                self.repaired += 1;
-                tracing::warn!(device, offset, "scrub: repaired from the other copy");
-            }
-            Err(error) => tracing::debug!(device, offset, %error, "scrub: not repaired"),
-        }
-    }
 }
 
 impl Pool {
@@ -215,12 +206,13 @@ impl Pool {
             let mut scrub = self.scrub.lock();
             let status = &mut scrub.status;
             match (id, &found) {
+                // What was stored may say anything.
                 (Some(id), Some(found)) => {
-                    status.done_bytes += found.bytes;
-                    status.sound += found.sound;
-                    status.damaged += found.damaged;
-                    status.unreadable += found.unreadable;
-                    status.repaired += found.repaired;
+                    status.done_bytes = status.done_bytes.saturating_add(found.bytes);
+                    status.sound = status.sound.saturating_add(found.sound);
+                    status.damaged = status.damaged.saturating_add(found.damaged);
+                    status.unreadable = status.unreadable.saturating_add(found.unreadable);
+                    status.repaired = status.repaired.saturating_add(found.repaired);
                     scrub.next = id + 1;
                 }
                 _ => {
@@ -230,6 +222,9 @@ impl Pool {
                     tracing::info!(sound, damaged, unreadable, repaired, "the scrub has come to its end");
                 }
             }
+        }
+        if id.is_none() && status.damaged.saturating_add(status.unreadable) > 0 {
+            self.name_struck();
         }
         if id.is_none_or(|id| id % STORE_SEGMENTS == STORE_SEGMENTS - 1) {
             self.store_scrub()?;
@@ -269,8 +264,10 @@ impl Pool {
                         let there = segments.get(segment.id).unwrap_or_default();
                         if there.is_some_and(|now| now.live.count() > 0 && now.parts.contains(part)) {
                             let place = (part.extent.chunk.device, offset);
-                            self.count_damage(&mut found, damaged_before, place, &error);
-                            found.count_repair(place, self.repair_directory(segment.id, part, copy));
+                            let subject = Subject::Directory(segment.id);
+                            self.count_damage(&mut found, damaged_before, (subject, place), &error);
+                            let repaired = self.repair_directory(segment.id, part, copy);
+                            self.count_repair(&mut found, (subject, place), repaired);
                         }
                     }
                 }
@@ -294,8 +291,10 @@ impl Pool {
                 Err(error) => {
                     let place = segments.try_locate(addr).map(|located| (located.device, located.offset));
                     let place = place.unwrap_or_default();
-                    self.count_damage(&mut found, damaged_before, place, &error);
-                    found.count_repair(place, self.repair_record(addr));
+                    let subject = Subject::Record(addr.original());
+                    self.count_damage(&mut found, damaged_before, (subject, place), &error);
+                    let repaired = self.repair_record(addr);
+                    self.count_repair(&mut found, (subject, place), repaired);
                 }
             }
         }
@@ -305,8 +304,8 @@ impl Pool {
     /// What no segment accounts for.
     fn verify_fixed(&self, found: &mut Found) {
         let mut damaged = |place, error: &Error, repaired| {
-            self.count_damage(found, 0, place, error);
-            found.count_repair(place, repaired);
+            self.count_damage(found, 0, (Subject::Fixed, place), error);
+            self.count_repair(found, (Subject::Fixed, place), repaired);
         };
         let sound = self.verify_placed(true, &mut damaged) + self.verify_labels(true, &mut damaged);
         found.sound += sound;
@@ -328,19 +327,30 @@ impl Pool {
         if segments.is_live(addr)? { last } else { Ok(()) }
     }
 
-    fn count_damage(&self, found: &mut Found, before: u64, (device, offset): (u16, u64), error: &Error) {
-        let device = self.shared.devices.get(usize::from(device));
-        match error {
-            Error::Corrupt { .. } => {
-                found.damaged += 1;
-                if let Some(device) = device {
-                    device.stats().checksum_error();
-                }
+    /// What came of repairing what lies at a place.
+    fn count_repair(&self, found: &mut Found, (subject, place): Struck, repaired: Result<()>) {
+        let (device, offset) = place;
+        match repaired {
+            Ok(()) => {
+                found.repaired += 1;
+                self.shared.segments.faults.note(Fault::Repaired, subject, Some(place));
+                tracing::warn!(device, offset, "scrub: repaired from the other copy");
             }
-            // The device has counted it.
+            Err(error) => tracing::debug!(device, offset, %error, "scrub: not repaired"),
+        }
+    }
+
+    fn count_damage(&self, found: &mut Found, before: u64, (subject, place): Struck, error: &Error) {
+        let (number, offset) = place;
+        let device = self.shared.devices.get(usize::from(number));
+        match error {
+            Error::Corrupt { .. } => found.damaged += 1,
             _ => found.unreadable += 1,
         }
-        if before + found.damaged + found.unreadable <= LOGGED {
+        if let Some(fault) = Fault::of(error) {
+            self.shared.segments.faults.note(fault, subject, Some(place));
+        }
+        if before.saturating_add(found.damaged + found.unreadable) <= LOGGED {
             let device = device.map(|device| device.path().display().to_string()).unwrap_or_default();
             tracing::error!(device, offset, %error, "scrub: damage");
         }

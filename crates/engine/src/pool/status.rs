@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Guid, Pool, ReplayReport, RescueReport, Rewrites};
 use crate::dataset::{Reason, Space, Waited};
+use crate::faults::FaultReport;
 use crate::limits::CHUNK_BYTES;
 use crate::record::CacheStats;
 
@@ -113,6 +114,9 @@ pub struct Status {
     pub logical_bytes: u64,
     /// Stored bytes of all pages.
     pub stored_bytes: u64,
+    /// What these pages and the trees of datasets are stored in, shared records counted for each page that has them (as in `logical_bytes`),
+    /// and what no version of a dataset has: models, the segment table, the catalogue, second copies.
+    pub physical_bytes: u64,
     /// Accepted and not yet in the log.
     pub dirty_bytes: u64,
     /// Memory of tree nodes that are not stored yet.
@@ -145,6 +149,8 @@ pub struct Status {
     pub second_copies_read: u64,
     /// Subtractions in this process that would have left an account below zero: faults of the engine, or damage.
     pub account_faults: u64,
+    /// Errors that were met since they were cleared, by device and by what they struck.
+    pub faults: FaultReport,
     /// What replay did at opening.
     pub replayed: ReplayReport,
     /// What was damaged, of a pool that was opened for rescue.
@@ -201,6 +207,10 @@ impl Pool {
         let datasets = self.datasets.read().clone();
         let totals = datasets.iter().map(|dataset| dataset.totals().unwrap_or_default());
         let (logical_bytes, stored_bytes) = totals.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        let node_bytes: u64 = datasets.iter().map(|dataset| dataset.ledger.lock().node_bytes).sum();
+        let held_bytes = self.catalogue.read().held_bytes().saturating_add(self.dying_bytes());
+        // Two sums that are taken one after the other may be of different instants.
+        let own_bytes = space.used_bytes.saturating_sub(held_bytes);
         let (log_bytes, txg) = {
             let log = self.log.lock();
             (log.window_bytes, log.writer.position().txg)
@@ -230,6 +240,7 @@ impl Pool {
             reserved_bytes: self.shared.reserved_bytes.load(Ordering::Acquire),
             logical_bytes,
             stored_bytes,
+            physical_bytes: stored_bytes.saturating_add(node_bytes).saturating_add(own_bytes),
             dirty_bytes: self.shared.dirty_bytes.load(Ordering::Relaxed),
             unstored_tree_bytes: self.nodes.unstored_bytes(),
             log_bytes,
@@ -246,6 +257,7 @@ impl Pool {
             untrimmed_bytes: self.untrimmed_bytes(),
             second_copies_read: self.shared.segments.stood_in(),
             account_faults: crate::account::faults() + crate::account::inexact(),
+            faults: self.faults(),
             replayed: self.replayed,
             rescue: self.rescue.clone(),
         }

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use super::directory::{DirEntry, Directory, Index, LEAF_SLOTS};
-use super::entry::DirRef;
+use super::entry::{DirRef, Part};
 use super::seal;
 use super::table::{Piece, PieceKey, Place, Segments};
 use crate::device::{AlignedBuf, Device};
+use crate::error::DamagedAt;
+use crate::faults::Subject;
 use crate::limits::BLOCK_BYTES;
 use crate::space::Extent;
 use crate::{Addr, Error, Result};
@@ -127,7 +129,8 @@ impl<'a> Group<'a> {
             if seal(addrs[*at], bytes) != located.checksum {
                 let Located { offset, len_bytes, .. } = located;
                 let path = device.path().display();
-                return Err(Error::corrupt(
+                return Err(Error::corrupt_at(
+                    DamagedAt::new(located.device, *offset, Some(addrs[*at])),
                     format!("record {} at byte {offset} of {path} ({len_bytes} bytes)", addrs[*at]),
                     "its checksum does not hold",
                 ));
@@ -171,7 +174,25 @@ impl Stored<'_> {
     /// read or is damaged. An error says where they lie.
     fn read<T>(&self, start: u32, len_bytes: u32, decode: impl Fn(&[u8]) -> Result<T>) -> Result<T> {
         let read = |copy| self.read_at(copy, start, len_bytes, &decode);
-        self.segments.or_second(read(DirCopy::First), || read(DirCopy::Second))
+        let error = match read(DirCopy::First) {
+            Err(error) if error.is_damage() => error,
+            read => return read,
+        };
+        if !self.is_there() {
+            return read(DirCopy::Second).or(Err(error));
+        }
+        let subject = Subject::Directory(self.id);
+        self.segments.faults.count_error(&error, subject);
+        let offset = DirCopy::First.offset(self.extent, self.dir);
+        let at = offset.map(|offset| DamagedAt::new(self.extent.chunk.device, offset, None));
+        self.segments.or_second(Err(error), (subject, at), || read(DirCopy::Second))
+    }
+
+    /// Whether its segment still has it: the place of one that was moved may hold anything.
+    fn is_there(&self) -> bool {
+        let Ok(segment) = self.segments.get(self.id) else { return true };
+        let is_this = |part: &Part| part.extent == self.extent && part.directory == Some(self.dir);
+        segment.is_some_and(|segment| segment.parts.iter().any(is_this))
     }
 
     fn read_at<T>(
@@ -187,7 +208,8 @@ impl Stored<'_> {
         let device = device(self.devices, self.extent.chunk.device)?;
         let (buf, start) = read_span(device, offset, len_bytes.into())?;
         decode(buf.get(start..start + len_bytes as usize).unwrap_or_default()).map_err(|error| match error {
-            Error::Corrupt { detail, .. } => Error::corrupt(
+            Error::Corrupt { detail, .. } => Error::corrupt_at(
+                DamagedAt::new(self.extent.chunk.device, offset, None),
                 format!("directory of segment {} at byte {offset} of {}", self.id, device.path().display()),
                 detail,
             ),

@@ -16,6 +16,8 @@ use super::inner::Inner;
 use super::occupancy::Occupied;
 use super::page::bury;
 use super::paging::Paging;
+use crate::error::DamagedAt;
+use crate::faults::{Fault, Faults, Subject};
 use crate::space::{Chunk, Extent};
 use crate::types::COPIES;
 use crate::wire::Reader;
@@ -96,6 +98,8 @@ pub struct Segments {
     pub(super) pages_read: AtomicU64,
     /// How often a second copy was read in place of a first one.
     stood_in: AtomicU64,
+    /// Errors that were met.
+    pub faults: Faults,
     pub(super) directories: Cache<PieceKey, Piece, PieceWeight>,
 }
 
@@ -112,6 +116,7 @@ impl Segments {
             paging: OnceLock::new(),
             pages_read: AtomicU64::default(),
             stood_in: AtomicU64::default(),
+            faults: Faults::default(),
             directories,
         }
     }
@@ -131,10 +136,16 @@ impl Segments {
         self.stood_in.load(Ordering::Relaxed)
     }
 
-    /// What was read of a first copy; where that failed, of the second one, if that can be read.
-    pub fn or_second<T>(&self, first: Result<T>, second: impl FnOnce() -> Result<T>) -> Result<T> {
+    /// What was read of a first copy of a subject that lies there; where that failed (and was counted), of the second one, if that can be read.
+    pub fn or_second<T>(
+        &self,
+        first: Result<T>,
+        (subject, at): (Subject, Option<DamagedAt>),
+        second: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
         let Err(error) = first else { return first };
         let Ok(found) = second() else { return Err(error) };
+        self.faults.note(Fault::Corrected, subject, at.map(|at| (at.device, at.offset)));
         if self.stood_in.fetch_add(1, Ordering::Relaxed) < STAND_INS_LOGGED {
             tracing::warn!(%error, "the second copy was read instead; a scrub repairs the first");
         }

@@ -11,6 +11,7 @@ mod lost;
 mod model;
 mod names;
 mod orphan;
+mod paths;
 mod threads;
 mod xattr;
 

@@ -264,11 +264,16 @@ fn refuse_for_good(request: Request) {
     request.error(if ioctl { Errno::NOTTY } else { Errno::NOSYS });
 }
 
-/// The reply to a failed call. Damage and failed devices are logged; the rest is the caller's affair.
+/// The reply to a failed call. Damage and failed devices are logged; the rest is the caller's affair. Reads of files that are damaged are counted,
+/// and told by the files' names by who serves the pool: here they would be told as often as somebody reads.
 fn failed(request: Request, error: &FsError) {
     let errno = errno(error);
     if errno == Errno::IO {
-        tracing::error!(?request, %error, "a request failed");
+        if error.is_counted() && matches!(request.operation(), Ok(Operation::Read { .. })) {
+            tracing::debug!(?request, %error, "a request failed");
+        } else {
+            tracing::error!(?request, %error, "a request failed");
+        }
     }
     request.error(errno);
 }

@@ -16,6 +16,7 @@ impl Sim<'_> {
     pub(super) fn power_cycle(&mut self, again: &[u64]) -> Outcome {
         self.develop()?;
         self.begun.clear();
+        self.count_errors();
         self.pool = None;
         self.faulted = false;
         self.committed = self.durable;
@@ -85,7 +86,10 @@ impl Sim<'_> {
                 self.stats.failed += 1;
                 return self.power_cycle(&[]);
             }
-            Ok(pool) => self.pool = Some(pool),
+            Ok(pool) => {
+                self.pool = Some(pool);
+                self.verify_errors()?;
+            }
             Err(_) if self.is_off() => return self.power_cycle(&[]),
             Err(_) if self.is_damaged() => {
                 self.stats.unopenable += 1;

@@ -150,7 +150,7 @@ impl Record {
         let text = |name: &str| local(values, name).map(str::to_owned);
         let wrong = |name: &str| {
             Failure::new(format!("the property {name} of a branch is not what it was made with"))
-                .hint("set it again (pagefold set), or destroy the dataset (pagefold destroy)")
+                .hint("destroy the dataset (pagefold destroy) and make the branch anew")
         };
         let product = match word {
             "postgresql" => Product::PostgreSql,

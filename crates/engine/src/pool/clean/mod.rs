@@ -213,6 +213,7 @@ impl Pool {
                     Ok(to) => moved.extend(to.map(|to| (segment.id, to))),
                     Err(error @ Error::NoSpace(_)) => return Err(error),
                     Err(error) if error.is_damage() => {
+                        self.count_met(&error);
                         // Its other records remain readable where they are.
                         tracing::error!(%error, segment = segment.id, "a damaged segment is not cleaned");
                         let chunks = segment.parts.iter().map(|part| part.extent.chunk);

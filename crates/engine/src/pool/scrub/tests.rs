@@ -61,7 +61,7 @@ fn damage_is_found_and_counted_where_only_a_snapshot_refers_to_it() {
     pool.scrub_start(7, 0).unwrap();
     let status = to_the_end(&pool);
     assert_eq!((status.damaged, status.unreadable), (1, 0));
-    assert_eq!(device.stats().counts().checksum_errors, 1);
+    assert_eq!(pool.faults().devices[0].checksums, 1);
     // A scrub after that begins anew, and finds the same.
     pool.scrub_start(8, 0).unwrap();
     assert_eq!(pool.scrub_status().damaged, 0);

@@ -1,0 +1,180 @@
+//! Errors that a pool has met, with the names of what they struck.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use pagefold_engine::faults::{FaultCounts, FaultReport, Struck, Subject};
+use pagefold_engine::pool::Pool;
+use pagefold_fs::paths;
+
+use crate::control::{DeviceErrors, ErrorFigures, StruckFigures};
+use crate::failure::Result;
+use crate::{names, pools};
+
+/// Values of a dataset that are looked at for the paths of damaged files: about a second.
+const VALUES_MAX: usize = 500_000;
+
+/// Names of the objects that are struck.
+pub type Names = BTreeMap<(u64, u64), String>;
+
+/// What was counted of a pool, with names.
+pub fn told(pool: &Pool, report: &FaultReport) -> ErrorFigures {
+    let names = names_of(pool, report.struck.iter());
+    let devices = pool.paths();
+    ErrorFigures {
+        cleared: report.cleared,
+        unlisted: report.unlisted,
+        struck: report.struck.iter().map(|struck| of_struck(struck, &names, &devices)).collect(),
+    }
+}
+
+/// What was forgotten: by device, and what was struck.
+pub type Cleared = (Vec<DeviceErrors>, ErrorFigures);
+
+/// Forgets errors of an open pool, at `now` (seconds since 1970).
+pub fn clear(pool: &Pool, device: Option<u16>, now: u64) -> Result<Cleared> {
+    let doing = || format!("cannot clear the errors of pool {}", pool.name());
+    let cleared = pool.clear_faults(device, now).map_err(|error| pools::failed(doing(), &error))?;
+    let devices = cleared.devices.iter().copied().map(of_device).collect();
+    Ok((devices, told(pool, &cleared)))
+}
+
+/// What is counted of a device.
+pub fn of_device(counts: FaultCounts) -> DeviceErrors {
+    DeviceErrors {
+        read_errors: counts.reads,
+        write_errors: counts.writes,
+        checksum_errors: counts.checksums,
+        corrected: counts.corrected,
+        repaired: counts.repaired,
+    }
+}
+
+fn of_struck(struck: &Struck, names: &Names, devices: &[PathBuf]) -> StruckFigures {
+    let (what, name) = named(struck.subject, names);
+    let of_object = matches!(struck.subject, Subject::Object { .. });
+    StruckFigures {
+        what: what.into(),
+        name,
+        offset: of_object.then_some(struck.offset),
+        device: struck.place.and_then(|(device, _)| devices.get(usize::from(device)).cloned()),
+        place: struck.place.map(|(_, place)| place),
+        read_errors: struck.counts.reads,
+        checksum_errors: struck.counts.checksums,
+        corrected: struck.counts.corrected,
+        repaired: struck.counts.repaired,
+    }
+}
+
+/// What something is, and its name.
+pub fn named(subject: Subject, names: &Names) -> (&'static str, String) {
+    match subject {
+        Subject::Object { dataset, object } => {
+            let name = names.get(&(dataset, object)).cloned();
+            ("file", name.unwrap_or_else(|| format!("dataset {dataset}: object {object}")))
+        }
+        Subject::Record(addr) => ("record", format!("record {addr}")),
+        Subject::Directory(segment) => ("metadata", format!("directory of segment {segment}")),
+        Subject::Fixed => ("metadata", "labels, or the root of the last checkpoint".into()),
+        Subject::Log => ("log", "batches of the log".into()),
+    }
+}
+
+/// The names of the files among what was struck, as `dataset:/path`. A file that is not found is told by its object's number.
+pub fn names_of<'a>(pool: &Pool, struck: impl Iterator<Item = &'a Struck>) -> Names {
+    let mut wanted: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+    for struck in struck {
+        if let Subject::Object { dataset, object } = struck.subject {
+            wanted.entry(dataset).or_default().insert(object);
+        }
+    }
+    let mut found = Names::new();
+    for (id, objects) in wanted {
+        let Some(path) = pool.path_of(id) else { continue };
+        let name = names::full(pool.name(), &path);
+        let known =
+            pool.open_dataset(&path).map(|dataset| paths::of_objects(&*dataset, &objects, VALUES_MAX));
+        let known = known.unwrap_or_default();
+        for object in objects {
+            let file = match known.get(&object) {
+                Some(path) => format!("{name}:/{}", String::from_utf8_lossy(path)),
+                None => format!("{name}: object {object}"),
+            };
+            found.insert((id, object), file);
+        }
+    }
+    found
+}
+
+/// Tells of errors in the log as they are met: of what is struck for the first time, and whenever as many were counted again.
+#[derive(Debug, Default)]
+pub struct Watch {
+    told: BTreeMap<Subject, u64>,
+}
+
+impl Watch {
+    /// One that tells of nothing that was counted before.
+    pub fn new(pool: &Pool) -> Self {
+        let struck = pool.faults().struck;
+        Self { told: struck.iter().map(|struck| (struck.subject, met(struck))).collect() }
+    }
+
+    /// Tells of what has come since the last call.
+    pub fn look(&mut self, pool: &Pool) {
+        let report = pool.faults();
+        // What was cleared is told again if it persists.
+        self.told.retain(|subject, told| {
+            report.struck.iter().any(|struck| struck.subject == *subject && met(struck) >= *told)
+        });
+        let is_news = |struck: &&Struck| {
+            let told = self.told.get(&struck.subject).copied().unwrap_or_default();
+            met(struck).checked_ilog2() != told.checked_ilog2()
+        };
+        let news: Vec<Struck> = report.struck.iter().filter(is_news).copied().collect();
+        if news.is_empty() {
+            return;
+        }
+        let names = names_of(pool, news.iter());
+        let devices = pool.paths();
+        for struck in &news {
+            self.told.insert(struck.subject, met(struck));
+            tell(&of_struck(struck, &names, &devices));
+        }
+    }
+}
+
+/// How many errors something has met.
+fn met(struck: &Struck) -> u64 {
+    struck.counts.reads.saturating_add(struck.counts.checksums)
+}
+
+fn tell(struck: &StruckFigures) {
+    let StruckFigures { read_errors, checksum_errors, .. } = *struck;
+    let name = struck.name.as_str();
+    let device = struck.device.as_ref().map_or_else(|| "-".into(), |device| device.display().to_string());
+    let place = struck.place.unwrap_or_default();
+    match struck.offset {
+        Some(offset) => tracing::error!(
+            file = name,
+            offset,
+            device,
+            place,
+            read_errors,
+            checksum_errors,
+            "a file is damaged: what is there cannot be read"
+        ),
+        None if struck.corrected.max(struck.repaired) >= read_errors.saturating_add(checksum_errors) => {
+            tracing::warn!(
+                what = name,
+                device,
+                place,
+                read_errors,
+                checksum_errors,
+                "something is damaged that is kept twice; the other copy was used"
+            );
+        }
+        None => {
+            tracing::error!(what = name, device, place, read_errors, checksum_errors, "something is damaged");
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Events of a pool's servers, kept over their ends: lines of JSON in two files of this machine's state, of which the older is emptied when
+//! the newer is full. Events have numbers that rise over all servers of a pool here.
+//!
+//! What was written is as durable as the file system makes it by itself: a server that ends in whatever way loses nothing that it has
+//! written, and a loss of power perhaps the last half a minute.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+use crate::control::Event;
+use crate::failure::{Context, Failure, Result};
+use crate::places;
+
+/// A file is left for the other one when it would be longer.
+const FILE_BYTES_MAX: u64 = 512 << 10;
+
+/// The files of a pool's events, to be appended to. One server has them at a time.
+pub struct EventLog {
+    files: [File; 2],
+    /// Which one is appended to, and how long it is.
+    current: usize,
+    len_bytes: u64,
+}
+
+fn paths(guid: &str) -> Result<[PathBuf; 2]> {
+    // It becomes part of a path.
+    if guid.is_empty() || !guid.chars().all(|c| c.is_ascii_hexdigit() || c == '-') {
+        return Err(Failure::new(format!("\"{}\" is no GUID of a pool", crate::table::printable(guid))));
+    }
+    let dir = places::state_dir()?.join("events");
+    Ok([dir.join(format!("{guid}.0")), dir.join(format!("{guid}.1"))])
+}
+
+/// The events in a file, and how long it is; what is no event, as a line that was torn, is passed over.
+fn parse(file: &mut File) -> io::Result<(Vec<Event>, u64)> {
+    let mut bytes = Vec::new();
+    file.take(2 * FILE_BYTES_MAX).read_to_end(&mut bytes)?;
+    let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let events = lines.filter_map(|line| serde_json::from_slice::<Event>(line).ok()).collect();
+    Ok((events, bytes.len() as u64))
+}
+
+fn last(events: &[Event]) -> u64 {
+    events.last().map_or(0, |event| event.number)
+}
+
+fn in_order(mut older: Vec<Event>, mut newer: Vec<Event>) -> Vec<Event> {
+    if last(&older) > last(&newer) {
+        std::mem::swap(&mut older, &mut newer);
+    }
+    older.append(&mut newer);
+    older
+}
+
+/// What is kept of a pool's events, oldest first.
+pub fn read(guid: &str) -> Result<Vec<Event>> {
+    let mut of_files = paths(guid)?.into_iter().map(|path| match File::open(&path) {
+        Ok(mut file) => {
+            parse(&mut file).map(|(events, _)| events).context(|| format!("cannot read {}", path.display()))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(Failure::new(format!("cannot read {}: {error}", path.display()))),
+    });
+    let mut next = || of_files.next().unwrap_or_else(|| Ok(Vec::new()));
+    Ok(in_order(next()?, next()?))
+}
+
+impl EventLog {
+    /// Opens the files of a pool, which are made if need be; with what is in them, oldest first.
+    pub fn open(guid: &str) -> Result<(Self, Vec<Event>)> {
+        let [first, second] = paths(guid)?;
+        if let Some(dir) = first.parent() {
+            places::make_private(&places::state_dir()?)?;
+            places::make_private(dir)?;
+        }
+        let open = |path: &PathBuf| {
+            let mut options = File::options();
+            options
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .custom_flags(libc::O_NOFOLLOW);
+            options.open(path).context(|| format!("cannot open {}", path.display()))
+        };
+        let mut files = [open(&first)?, open(&second)?];
+        let reading = || "cannot read the events that were kept".to_owned();
+        let (older, older_bytes) = parse(&mut files[0]).context(reading)?;
+        let (newer, newer_bytes) = parse(&mut files[1]).context(reading)?;
+        let current = usize::from(last(&newer) > last(&older));
+        let len_bytes = if current == 0 { older_bytes } else { newer_bytes };
+        let mut log = Self { files, current, len_bytes };
+        // A line that was torn ends here.
+        log.write(b"\n").context(reading)?;
+        Ok((log, in_order(older, newer)))
+    }
+
+    /// Appends an event.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub fn append(&mut self, event: &Event) -> io::Result<()> {
+        let mut line = serde_json::to_vec(event).map_err(io::Error::other)?;
+        line.push(b'\n');
+        if self.len_bytes + line.len() as u64 > FILE_BYTES_MAX {
+            self.current = 1 - self.current;
+            self.files[self.current].set_len(0)?;
+            self.len_bytes = 0;
+        }
+        self.write(&line)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let file = &mut self.files[self.current];
+        file.seek(SeekFrom::Start(self.len_bytes))?;
+        file.write_all(bytes)?;
+        self.len_bytes += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// Forgets the events of a pool that is no more.
+pub fn remove(guid: &str) -> Result<()> {
+    for path in paths(guid)? {
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Failure::new(format!("cannot remove {}: {error}", path.display())));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(number: u64, text: &str) -> Event {
+        Event {
+            number,
+            time_ms: number,
+            level: "INFO".into(),
+            target: "test".into(),
+            message: text.into(),
+            fields: vec![("name".into(), "value".into())],
+        }
+    }
+
+    /// A log on files without names.
+    fn log() -> EventLog {
+        EventLog {
+            files: [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()],
+            current: 0,
+            len_bytes: 0,
+        }
+    }
+
+    fn contents(log: &mut EventLog) -> Vec<Event> {
+        log.files.iter_mut().for_each(|file| drop(file.rewind()));
+        let (older, _) = parse(&mut log.files[0]).unwrap();
+        let (newer, _) = parse(&mut log.files[1]).unwrap();
+        in_order(older, newer)
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_is_the_newest() {
+        let mut log = log();
+        let long = "x".repeat(1000);
+        for number in 1..=3000 {
+            log.append(&event(number, &long)).unwrap();
+        }
+        let bytes: u64 = log.files.iter().map(|file| file.metadata().unwrap().len()).sum();
+        assert!(bytes <= 2 * FILE_BYTES_MAX, "{bytes}");
+        let kept = contents(&mut log);
+        assert_eq!(last(&kept), 3000);
+        assert!(
+            kept.len() > 400 && kept.windows(2).all(|pair| pair[1].number == pair[0].number + 1),
+            "{}",
+            kept.len()
+        );
+    }
+
+    #[test]
+    fn a_torn_line_is_passed_over_and_what_follows_is_read() {
+        let mut log = log();
+        log.append(&event(1, "one")).unwrap();
+        log.write(b"{\"number\":2,\"time").unwrap();
+        log.write(b"\n").unwrap();
+        log.append(&event(3, "three\nwith a line")).unwrap();
+        let told: Vec<String> = contents(&mut log).into_iter().map(|event| event.message).collect();
+        assert_eq!(told, ["one", "three\nwith a line"]);
+    }
+
+    #[test]
+    fn names_of_files_come_from_guids_alone() {
+        assert!(paths("../../etc").is_err() && paths("").is_err());
+    }
+}

@@ -1,0 +1,88 @@
+//! `clear`: forgets the errors that were counted of a pool, or of one of its devices.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::args::Clear;
+use crate::control::{PoolFigures, Reply, Request, StruckFigures};
+use crate::errors::{self, Cleared};
+use crate::failure::{Failure, Result};
+use crate::registry::Registry;
+use crate::table::printable;
+use crate::{pools, target, units};
+
+/// Clears, and tells what that was.
+pub fn run(args: &Clear) -> Result<()> {
+    let pool = target::pool_name(&args.pool)?;
+    let now = units::now();
+    let (paths, (devices, struck)) = match target::connect(&pool)? {
+        Some(mut client) => {
+            let Reply::Status { figures } = client.ask(&Request::Status {})? else {
+                return Err(client.misunderstood());
+            };
+            let device = number_of(&figures, args.device.as_deref())?;
+            match client.ask_and_wait(&Request::Clear { device, now })? {
+                Reply::Cleared { devices, struck } => (paths_of(&figures), (devices, struck)),
+                _ => return Err(client.misunderstood()),
+            }
+        }
+        None => {
+            let known = Registry::open()?.find(&pool)?;
+            pools::with_offline(&known, |open| {
+                let figures = pools::figures(open);
+                let device = number_of(&figures, args.device.as_deref())?;
+                Ok((paths_of(&figures), errors::clear(open, device, now)?))
+            })?
+        }
+    };
+    if args.json {
+        let devices: Vec<_> = paths
+            .iter()
+            .zip(&devices)
+            .map(|(path, counts)| json!({ "path": path, "errors": counts }))
+            .collect();
+        return super::print_json(&json!({ "pool": pool, "devices": devices, "cleared": struck }));
+    }
+    tell(&pool, &paths, &(devices, struck));
+    Ok(())
+}
+
+fn paths_of(figures: &PoolFigures) -> Vec<String> {
+    figures.devices.iter().map(|device| printable(&device.path.to_string_lossy())).collect()
+}
+
+/// The number of the device that was named.
+fn number_of(figures: &PoolFigures, device: Option<&Path>) -> Result<Option<u16>> {
+    let Some(named) = device else { return Ok(None) };
+    let resolved = std::fs::canonicalize(named).ok();
+    let is_it =
+        |path: &Path| path == named || resolved.is_some() && std::fs::canonicalize(path).ok() == resolved;
+    let found = figures.devices.iter().position(|device| is_it(&device.path));
+    let number = found.and_then(|number| u16::try_from(number).ok());
+    number.map(Some).ok_or_else(|| {
+        let devices = paths_of(figures).join(", ");
+        Failure::new(format!("{} is no device of pool {}", printable(&named.to_string_lossy()), figures.name))
+            .hint(format!("its devices: {devices}"))
+    })
+}
+
+fn tell(pool: &str, paths: &[String], (devices, struck): &Cleared) {
+    let mut lines = Vec::new();
+    for (path, counts) in paths.iter().zip(devices) {
+        if !counts.is_zero() {
+            lines.push(format!("{path}: {}", counts.text()));
+        }
+    }
+    lines.extend(struck.struck.iter().map(StruckFigures::text));
+    if struck.unlisted > 0 {
+        lines.push(format!("{} errors of what was not listed", struck.unlisted));
+    }
+    if lines.is_empty() {
+        println!("pool {pool}: no errors were counted");
+        return;
+    }
+    println!("pool {pool}: forgotten are");
+    lines.iter().for_each(|line| println!("    {line}"));
+    println!("what is still damaged is counted again when it is read: pagefold scrub {pool}");
+}

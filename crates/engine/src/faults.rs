@@ -1,0 +1,434 @@
+//! Errors that were met, counted by device and by what they struck, until somebody clears them.
+//!
+//! - F1: memory and the stored form are bounded: of what was struck at most [`STRUCK_MAX`] are listed, others are counted together.
+//! - F2: counting writes nothing. What was counted is stored by a checkpoint, and before one only when something new was struck or a
+//!   count has doubled ([`Faults::wants_store`]): whoever reads a damaged page for ever has it stored 64 times at most.
+//! - F3: an error is counted once by device, however often it is passed on ([`DamagedAt::counted`]).
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+
+use crate::error::DamagedAt;
+use crate::types::Addr;
+use crate::wire::{Reader, put_varint};
+use crate::{Error, Result};
+
+/// What is listed of what was struck.
+pub const STRUCK_MAX: usize = 128;
+/// Version of the stored form.
+const VERSION: u8 = 1;
+
+/// What an error struck.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject {
+    /// Data of a file.
+    Object {
+        /// Number of the dataset or snapshot.
+        dataset: u64,
+        /// The object that has the data.
+        object: u64,
+    },
+    /// A record of which only its address is known: metadata, or what nobody but a scrub has read.
+    Record(Addr),
+    /// The directory of a segment.
+    Directory(u64),
+    /// What no segment has: labels, and the root and the lists of the last checkpoint.
+    Fixed,
+    /// The log that was replayed when the pool was opened.
+    Log,
+}
+
+/// How many errors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultCounts {
+    /// Reads that the device failed.
+    pub reads: u64,
+    /// Writes and flushes that the device failed.
+    pub writes: u64,
+    /// What was read and did not have its checksum, or could not be decoded.
+    pub checksums: u64,
+    /// Of both kinds of failed reads, those that the second copy answered.
+    pub corrected: u64,
+    /// What was written again from its other copy.
+    pub repaired: u64,
+}
+
+impl FaultCounts {
+    fn all(&mut self) -> [&mut u64; 5] {
+        [&mut self.reads, &mut self.writes, &mut self.checksums, &mut self.corrected, &mut self.repaired]
+    }
+
+    /// Whether nothing was counted.
+    pub fn is_zero(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn encode(mut self, out: &mut Vec<u8>) {
+        self.all().into_iter().for_each(|count| put_varint(out, *count));
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Self> {
+        let mut counts = Self::default();
+        for count in counts.all() {
+            *count = reader.varint()?;
+        }
+        Ok(counts)
+    }
+}
+
+/// Something that errors struck.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Struck {
+    /// What it is.
+    pub subject: Subject,
+    /// How often.
+    pub counts: FaultCounts,
+    /// Device number and byte of the last error, where they are known.
+    pub place: Option<(u16, u64)>,
+    /// Of an object: the byte in it that the last error struck.
+    pub offset: u64,
+}
+
+/// What was counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FaultReport {
+    /// When all was cleared the last time, in seconds since 1970; 0: it never was.
+    pub cleared: u64,
+    /// By number of the device.
+    pub devices: Vec<FaultCounts>,
+    /// What was struck, by subject.
+    pub struck: Vec<Struck>,
+    /// Errors of what is not listed since the list is full.
+    pub unlisted: u64,
+}
+
+impl FaultReport {
+    /// Whether nothing was counted.
+    pub fn is_empty(&self) -> bool {
+        self.devices.iter().all(FaultCounts::is_zero) && self.struck.is_empty() && self.unlisted == 0
+    }
+
+    /// The stored form.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        put_varint(&mut out, self.cleared);
+        put_varint(&mut out, self.unlisted);
+        put_varint(&mut out, self.devices.len() as u64);
+        self.devices.iter().for_each(|counts| counts.encode(&mut out));
+        put_varint(&mut out, self.struck.len() as u64);
+        for struck in &self.struck {
+            match struck.subject {
+                Subject::Object { dataset, object } => {
+                    out.push(1);
+                    put_varint(&mut out, dataset);
+                    put_varint(&mut out, object);
+                }
+                Subject::Record(addr) => {
+                    out.push(2);
+                    put_varint(&mut out, addr.raw());
+                }
+                Subject::Directory(segment) => {
+                    out.push(3);
+                    put_varint(&mut out, segment);
+                }
+                Subject::Fixed => out.push(4),
+                Subject::Log => out.push(5),
+            }
+            struck.counts.encode(&mut out);
+            let place = struck.place.map(|(device, offset)| (u64::from(device) + 1, offset));
+            let (device, offset) = place.unwrap_or_default();
+            put_varint(&mut out, device);
+            put_varint(&mut out, offset);
+            put_varint(&mut out, struck.offset);
+        }
+        out
+    }
+
+    /// Reads the stored form.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`]; [`Error::Unsupported`] for one of a later version.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut reader = Reader::new(bytes, "counts of errors");
+        match reader.u8()? {
+            VERSION => {}
+            version => {
+                return Err(Error::Unsupported(format!(
+                    "counts of errors have version {version}, not {VERSION}"
+                )));
+            }
+        }
+        let mut report = Self { cleared: reader.varint()?, unlisted: reader.varint()?, ..Self::default() };
+        // As many as the bytes have, whatever their number says.
+        for _ in 0..u16::try_from(reader.varint()?).map_err(|_| reader.bad("it has too many devices"))? {
+            report.devices.push(FaultCounts::decode(&mut reader)?);
+        }
+        let struck = reader.varint()?;
+        if struck > STRUCK_MAX as u64 {
+            return Err(reader.bad("it lists too much"));
+        }
+        for _ in 0..struck {
+            let subject = match reader.u8()? {
+                1 => Subject::Object { dataset: reader.varint()?, object: reader.varint()? },
+                2 => {
+                    let addr = Addr::from_raw(reader.varint()?);
+                    Subject::Record(addr.ok_or_else(|| reader.bad("a record has no address"))?)
+                }
+                3 => Subject::Directory(reader.varint()?),
+                4 => Subject::Fixed,
+                5 => Subject::Log,
+                _ => return Err(reader.bad("it lists something of an unknown kind")),
+            };
+            let counts = FaultCounts::decode(&mut reader)?;
+            let (device, at) = (reader.varint()?, reader.varint()?);
+            let device = device.checked_sub(1).map(u16::try_from).transpose();
+            let device = device.map_err(|_| reader.bad("a device has an impossible number"))?;
+            let place = device.map(|device| (device, at));
+            report.struck.push(Struck { subject, counts, place, offset: reader.varint()? });
+        }
+        reader.end()?;
+        Ok(report)
+    }
+}
+
+/// What is to be counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The device failed a read. By device its own statistics count that.
+    Read,
+    /// A checksum did not hold, or what was read is not well formed.
+    Checksum,
+    /// The second copy answered in place of what had failed.
+    Corrected,
+    /// It was written again from its other copy.
+    Repaired,
+}
+
+impl Fault {
+    /// What an error of reading is counted as; `None` for other errors.
+    pub fn of(error: &Error) -> Option<Self> {
+        match error {
+            Error::Corrupt { .. } => Some(Self::Checksum),
+            Error::Io { op: "read", .. } => Some(Self::Read),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counted {
+    cleared: u64,
+    devices: Vec<FaultCounts>,
+    struck: BTreeMap<Subject, Struck>,
+    unlisted: u64,
+    /// Failed reads and writes of each device's own statistics that are counted already.
+    taken: Vec<(u64, u64)>,
+    /// Something was counted since it was stored.
+    changed: bool,
+    /// Something new was struck since then, or a count has doubled.
+    news: bool,
+}
+
+/// Adds to a count; whether it is news: the first, or twice as many as when it was news before.
+fn add(count: &mut u64, more: u64) -> bool {
+    let before = count.checked_ilog2();
+    *count = count.saturating_add(more);
+    count.checked_ilog2() != before
+}
+
+impl Counted {
+    fn device(&mut self, number: u16) -> &mut FaultCounts {
+        let number = usize::from(number);
+        if self.devices.len() <= number {
+            self.devices.resize(number + 1, FaultCounts::default());
+        }
+        &mut self.devices[number]
+    }
+
+    fn count(
+        &mut self,
+        fault: Fault,
+        subject: Subject,
+        (place, offset): (Option<(u16, u64)>, u64),
+        by_device: bool,
+    ) {
+        let mut news = false;
+        if let (Some((device, _)), true) = (place, by_device) {
+            let counts = self.device(device);
+            news |= match fault {
+                Fault::Read => false,
+                Fault::Checksum => add(&mut counts.checksums, 1),
+                Fault::Corrected => add(&mut counts.corrected, 1),
+                Fault::Repaired => add(&mut counts.repaired, 1),
+            };
+        }
+        let full = self.struck.len() >= STRUCK_MAX && !self.struck.contains_key(&subject);
+        news |= if full {
+            add(&mut self.unlisted, 1)
+        } else {
+            let new = Struck { subject, counts: FaultCounts::default(), place: None, offset: 0 };
+            let struck = self.struck.entry(subject).or_insert(new);
+            (struck.place, struck.offset) = (place.or(struck.place), offset);
+            let counts = &mut struck.counts;
+            let count = match fault {
+                Fault::Read => &mut counts.reads,
+                Fault::Checksum => &mut counts.checksums,
+                Fault::Corrected => &mut counts.corrected,
+                Fault::Repaired => &mut counts.repaired,
+            };
+            add(count, 1)
+        };
+        self.changed = true;
+        self.news |= news;
+    }
+
+    fn report(&self) -> FaultReport {
+        FaultReport {
+            cleared: self.cleared,
+            devices: self.devices.clone(),
+            struck: self.struck.values().copied().collect(),
+            unlisted: self.unlisted,
+        }
+    }
+}
+
+/// The errors of a pool that is open, with those of earlier openings.
+#[derive(Debug, Default)]
+pub struct Faults(Mutex<Counted>);
+
+impl Faults {
+    /// Adds what earlier openings have stored.
+    pub fn load(&self, stored: FaultReport) {
+        let mut counted = self.0.lock();
+        let met = std::mem::take(&mut *counted);
+        counted.cleared = stored.cleared;
+        counted.devices = stored.devices;
+        counted.struck = stored.struck.into_iter().map(|struck| (struck.subject, struck)).collect();
+        counted.unlisted = stored.unlisted;
+        counted.taken = met.taken;
+        (counted.changed, counted.news) = (met.changed, met.news);
+        // What opening has met before it could read them.
+        for (number, mut more) in (0..).zip(met.devices) {
+            let counts = counted.device(number).all();
+            for (count, more) in counts.into_iter().zip(more.all()) {
+                add(count, *more);
+            }
+        }
+        for (subject, mut struck) in met.struck {
+            if counted.struck.len() >= STRUCK_MAX && !counted.struck.contains_key(&subject) {
+                add(&mut counted.unlisted, 1);
+                continue;
+            }
+            if let Some(before) = counted.struck.get_mut(&subject) {
+                for (count, more) in struck.counts.all().into_iter().zip(before.counts.all()) {
+                    add(count, *more);
+                }
+            }
+            counted.struck.insert(subject, struck);
+        }
+        add(&mut counted.unlisted, met.unlisted);
+    }
+
+    /// Counts an error, and where it lies, as far as that is known; of an object at byte `offset` of it. By device it is not counted again.
+    pub fn count(&self, fault: Fault, subject: Subject, at: Option<DamagedAt>, offset: u64) {
+        let place = at.map(|at| (at.device, at.offset));
+        let by_device = at.is_some_and(|at| !at.counted);
+        self.0.lock().count(fault, subject, (place, offset), by_device);
+    }
+
+    /// Counts an error of reading a record, or something else of the pool's own; others are not counted.
+    pub fn count_error(&self, error: &Error, subject: Subject) {
+        if let Some(fault) = Fault::of(error) {
+            self.count(fault, subject, error.place(), 0);
+        }
+    }
+
+    /// Counts something else at a place of a device.
+    pub fn note(&self, fault: Fault, subject: Subject, place: Option<(u16, u64)>) {
+        self.0.lock().count(fault, subject, (place, 0), true);
+    }
+
+    /// Addresses of records that are listed, and were not all repaired or answered by a second copy.
+    pub fn records(&self) -> Vec<Addr> {
+        let counted = self.0.lock();
+        let harmed = counted.struck.values().filter(|struck| {
+            let FaultCounts { reads, checksums, corrected, repaired, .. } = struck.counts;
+            reads.saturating_add(checksums) > corrected.max(repaired)
+        });
+        let addr =
+            |struck: &Struck| if let Subject::Record(addr) = struck.subject { Some(addr) } else { None };
+        harmed.filter_map(addr).collect()
+    }
+
+    /// The record at an address turned out to be data of an object, at byte `offset` of it.
+    pub fn found(&self, addr: Addr, subject: Subject, offset: u64) {
+        let mut counted = self.0.lock();
+        let Some(mut record) = counted.struck.remove(&Subject::Record(addr)) else { return };
+        if let Some(known) = counted.struck.get_mut(&subject) {
+            for (count, more) in record.counts.all().into_iter().zip(known.counts.all()) {
+                add(count, *more);
+            }
+        }
+        counted.struck.insert(subject, Struck { subject, offset, ..record });
+        (counted.changed, counted.news) = (true, true);
+    }
+
+    /// Takes over what devices count themselves: reads that failed, and writes and flushes, since they were opened.
+    pub fn take(&self, now: impl Iterator<Item = (u64, u64)>) {
+        let mut counted = self.0.lock();
+        for (number, (reads, writes)) in (0..).zip(now) {
+            let at = usize::from(number);
+            if counted.taken.len() <= at {
+                counted.taken.resize(at + 1, (0, 0));
+            }
+            let (before_reads, before_writes) = std::mem::replace(&mut counted.taken[at], (reads, writes));
+            let (reads, writes) = (reads.saturating_sub(before_reads), writes.saturating_sub(before_writes));
+            if reads + writes > 0 {
+                let counts = counted.device(number);
+                let news = add(&mut counts.reads, reads) | add(&mut counts.writes, writes);
+                counted.changed = true;
+                counted.news |= news;
+            }
+        }
+    }
+
+    /// All that was counted.
+    pub fn report(&self) -> FaultReport {
+        self.0.lock().report()
+    }
+
+    /// Whether there is something new that should not wait for the next checkpoint.
+    pub fn wants_store(&self) -> bool {
+        self.0.lock().news
+    }
+
+    /// What is to be stored, if anything was counted since the last call.
+    pub fn take_changed(&self) -> Option<FaultReport> {
+        let mut counted = self.0.lock();
+        counted.news = false;
+        std::mem::take(&mut counted.changed).then(|| counted.report())
+    }
+
+    /// Forgets what was counted, of one device or of all, at `now` (seconds since 1970); returns what that was.
+    pub fn clear(&self, device: Option<u16>, now: u64) -> FaultReport {
+        let mut counted = self.0.lock();
+        counted.changed = true;
+        let Some(device) = device else {
+            let before = counted.report();
+            let taken = std::mem::take(&mut counted.taken);
+            *counted = Counted { cleared: now, taken, changed: true, ..Counted::default() };
+            return before;
+        };
+        let counts = std::mem::take(counted.device(device));
+        let mut devices = vec![FaultCounts::default(); usize::from(device)];
+        devices.push(counts);
+        let lies_there = |struck: &Struck| struck.place.is_some_and(|(on, _)| on == device);
+        let struck = counted.struck.values().filter(|struck| lies_there(struck)).copied().collect();
+        counted.struck.retain(|_, struck| !lies_there(struck));
+        FaultReport { cleared: counted.cleared, devices, struck, unlisted: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests;

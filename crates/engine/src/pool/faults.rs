@@ -1,0 +1,198 @@
+//! Errors that were met, kept in the pool over openings: a value in the pool's own tree.
+//!
+//! Every checkpoint puts what changed into the tree. What is new is logged before ([`Pool::store_new_faults`], once a second at most), so that a
+//! crash takes back no more than counts that have not doubled. A pool that was opened read-only, or has failed, counts in memory alone.
+
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Pool;
+use crate::dataset::redo::{REDO_FIXED_BYTES, Redo};
+use crate::dataset::{Dataset, count};
+use crate::faults::{Fault, FaultReport, Subject};
+use crate::limits::BASES_MAX;
+use crate::tree::Value;
+use crate::{Addr, Error, Key, Result};
+
+/// What the stored form may grow by while it is being logged.
+const GROWTH_BYTES: usize = 4096;
+/// Damaged batches of one replay that are counted.
+const LOG_BATCHES_MAX: u64 = 1 << 16;
+/// Entries of trees among which the files of damaged records are looked for: some minutes. So many are looked at between other things.
+const SEARCHED_MAX: usize = 400_000_000;
+const SEARCHED_AT_ONCE: usize = 4096;
+/// Where they are in the pool's own tree.
+const KEY: Key = Key::new(0, Key::FAULTS, 0);
+
+/// The key behind one.
+fn behind(key: Key) -> Key {
+    match key.offset.checked_add(1) {
+        Some(offset) => Key { offset, ..key },
+        None => match key.kind.checked_add(1) {
+            Some(kind) => Key::new(key.object, kind, 0),
+            None => Key::new(key.object.saturating_add(1), 0, 0),
+        },
+    }
+}
+
+impl Pool {
+    /// Errors that were met since they were cleared, those of earlier openings included.
+    pub fn faults(&self) -> FaultReport {
+        self.take_device_errors();
+        let mut report = self.shared.segments.faults.report();
+        report.devices.resize_with(self.shared.devices.len(), Default::default);
+        report
+    }
+
+    /// Forgets errors, of one device or all of them, at `now` (seconds since 1970). On return that is durable, unless the pool takes no
+    /// changes. Returns what was forgotten.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a device that the pool does not have; of storing it.
+    pub fn clear_faults(&self, device: Option<u16>, now: u64) -> Result<FaultReport> {
+        if device.is_some_and(|device| usize::from(device) >= self.shared.devices.len()) {
+            return Err(Error::Invalid("the pool has no such device".into()));
+        }
+        self.take_device_errors();
+        let cleared = self.shared.segments.faults.clear(device, now);
+        if self.shared.check_writable().is_ok() {
+            self.store_faults()?;
+        }
+        Ok(cleared)
+    }
+
+    /// Logs what was counted if something new is among it.
+    ///
+    /// # Errors
+    /// Of the devices; then the pool has failed.
+    pub fn store_new_faults(&self) -> Result<()> {
+        self.take_device_errors();
+        if !self.shared.segments.faults.wants_store() || self.shared.check_writable().is_err() {
+            return Ok(());
+        }
+        self.store_faults()
+    }
+
+    fn store_faults(&self) -> Result<()> {
+        let faults = &self.shared.segments.faults;
+        let claim = (REDO_FIXED_BYTES + faults.report().encode().len() + GROWTH_BYTES) as u64;
+        if self.shared.reserve(claim, 0, 0).is_err() {
+            // The next checkpoint has room of its own.
+            return Ok(());
+        }
+        let logged = self.log_faults();
+        self.shared.release(claim);
+        logged?;
+        self.flushes.flush().inspect_err(|error| self.shared.fail(error))
+    }
+
+    fn log_faults(&self) -> Result<()> {
+        self.prepare_commit()?;
+        let mut log = self.log.lock();
+        self.check_failed()?;
+        if self.shared.read_only.load(Ordering::Relaxed) {
+            // Exported meanwhile.
+            return Ok(());
+        }
+        // With the log's lock, as at a checkpoint: what is taken later is stored later.
+        let Some(report) = self.shared.segments.faults.take_changed() else { return Ok(()) };
+        let value = report.encode();
+        let mut ops = Vec::new();
+        Redo::Put(self.own.id, KEY, &value).encode(&mut ops);
+        let appended = log.writer.append(0, &[], ops.len(), |_| ops, false);
+        let appended = appended.inspect_err(|error| self.shared.fail(error))?;
+        log.window_bytes += appended.written_bytes;
+        count(&self.shared.counters.framing_bytes, appended.framing_bytes);
+        let placed = self.own.replay_value(KEY, Some(&value));
+        placed.inspect_err(|error| self.shared.fail(error))
+    }
+
+    /// Puts what changed into the tree, at the cut of a checkpoint.
+    pub(super) fn place_faults(&self) -> Result<()> {
+        self.take_device_errors();
+        match self.shared.segments.faults.take_changed() {
+            Some(report) => self.own.replay_value(KEY, Some(&report.encode())),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes up what earlier openings have stored; and `batches` of the log that this one has found damaged. What cannot be read is told and
+    /// begun anew: no pool is lost for want of its counts.
+    pub(super) fn load_faults(&self, batches: u64) {
+        let faults = &self.shared.segments.faults;
+        let stored =
+            self.own.get(&KEY).and_then(|stored| stored.as_deref().map(FaultReport::decode).transpose());
+        match stored {
+            Ok(stored) => faults.load(stored.unwrap_or_default()),
+            Err(error) => tracing::error!(%error, "the counts of errors cannot be read and begin anew"),
+        }
+        for _ in 0..batches.min(LOG_BATCHES_MAX) {
+            faults.count(Fault::Checksum, Subject::Log, None, 0);
+        }
+    }
+
+    /// Finds the files of records that are listed by their addresses alone, as a scrub finds them: in datasets first, then in snapshots, the newest
+    /// first. Goes through whole trees, so it ends early when the pool is being closed, or has looked at [`SEARCHED_MAX`] entries.
+    pub(super) fn name_struck(&self) {
+        let faults = &self.shared.segments.faults;
+        let mut wanted: HashSet<Addr> = faults.records().into_iter().collect();
+        let mut versions: Vec<_> = {
+            let catalogue = self.catalogue.read();
+            let all = catalogue.versions.iter();
+            all.map(|(id, version)| {
+                (version.snapshot_of().is_some(), Reverse(*id), Arc::clone(&version.data))
+            })
+            .collect()
+        };
+        versions.sort_by_key(|(is_snapshot, id, _)| (*is_snapshot, *id));
+        let mut left = SEARCHED_MAX;
+        for (_, Reverse(dataset), data) in versions {
+            let mut from = Key::FIRST;
+            loop {
+                if wanted.is_empty() || left == 0 || self.signal.lock().stop {
+                    return;
+                }
+                // Behind damage to the map itself files are not looked for.
+                let Ok(entries) = data.tree.range(&from, &Key::LAST, SEARCHED_AT_ONCE.min(left)) else {
+                    break;
+                };
+                left -= entries.len();
+                for (key, value) in &entries {
+                    if let Value::Page(ptr) = value
+                        && wanted.remove(&ptr.addr)
+                    {
+                        let page =
+                            if key.kind == Key::PAGE { key.offset } else { key.offset / BASES_MAX as u64 };
+                        let size = data.record_size(key.object).unwrap_or_default();
+                        let subject = Subject::Object { dataset, object: key.object };
+                        faults.found(ptr.addr, subject, page.saturating_mul(size.into()));
+                    }
+                }
+                match entries.last() {
+                    Some((last, _)) if *last < Key::LAST => from = behind(*last),
+                    _ => break,
+                }
+            }
+        }
+    }
+
+    /// Counts damage that the pool's own work has met in a record, unless that was freed meanwhile.
+    pub(super) fn count_met(&self, error: &Error) {
+        if let Some(addr) = error.place().and_then(|at| at.addr)
+            && self.shared.segments.is_live(addr).unwrap_or(true)
+        {
+            self.shared.segments.faults.count_error(error, Subject::Record(addr.original()));
+        }
+    }
+
+    /// Takes over what the devices have counted themselves.
+    fn take_device_errors(&self) {
+        let counts = self.shared.devices.iter().map(|device| device.stats().counts());
+        self.shared.segments.faults.take(counts.map(|counts| (counts.read_errors, counts.write_errors)));
+    }
+}
+
+#[cfg(test)]
+mod tests;
