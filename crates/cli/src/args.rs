@@ -1,6 +1,7 @@
 //! The command line: verbs, options, help. Manual pages and completions are generated from it.
 
 mod branch;
+mod systemd;
 
 use std::path::PathBuf;
 
@@ -10,6 +11,7 @@ use clap_complete::Shell;
 pub use branch::{
     Branch, CreateBranch, DeleteBranch, ListBranches, ResetBranch, ServerOptions, StartBranch, StopBranch,
 };
+pub use systemd::{Systemd, SystemdInstall, SystemdRemove, SystemdShow};
 
 /// A compressed, copy-on-write file system for databases.
 #[derive(Parser, Debug)]
@@ -429,6 +431,31 @@ Examples:
   pagefold check tank
   pagefold check ~/tank.pf                  a pool that was not imported")]
     Check(Check),
+    /// Have systemd start and stop pools, and the databases on them, in the right order.
+    #[command(
+        subcommand,
+        after_long_help = "A pool that has its mountpoint property set is mounted at boot by its service:
+
+  pagefold set mountpoint=/srv/tank tank
+  systemctl enable --now pagefold@tank
+
+The service counts as a local file system: whatever systemd starts later in the boot comes
+after it, databases too, and is stopped before it. It takes its options from the pool
+(pagefold get cache,takeover,io_uring tank). `install` adds what only the pools know: the
+devices that each waits for; and that PostgreSQL's clusters and MariaDB with data on a pool
+do not start when it could not be mounted.
+
+Pools in /etc/fstab need no service and no `install`: the generator that is installed with
+pagefold tells systemd their devices and databases at each boot. With nofail in
+/etc/fstab nothing else waits for the mount, but for the databases on it. Devices behind
+the network take _netdev in /etc/fstab, not the service.
+
+Examples:
+  pagefold systemd show
+  pagefold systemd install && systemctl daemon-reload
+  pagefold systemd remove"
+    )]
+    Systemd(Systemd),
     /// Print a completion script for a shell.
     #[command(after_long_help = "Examples:
   pagefold completion bash > /etc/bash_completion.d/pagefold
@@ -440,6 +467,20 @@ Examples:
     /// Serve a mounted pool in the foreground; what `mount` starts, and systemd.
     #[command(hide = true)]
     Serve(Mount),
+    /// Print the properties that a server has to know before it opens its pool; what `mount` starts.
+    #[command(hide = true)]
+    Probe {
+        /// All of the pool's devices.
+        #[arg(required = true)]
+        devices: Vec<PathBuf>,
+    },
+    /// Write drop-ins at boot; what systemd starts as its generator.
+    #[command(hide = true)]
+    Generator {
+        /// Where to, early and late.
+        #[arg(required = true, num_args = 1..=3)]
+        dirs: Vec<PathBuf>,
+    },
     /// Write the manual pages into a directory.
     #[command(hide = true)]
     Man {
@@ -828,6 +869,9 @@ pub struct Mount {
     /// Tell on standard output, in JSON, when the mount is usable or why it is not, then go into the background.
     #[arg(long, hide = true)]
     pub report: bool,
+    /// Options that the pool has as properties; those of -o win.
+    #[arg(long, hide = true, value_name = "OPTIONS", value_delimiter = ',')]
+    pub pool_options: Option<Vec<String>>,
     /// The line to the process that keeps what outlives this one.
     #[arg(long, hide = true, value_name = "FD")]
     pub held_by: Option<i32>,

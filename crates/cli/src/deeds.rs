@@ -10,7 +10,7 @@ use crate::control::Moving;
 pub use crate::control::{Deed, Outcome};
 use crate::failure::{Failure, Result};
 use crate::names::{self, dataset_of, is_within};
-use crate::{pools, props, units};
+use crate::{pools, props, raw, units};
 
 /// Who uses datasets and snapshots.
 pub trait Mounts {
@@ -340,8 +340,8 @@ impl Work<'_> {
     fn refuse_in_use(&self, found: &Listed) -> Result<()> {
         let Some(dir) = self.mounts.mounted_at(found.id) else { return Ok(()) };
         let name = self.full(&found.path);
-        Err(Failure::new(format!("{name} is mounted at {}", dir.display()))
-            .hint(format!("unmount it first: pagefold unmount {}", dir.display())))
+        Err(Failure::new(format!("{name} is mounted at {}", raw::text(&dir)))
+            .hint(format!("unmount it first: pagefold unmount {}", raw::text(&dir))))
     }
 
     /// Errors if something that is to go is held, or has a clone that stays.

@@ -1,6 +1,6 @@
-//! `mount.pagefold`: what mount(8) runs for our mounts and `/etc/fstab`.
+//! `mount.pagefold`: what mount(8) runs for our mounts and `/etc/fstab`; and `pagefold-generator`, what systemd runs early at boot.
 //!
-//! It is a name of this program; its command line becomes that of `mount`. For umount(8) there is no such thing: it
+//! They are names of this program; the first one's command line becomes that of `mount`. For umount(8) there is no such thing: it
 //! looks for one helper of all FUSE file systems. It unmounts, and our server closes the pool when it sees that.
 
 use std::ffi::OsString;
@@ -13,6 +13,7 @@ pub fn translate(words: &[OsString]) -> Option<Result<Vec<OsString>>> {
     let name = Path::new(words.first()?).file_name()?.to_str()?;
     match name {
         "mount.pagefold" | "mount.fuse.pagefold" => Some(mount(&words[1..])),
+        "pagefold-generator" => Some(Ok(generator(&words[1..]))),
         _ => None,
     }
 }
@@ -34,6 +35,12 @@ fn mount(words: &[OsString]) -> Result<Vec<OsString>> {
     }
     command.extend(["--".into(), source.clone(), dir.clone()]);
     Ok(command)
+}
+
+/// `pagefold-generator NORMAL-DIR EARLY-DIR LATE-DIR` (systemd.generator(7)).
+fn generator(dirs: &[OsString]) -> Vec<OsString> {
+    let words = ["pagefold", "generator", "--"].into_iter().map(OsString::from);
+    words.chain(dirs.iter().cloned()).collect()
 }
 
 struct Split {
@@ -94,6 +101,7 @@ mod tests {
         let cases = [
             ("/sbin/mount.pagefold tank /mnt -o rw,nofail", "pagefold mount -o rw,nofail -- tank /mnt"),
             ("mount.pagefold tank /mnt -sn -v -o ro", "pagefold mount -o ro -- tank /mnt"),
+            ("/lib/systemd/system-generators/pagefold-generator /a /b /c", "pagefold generator -- /a /b /c"),
             ("mount.fuse.pagefold tank /mnt -oro -t fuse.pagefold", "pagefold mount -o ro -- tank /mnt"),
         ];
         for (line, expected) in cases {

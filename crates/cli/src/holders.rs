@@ -67,7 +67,7 @@ fn held_by(pid: u32, mount: &MountEntry) -> Option<String> {
     for descriptor in descriptors.flatten() {
         let Ok(target) = fs::read_link(descriptor.path()) else { continue };
         if is_below(&target, &mount.dir) {
-            return Some(format!("open file {}", table::printable(&target.to_string_lossy())));
+            return Some(format!("open file {}", table::printable(&crate::raw::text(&target))));
         }
     }
     mapped_file(pid, mount)

@@ -79,7 +79,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
 }
 
 /// Blanks, tabs, newlines and backslashes are written as `\ooo`.
-fn unescape(field: &[u8]) -> Vec<u8> {
+pub fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((first, tail)) = rest.split_first() {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::failure::{Failure, Result};
-use crate::places;
+use crate::{places, raw};
 use crate::table::printable;
 
 /// A dataset or snapshot. The pool's own dataset has the pool's name.
@@ -38,7 +38,7 @@ impl Name {
         let empty = |part: &str| part.is_empty();
         let bad_dataset = !dataset.is_empty() && dataset.split('/').any(empty);
         let bad_snapshot = snapshot.is_some_and(|name| name.is_empty() || name.contains(['@', '/']));
-        if bad_dataset || bad_snapshot || is_hidden(text) || text.ends_with('/') || text.contains("/@") {
+        if raw::is_ours(text) || bad_dataset || bad_snapshot || is_hidden(text) || text.ends_with('/') || text.contains("/@") {
             return Err(wrong());
         }
         Ok(Self::new(pool, path))

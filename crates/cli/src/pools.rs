@@ -27,7 +27,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
 use crate::props::{self, PROPERTIES, Property, Scope};
 use crate::registry::Known;
-use crate::{names, settings, table, units};
+use crate::{names, raw, settings, startup, table, units};
 
 /// Devices that are open.
 pub type Devices = Vec<Arc<dyn Device>>;
@@ -45,6 +45,7 @@ pub struct Found {
     /// Its unique number.
     pub guid: String,
     /// The devices that were found.
+    #[serde(serialize_with = "crate::raw::paths::serialize")]
     pub devices: Vec<PathBuf>,
     /// `EXPORTED`, `CRASHED`, `INUSE`, `INCOMPLETE`.
     pub state: &'static str,
@@ -555,6 +556,7 @@ pub fn properties_offline(known: &Known, path: &str) -> Result<Vec<PropertyValue
 /// Sets a property; `None` clears it, so that what is inherited holds.
 pub fn set_one(pool: &Pool, path: &str, name: &str, value: Option<&str>) -> Result<()> {
     let of = names::full(pool.name(), path);
+    startup::check_pair(pool, name, value)?;
     pool.set_property_of(path, name, value)
         .map_err(|error| failed(format!("cannot set {name} of {of}"), &error))
 }
@@ -683,5 +685,5 @@ pub fn no_such_dataset(name: &str, error: &Error) -> Failure {
 }
 
 fn shown(path: &Path) -> String {
-    table::printable(&path.to_string_lossy())
+    table::printable(&raw::text(path))
 }

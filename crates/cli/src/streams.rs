@@ -9,7 +9,7 @@ use pagefold_fs::diff::{Fate, FileDifference};
 
 pub use crate::control::{Difference, PartialFigures, Sendable, Transferred};
 use crate::failure::{Context, Failure, Result};
-use crate::{names, pools, units};
+use crate::{names, pools, raw, units};
 
 /// Sees after each frame how far a stream is.
 pub type Watch<'a> = &'a mut dyn FnMut(&Transfer);
@@ -157,7 +157,7 @@ pub fn diff(pool: &Pool, old: &str, new: &str, ranges: bool, out: &mut dyn Write
 }
 
 fn as_told(difference: &FileDifference) -> Difference {
-    let path = |path: &[u8]| format!("/{}", String::from_utf8_lossy(path));
+    let path = |path: &[u8]| format!("/{}", raw::text_of(path));
     let (change, from) = match &difference.fate {
         Fate::Created => ("created", None),
         Fate::Removed => ("removed", None),

@@ -56,6 +56,7 @@ pub enum Request {
         /// Which, below the pool.
         path: String,
         /// Where, absolute.
+        #[serde(with = "crate::raw::path")]
         dir: PathBuf,
         /// The words of `-o`.
         options: Vec<String>,
@@ -168,6 +169,7 @@ pub enum Reply {
     /// To [`Request::Unmount`]: somebody uses a mount.
     Busy {
         /// Where it is.
+        #[serde(with = "crate::raw::path")]
         dir: PathBuf,
     },
     /// To [`Request::Unmount`]: that was the last, and the pool is closed.
@@ -383,6 +385,7 @@ pub struct FileUsage {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceFigures {
     /// Its path.
+    #[serde(with = "crate::raw::path")]
     pub path: PathBuf,
     /// Its size.
     pub size_bytes: u64,
@@ -527,6 +530,7 @@ pub struct MountFigures {
     /// The same, below the pool.
     pub path: String,
     /// Where.
+    #[serde(with = "crate::raw::path")]
     pub dir: PathBuf,
     /// Minor part of the device number of its files; the major part is 0.
     pub device: u32,

@@ -38,6 +38,7 @@ pub(super) struct Record {
     pub(super) since: u64,
     threads: Option<usize>,
     properties: Vec<(String, String)>,
+    #[serde(with = "crate::raw::path")]
     dir: PathBuf,
     device_minor: u32,
     minor: u32,

@@ -22,7 +22,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::mountopts::{IoUring, MountOptions};
 use crate::names;
 use crate::props::{self, Scope};
-use crate::{pools, settings, units};
+use crate::{pools, raw, settings, units};
 
 /// What is to be mounted.
 #[derive(Clone, Debug)]
@@ -127,7 +127,7 @@ impl Mounted {
             kept.made(Record::new(kept.connection, id, read_only, since, &wanted.options, &held), &held)?;
         }
         let work = Background::start(Arc::clone(&fs), Arc::clone(pool), Arc::clone(watched))?;
-        tracing::info!(dataset = name, dir = %session.dir().display(), "mounted");
+        tracing::info!(dataset = name, dir = raw::text(session.dir()), "mounted");
         Ok(Self {
             id,
             fs,

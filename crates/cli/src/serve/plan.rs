@@ -7,10 +7,9 @@ use super::mounted::Wanted;
 use crate::args;
 use crate::control::{Client, Reply, Request};
 use crate::failure::{Context, Failure, Result};
-use crate::mountopts;
 use crate::names;
 use crate::registry::Known;
-use crate::{pools, target};
+use crate::{pools, startup, target};
 
 /// A mount to be made.
 #[derive(Debug)]
@@ -23,11 +22,20 @@ pub struct Plan {
     pub wanted: Wanted,
     /// The directory follows from the property `mountpoint`, and is made if need be.
     pub by_property: bool,
+    /// Properties of the whole pool that were given as mount options.
+    pub given: Vec<(&'static str, String)>,
+}
+
+impl Plan {
+    /// Options that the pool has as properties, for its first mount. What is left of a damaged pool is read without them.
+    pub fn pool_options(&self) -> Result<Vec<String>> {
+        if self.wanted.options.rescue { Ok(Vec::new()) } else { startup::of_pool(&self.known) }
+    }
 }
 
 /// Finds the pool's devices and the directory.
 pub fn make(args: &args::Mount) -> Result<Plan> {
-    let options = mountopts::parse(&args.options)?;
+    let options = startup::options(args)?;
     // Options that exclude each other, or that the kernel cannot do, are told before a server is started.
     keep::is_wanted(&options)?;
     let source = args.source.as_deref().unwrap_or_default();
@@ -37,7 +45,8 @@ pub fn make(args: &args::Mount) -> Result<Plan> {
         None => default_dir(&known, &path)?,
     };
     let dir = std::path::absolute(&dir).context(|| format!("cannot resolve {}", dir.display()))?;
-    Ok(Plan { known, by_device, wanted: Wanted { path, dir, options }, by_property: args.dir.is_none() })
+    let wanted = Wanted { path, dir, options };
+    Ok(Plan { known, by_device, wanted, by_property: args.dir.is_none(), given: startup::given(args)? })
 }
 
 /// Where the property `mountpoint` says.

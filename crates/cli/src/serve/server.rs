@@ -27,7 +27,7 @@ use crate::mounter::Asking;
 use crate::mountopts::{Confine, MountOptions, Takeover};
 use crate::registry::Known;
 use crate::retention::POLICY;
-use crate::{confine, holder, names, pools};
+use crate::{confine, holder, mountopts, names, pools, props, raw, settings, startup};
 
 /// How long the connection may take to end by itself after the mount was detached by force.
 const CUT_OFF_GRACE: Duration = Duration::from_millis(200);
@@ -100,7 +100,8 @@ impl Server {
         // Before the pool is touched: most mistakes are about the directory.
         let mounter = Arc::new(Asking::start(&plan.known.name, &plan.wanted.options)?);
         mounted::check_dir(&*mounter, &plan.known.name, &plan.wanted)?;
-        let server = Self::open(&plan.known, &plan.wanted.options, mounter, ring, keep)?;
+        let given = plan.given.clone();
+        let server = Self::open(&plan.known, &plan.wanted.options, given, mounter, ring, keep)?;
         *server.memory.lock() = Some(Memory::start(&server)?);
         let mounted = server.obey_all().and_then(|()| server.mount(&plan.wanted));
         if let Err(failure) = mounted {
@@ -112,9 +113,15 @@ impl Server {
     }
 
     /// Opens the pool of a server that died, and goes on with its mounts. `options` are those that it was started with.
-    pub fn resume(known: &Known, options: &MountOptions, ring: Arc<Ring>, keep: Keep) -> Result<Arc<Self>> {
+    pub fn resume(
+        known: &Known,
+        options: &MountOptions,
+        given: Vec<(&'static str, String)>,
+        ring: Arc<Ring>,
+        keep: Keep,
+    ) -> Result<Arc<Self>> {
         let mounter = Arc::new(Asking::start(&known.name, options)?);
-        let server = Self::open(known, options, mounter, ring, keep)?;
+        let server = Self::open(known, options, given, mounter, ring, keep)?;
         // What fails from here on leaves all as it is, to the next server: who follows a mount lets it go, and nobody else.
         *server.memory.lock() = Some(Memory::start(&server)?);
         server.obey_all()?;
@@ -151,6 +158,7 @@ impl Server {
     fn open(
         known: &Known,
         wanted: &MountOptions,
+        given: Vec<(&'static str, String)>,
         mounter: Arc<dyn Mounter>,
         ring: Arc<Ring>,
         keep: Keep,
@@ -180,7 +188,7 @@ impl Server {
             confinement,
             read_only: options.read_only,
             started: Instant::now(),
-            temporary: mounted::of_the_pool(wanted),
+            temporary: mounted::of_the_pool(wanted).into_iter().chain(given).collect(),
             watched: Watched::default(),
             deeds: Arc::default(),
             pool_work: Mutex::new(Some(pool_work)),
@@ -219,6 +227,14 @@ impl Server {
         Ok(Attached::Mounted)
     }
 
+    /// The options of a mount that was asked for: over what it travels is told by the pool unless they say it.
+    pub(super) fn mount_options(&self, words: &[String]) -> Result<MountOptions> {
+        let (value, _) = settings::of(&self.pool, "", props::find("io_uring")?)?;
+        let of_pool = format!("io_uring={value}");
+        let all: Vec<&str> = std::iter::once(of_pool.as_str()).chain(words.iter().map(String::as_str)).collect();
+        mountopts::parse(&all)
+    }
+
     /// Takes the place of what is to be mounted; false where the server is ending.
     fn announce(&self, id: u64, name: &str) -> Result<bool> {
         let deadline = Instant::now() + DETACHED_GRACE;
@@ -229,7 +245,7 @@ impl Server {
             }
             let there = state.mounts.iter().find(|mounted| mounted.id == id).cloned();
             let Some(there) = there else { break };
-            let dir = there.session.dir().display();
+            let dir = raw::text(there.session.dir());
             // umount(8) returns before we have noticed.
             if there.session.is_attached() {
                 return Err(Failure::new(format!("{name} is mounted already at {dir}"))
@@ -279,7 +295,7 @@ impl Server {
             Some(option) if !first => Err(Failure::usage(format!(
                 "the mount option {option} is for the whole pool {pool}, which is in use already"
             ))
-            .hint("give it to the pool's first mount, or set it as a property of the pool")),
+            .hint(for_the_whole_pool(option, pool))),
             _ => mounted::check_dir(&*self.mounter, pool, wanted),
         }
     }
@@ -386,7 +402,7 @@ impl Server {
         }
         for mounted in mounts {
             if self.wait_until_ended(mounted, Some(CUT_OFF_PATIENCE)).is_none() {
-                let dir = mounted.session.dir().display();
+                let dir = raw::text(mounted.session.dir());
                 return Err(format!(
                     "{dir} is detached, and the programs that have files there open keep it in use"
                 ));
@@ -400,7 +416,7 @@ impl Server {
         let session = &mounted.session;
         match session.cut_off() {
             Ok(()) | Err(MountError::NotMounted(_)) => {}
-            Err(error) => return Err(format!("cannot detach {}: {error}", session.dir().display())),
+            Err(error) => return Err(format!("cannot detach {}: {error}", raw::text(session.dir()))),
         }
         if self.wait_until_ended(mounted, Some(CUT_OFF_GRACE)).is_some() {
             return Ok(());
@@ -484,7 +500,7 @@ impl Server {
         if mounted.ending.swap(true, Ordering::AcqRel) {
             return;
         }
-        tracing::info!(dir = %mounted.session.dir().display(), "unmounted");
+        tracing::info!(dir = raw::text(mounted.session.dir()), "unmounted");
         mounted.kept.ended();
         let mut outcome = mounted.settle();
         if outcome.is_ok() && self.mounts().len() > 1 && !self.read_only {
@@ -524,7 +540,7 @@ impl Server {
         }
         if let Some(id) = target {
             if let Some(mounted) = state.mounts.iter().find(|mounted| mounted.id == id) {
-                let (name, dir) = (name(id), mounted.session.dir().display());
+                let (name, dir) = (name(id), raw::text(mounted.session.dir()));
                 return Err(Failure::new(format!("{name} is mounted at {dir}"))
                     .hint(format!("unmount it first: pagefold unmount {name}")));
             }
@@ -573,7 +589,8 @@ impl Server {
         if !matches!(deed, Deed::Destroy { dry_run: true, .. }) {
             tracing::info!(?deed, "done");
         }
-        if let Deed::Inherit { name, .. } = deed {
+        if let Deed::Inherit { path, name } = deed {
+            startup::store(&self.pool, path, name)?;
             self.obey(name)?;
         }
         Ok(outcome)
@@ -582,6 +599,7 @@ impl Server {
     /// Stores a property of a dataset or snapshot, makes it durable and lets it take effect.
     pub(super) fn set_property(&self, path: &str, name: &str, value: &str) -> Result<()> {
         pools::set_one(&self.pool, path, name, Some(value))?;
+        startup::store(&self.pool, path, name)?;
         tracing::info!(dataset = names::full(self.pool.name(), path), property = name, value, "set");
         self.obey(name)
     }
@@ -604,7 +622,7 @@ impl Server {
     /// Tells the engine about the properties that hold for the whole pool.
     fn obey_all(&self) -> Result<()> {
         let values = pools::properties(&self.pool, "", &self.temporary)?;
-        for name in ["compression", "primarycache", "autotrim"] {
+        for name in ["compression", "primarycache", "autotrim", "cache"] {
             let found = values.iter().find(|value| value.name == name && value.source != Source::None);
             if let Some(value) = found {
                 self.obey_for_pool(name, &value.value)?;
@@ -622,6 +640,7 @@ impl Server {
         match name {
             "compression" => self.pool.set_compression(value.parse().map_err(|_| unknown())?),
             "autotrim" => self.pool.set_autotrim(value == "on"),
+            "cache" => self.pool.set_cache_bytes(value.parse().map_err(|_| unknown())?),
             _ => self.pool.set_primary_cache(match value {
                 "all" => PrimaryCache::All,
                 "metadata" => PrimaryCache::Metadata,
@@ -644,6 +663,15 @@ impl Mounts for Server {
                 tracing::warn!(snapshot = id, "it goes while requests read it");
             }
         }
+    }
+}
+
+/// How an option is given that holds for the whole pool.
+fn for_the_whole_pool(option: &str, pool: &str) -> String {
+    let first = format!("give it to the pool's first mount: pagefold unmount {pool}, then mount with -o {option}");
+    match props::find(option) {
+        Ok(_) => format!("{first}; or keep it in the pool: pagefold set {option}=VALUE {pool}"),
+        Err(_) => first,
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::args::Check;
 use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
-use crate::{names, pools, table, target, units};
+use crate::{names, pools, raw, table, target, units};
 
 /// Cache for the check's walk over the trees.
 const CACHE_BYTES: u64 = 256 << 20;
@@ -120,7 +120,7 @@ impl Unread {
             What::Target => ("target", Vec::new()),
             What::Attributes => ("attributes", Vec::new()),
         };
-        let path = format!("/{}", String::from_utf8_lossy(&lost.path));
+        let path = format!("/{}", raw::text_of(&lost.path));
         Self { dataset: dataset.into(), path, inode: lost.ino, what, ranges }
     }
 

@@ -12,7 +12,7 @@ use crate::args::Create;
 use crate::failure::{Context, Failure, Result};
 use crate::pools::Held;
 use crate::registry::{Known, Registry};
-use crate::{places, pools, props, signature, table, units};
+use crate::{places, pools, props, raw, signature, table, units};
 
 /// Creates a pool and remembers it. Everything that can be refused is refused before anything is changed.
 pub fn run(args: &Create) -> Result<()> {
@@ -58,7 +58,7 @@ impl Drop for Made {
     fn drop(&mut self) {
         for path in &self.0 {
             if let Err(error) = fs::remove_file(path) {
-                eprintln!("pagefold: cannot remove {} again: {error}", path.display());
+                eprintln!("pagefold: cannot remove {} again: {error}", shown(path));
             }
         }
     }
@@ -177,5 +177,5 @@ fn make_file(path: &Path, size: u64) -> Result<()> {
 }
 
 fn shown(path: &Path) -> String {
-    table::printable(&path.to_string_lossy())
+    table::printable(&raw::text(path))
 }

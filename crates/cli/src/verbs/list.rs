@@ -7,7 +7,7 @@ use crate::datasets::{self, Figures};
 use crate::failure::Result;
 use crate::names::{Name, is_within};
 use crate::table::{Align, Table};
-use crate::{target, units};
+use crate::{raw, target, units};
 
 /// What is to be listed.
 struct Wanted<'a> {
@@ -119,7 +119,7 @@ fn print(all: &[Figures], wanted: &Wanted<'_>) {
             ratio,
             if exact { figures.created.to_string() } else { units::utc(figures.created) },
             match &figures.mounted {
-                Some(dir) => dir.to_string_lossy().into_owned(),
+                Some(dir) => raw::text(dir),
                 None => figures.mountpoint.clone(),
             },
         ]);

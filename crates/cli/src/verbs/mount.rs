@@ -14,7 +14,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::names;
 use crate::serve::plan::{self, Plan};
 use crate::serve::{Outcome, Wanted};
-use crate::{places, table};
+use crate::{places, raw, table};
 
 /// How much of the log's end is shown when a server dies without a word.
 const LOG_TAIL_BYTES: u64 = 2048;
@@ -62,7 +62,8 @@ fn start_server(args: &Mount, plan: &Plan) -> Result<()> {
     let mut child = Command::new(program)
         .arg("serve")
         .args(["--report", "-o"])
-        .arg(args.options.join(","))
+        .arg(raw::path_of(&args.options.join(",")))
+        .arg(format!("--pool-options={}", plan.pool_options()?.join(",")))
         .arg("--")
         .arg(server_source(plan))
         .arg(&plan.wanted.dir)

@@ -1,6 +1,6 @@
 //! `unmount`: ends mounts, and returns when all is durable; with the last of a pool, when its server has closed it and ended.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::args::Unmount;
@@ -9,7 +9,7 @@ use crate::failure::{Failure, Result};
 use crate::holders::Holder;
 use crate::mounts::{self, MountEntry};
 use crate::names::Name;
-use crate::{holders, target};
+use crate::{holders, raw, target};
 
 /// How many processes that keep a mount busy are listed.
 const HOLDERS_SHOWN: usize = 10;
@@ -38,13 +38,13 @@ pub fn run(args: &Unmount) -> Result<()> {
     }
     let word = args.target.as_deref().unwrap_or_default();
     let name = match target::name(word) {
-        Err(_) if Path::new(word).is_dir() => {
+        Err(_) if raw::path_of(word).is_dir() => {
             return Err(Failure::new(format!("nothing of a pool is mounted at {word}"))
                 .hint("see what is: pagefold status"));
         }
         other => other?,
     };
-    let which = match target::mount_of(Path::new(word)) {
+    let which = match target::mount_of(&raw::path_of(word)) {
         Ok(mount) if Name::parse(word).ok().as_ref() != Some(&name) => Which::At(mount.dir),
         _ => Which::Named(name.clone()),
     };

@@ -10,7 +10,7 @@ use crate::control::{Client, Reply, Request};
 use crate::failure::{Context, Result};
 use crate::progress::Progress;
 use crate::table::printable;
-use crate::target;
+use crate::{raw, target};
 
 /// Files per question.
 const BATCH: usize = 4096;
@@ -93,6 +93,6 @@ impl<'a> Walk<'a> {
 }
 
 /// A path, fit for a terminal.
-pub fn shown(path: &Path) -> String {
-    printable(&path.to_string_lossy())
+fn shown(path: &Path) -> String {
+    printable(&raw::text(path))
 }
