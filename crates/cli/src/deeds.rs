@@ -231,8 +231,14 @@ impl Work<'_> {
             return Err(pools::no_such_dataset(&name, &Error::NotFound(String::new())));
         };
         if clone.origin.is_none() {
-            return Err(Failure::new(format!("{name} is no clone"))
-                .hint(format!("to return it to a snapshot of its own: pagefold rollback {name}@SNAPSHOT")));
+            let failure = self.no_clone(path);
+            // What `reset` is for clones.
+            let reset = command.starts_with("reset");
+            return Err(match reset {
+                true => failure
+                    .hint(format!("to return it to a snapshot of its own: pagefold rollback {name}@SNAPSHOT")),
+                false => failure,
+            });
         }
         let own = |found: &&Listed| found.is_snapshot && dataset_of(&found.path) == path;
         let own: Vec<&Listed> = listed.iter().filter(own).collect();
@@ -256,15 +262,22 @@ impl Work<'_> {
     fn promote(&self, path: &str) -> Result<Outcome> {
         let listed = self.list()?;
         // Its origin's snapshots change their names with their owner.
-        let origin = listed.iter().find(|found| found.path == path).and_then(|found| found.origin.clone());
-        if let Some(origin) = origin {
-            let from = dataset_of(&origin);
+        let found = listed.iter().find(|found| found.path == path);
+        if let Some(found) = found {
+            let Some(origin) = &found.origin else { return Err(self.no_clone(path)) };
+            let from = dataset_of(origin);
             let of = |found: &&Listed| found.is_snapshot && dataset_of(&found.path) == from;
             listed.iter().filter(of).try_for_each(|found| self.refuse_in_use(found))?;
         }
         let done = self.pool.promote(path);
         done.map_err(|error| self.failed("promote", path, &error))?;
         Ok(Outcome::default())
+    }
+
+    fn no_clone(&self, path: &str) -> Failure {
+        let pool = self.pool.name();
+        Failure::new(format!("{} is no clone", self.full(path)))
+            .hint(format!("see which datasets are, and of what: pagefold get -r origin {pool}"))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<Outcome> {

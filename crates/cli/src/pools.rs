@@ -80,9 +80,6 @@ fn state_text(state: FoundState) -> &'static str {
 pub fn failed(doing: impl Into<String>, error: &Error) -> Failure {
     let failure = Failure::new(format!("{}: {error}", doing.into()));
     match error {
-        Error::Busy(_) => {
-            failure.hint("another process has it open; see which pools are mounted: pagefold list")
-        }
         Error::Corrupt { .. } => failure.hint(
             "see how far the damage goes: pagefold check; to read what is left: pagefold mount -o rescue",
         ),
@@ -90,6 +87,17 @@ pub fn failed(doing: impl Into<String>, error: &Error) -> Failure {
         Error::Unsupported(_) => failure.hint("use the version of pagefold that made it, or a newer one"),
         Error::NoSpace(_) => {
             failure.hint("delete something, add space, or raise the quota that is in the way")
+        }
+        _ => failure,
+    }
+}
+
+/// As [`failed`], of what needs the devices for itself.
+pub fn failed_on_devices(doing: impl Into<String>, error: &Error) -> Failure {
+    let failure = failed(doing, error);
+    match error {
+        Error::Busy(_) => {
+            failure.hint("another process has it open; see which pools are mounted: pagefold list")
         }
         _ => failure,
     }
@@ -119,7 +127,7 @@ fn block_devices() -> Result<Vec<PathBuf>> {
 pub fn identify(device: &Path) -> Result<Found> {
     let of = |paths: &[PathBuf]| {
         let found = pool::scan(paths, &mut |_| ());
-        found.map_err(|error| failed(format!("cannot look at {}", shown(device)), &error))
+        found.map_err(|error| failed_on_devices(format!("cannot look at {}", shown(device)), &error))
     };
     let Some(found) = of(&[device.to_owned()])?.into_iter().next() else {
         return Err(why_no_pool(device));
@@ -180,7 +188,7 @@ pub fn create(
     let guid = Guid(random()?);
     let created = units::now();
     let make = if trim { pool::create_trimmed } else { pool::create };
-    make(name, devices, &CreateOptions { force, created, guid }).map_err(|error| failed(doing(), &error))?;
+    make(name, devices, &CreateOptions { force, created, guid }).map_err(|error| failed_on_devices(doing(), &error))?;
     let filled = fill(devices, properties);
     if let Err(failure) = filled {
         // Half a pool is no pool.
@@ -241,7 +249,7 @@ pub fn destroy(known: &Known) -> Result<()> {
         }
     }
     pool::destroy(&known.devices)
-        .map_err(|error| failed(format!("cannot destroy pool {}", known.name), &error))
+        .map_err(|error| failed_on_devices(format!("cannot destroy pool {}", known.name), &error))
 }
 
 /// Opens a pool that is known, and makes sure that it is the one.
@@ -305,7 +313,7 @@ fn not_opened(known: &Known, error: &Error) -> Failure {
     match known.devices.iter().find(|path| !path.exists()) {
         Some(path) => Failure::new(format!("{doing}: its device {} does not exist", shown(path)))
             .hint(format!("connect it, or tell where it is now: pagefold import -d DIR {}", known.name)),
-        None => failed(doing, error),
+        None => failed_on_devices(doing, error),
     }
 }
 

@@ -15,6 +15,7 @@ use pagefold_engine::pool::Pool;
 use crate::args::Mount;
 use crate::failure::{Context, Failure, Result};
 use crate::mountopts::{self, Confine, MountOptions};
+use crate::props::Property;
 use crate::registry::Known;
 use crate::{confine, pools, props};
 
@@ -89,6 +90,18 @@ pub fn probe(paths: &[PathBuf]) -> Result<()> {
     stored.retain(|name, _| is_one(name));
     let text = serde_json::to_string(&stored).context(|| "cannot print".into())?;
     println!("{text}");
+    Ok(())
+}
+
+/// Errors where properties that are to be set together exclude each other, before anything is made.
+pub fn check_together(properties: &[(&Property, String)]) -> Result<()> {
+    let on = |name: &str| {
+        let last = properties.iter().rev().find(|(property, _)| property.name == name);
+        last.is_some_and(|(_, value)| value == "on")
+    };
+    if on("takeover") && on("io_uring") {
+        return Err(Failure::usage("takeover=on and io_uring=on exclude each other").hint("leave one of them out"));
+    }
     Ok(())
 }
 

@@ -108,7 +108,13 @@ pub fn receive(
 
 fn not_received(pool: &Pool, path: &str, error: &Error) -> Failure {
     let name = names::full(pool.name(), path);
-    let failure = told(format!("cannot receive into {name}"), error);
+    let doing = format!("cannot receive into {name}");
+    // It is the stream that is damaged, not the pool.
+    let failure = match error {
+        Error::Corrupt { .. } => Failure::new(format!("{doing}: {error}"))
+            .hint("nothing of it is to be seen in the pool; send the snapshot again"),
+        error => told(doing, error),
+    };
     match pool.partial(path) {
         Some(partial) => failure.hint(format!(
             "what came is kept: go on with `pagefold send --resume {} | pagefold receive {name}`,\n  or give it up: \

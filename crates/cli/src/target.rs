@@ -33,6 +33,25 @@ pub fn pool_name(word: &str) -> Result<String> {
     Ok(name(word)?.pool)
 }
 
+/// The pool that a word names, for what is done to whole pools; a path stands for the pool that it lies on.
+pub fn whole_pool(word: &str, verb: &str) -> Result<String> {
+    if !is_path(word) {
+        check_whole_pool(word, verb)?;
+    }
+    pool_name(word)
+}
+
+/// Errors where a name is that of a dataset or snapshot.
+pub fn check_whole_pool(name: &str, verb: &str) -> Result<()> {
+    let Ok(name) = Name::parse(name) else { return Ok(()) };
+    if name.path.is_empty() {
+        return Ok(());
+    }
+    let kind = if name.is_snapshot() { "snapshot" } else { "dataset" };
+    Err(Failure::usage(format!("{name} is the name of a {kind}, and a pool is wanted"))
+        .hint(format!("for the whole pool: pagefold {verb} {}", name.pool)))
+}
+
 /// Whether a word can only be a path.
 fn is_path(word: &str) -> bool {
     word.starts_with('/') || word.starts_with("./") || word.starts_with("../") || word == "." || word == ".."

@@ -198,7 +198,7 @@ pub fn served(pools: &[String]) -> Result<Vec<Served>> {
         target::known(pool)?;
         for figures in crate::datasets::of_pool(pool)? {
             if !figures.is_snapshot && figures.mountpoint.starts_with('/') {
-                all.push(Served { pool: pool.clone(), dir: figures.mountpoint.into() });
+                all.push(Served { pool: pool.clone(), dir: raw::path_of(&figures.mountpoint) });
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::control::{Client, Reply, Request};
 use crate::failure::{Context, Failure, Result};
 use crate::names;
 use crate::registry::Known;
-use crate::{pools, startup, target};
+use crate::{pools, raw, startup, target};
 
 /// A mount to be made.
 #[derive(Debug)]
@@ -71,6 +71,6 @@ fn default_dir(known: &Known, path: &str) -> Result<PathBuf> {
                 format!(", or once: pagefold set mountpoint=DIR {name}")
             }
         ))),
-        Some(dir) => Ok(dir.into()),
+        Some(dir) => Ok(raw::path_of(&dir)),
     }
 }

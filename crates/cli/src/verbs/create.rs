@@ -12,7 +12,7 @@ use crate::args::Create;
 use crate::failure::{Context, Failure, Result};
 use crate::pools::Held;
 use crate::registry::{Known, Registry};
-use crate::{places, pools, props, raw, signature, table, units};
+use crate::{places, pools, props, raw, signature, startup, table, units};
 
 /// Creates a pool and remembers it. Everything that can be refused is refused before anything is changed.
 pub fn run(args: &Create) -> Result<()> {
@@ -32,7 +32,10 @@ pub fn run(args: &Create) -> Result<()> {
         ))
         .hint(format!("choose another name, or: pagefold destroy {}", known.name)));
     }
+    startup::check_together(&properties)?;
     let missing = check_devices(args, size)?;
+    // A pool that could not be remembered would be made for nothing: removing nothing tells whether that works.
+    registry.remove("")?;
     let mut made = Made(Vec::new());
     for path in &missing {
         make_file(path, size.unwrap_or(0))?;
@@ -42,13 +45,21 @@ pub fn run(args: &Create) -> Result<()> {
         args.devices.iter().map(|path| crate::target::absolute(path)).collect::<Result<_>>()?;
     let overwritten: Vec<_> = devices.iter().filter_map(|device| pools::held_by(device)).collect();
     let guid = pools::create(&args.pool, &devices, &properties, args.force, !args.no_trim)?;
-    made.0.clear();
-    for held in overwritten {
-        if let Held::Pool { guid, .. } = held {
-            registry.remove(&guid)?;
+    let remember = || {
+        for held in &overwritten {
+            if let Held::Pool { guid, .. } = held {
+                registry.remove(guid)?;
+            }
         }
+        registry.add(Known { name: args.pool.clone(), guid: guid.clone(), devices: devices.clone() })
+    };
+    if let Err(failure) = remember() {
+        // What nobody knows is left on no device.
+        pools::destroy(&Known { name: args.pool.clone(), guid, devices })?;
+        return Err(failure);
     }
-    registry.add(Known { name: args.pool.clone(), guid, devices })
+    made.0.clear();
+    Ok(())
 }
 
 /// Files that are removed again unless the pool comes into being.

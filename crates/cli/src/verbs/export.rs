@@ -9,7 +9,7 @@ use crate::{pools, target};
 /// Exports.
 pub fn run(args: &Export) -> Result<()> {
     let registry = Registry::open()?;
-    let pool = target::pool_name(&args.pool)?;
+    let pool = target::whole_pool(&args.pool, "export")?;
     if let Some(mut client) = target::connect(&pool)? {
         let mode = if args.force { UnmountMode::Force } else { UnmountMode::Normal };
         super::unmount::end(&mut client, &[], mode)?;

@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Restarts the servers of the pools that are named.
 pub fn run(args: &Restart) -> Result<()> {
     for word in &args.targets {
-        let pool = target::pool_name(word)?;
+        let pool = target::whole_pool(word, "restart")?;
         let mut client = target::server(word)?;
         let before = restarts(&figures(&mut client)?);
         match client.ask_and_wait(&Request::Restart {})? {
