@@ -22,7 +22,6 @@ pub use systemd::{Systemd, SystemdInstall, SystemdRemove, SystemdShow};
     disable_help_subcommand = true,
     subcommand_required = true,
     arg_required_else_help = true,
-    max_term_width = 100,
     after_long_help = "Examples:
   pagefold create tank /dev/sdb              make a pool on a disc
   pagefold create tank ~/tank.pf --size 10G  or in a file
@@ -558,7 +557,7 @@ pub enum Dataset {
     /// Make an empty dataset.
     #[command(after_long_help = "Examples:
   pagefold dataset create tank/db
-  pagefold dataset create -p tank/db/prod -o mountpoint=/srv/prod -o recordsize=8K")]
+  pagefold dataset create -p tank/db/prod -o recordsize=8K")]
     Create(CreateDataset),
     /// Destroy datasets; as `pagefold destroy`.
     #[command(after_long_help = "Examples:
@@ -969,7 +968,7 @@ pub struct Get {
 #[derive(Args, Debug)]
 pub struct Set {
     /// What to set: one or more PROPERTY=VALUE, then pools, datasets, snapshots or directories.
-    #[arg(required = true, num_args = 2.., value_name = "PROPERTY=VALUE... TARGET")]
+    #[arg(required = true, num_args = 1.., value_name = "PROPERTY=VALUE|TARGET")]
     pub words: Vec<String>,
 }
 

@@ -45,10 +45,10 @@ pub fn perform(pool: &Pool, deed: &Deed, mounts: &dyn Mounts) -> Result<Outcome>
         Deed::Promote { path } => work.promote(path),
         Deed::Rename { from, to } => work.rename(from, to),
         Deed::Hold { snapshots, recursive, tag } => {
-            work.each(snapshots, *recursive, |path| pool.hold(path, tag, work.now))
+            work.each("hold", snapshots, *recursive, |path| pool.hold(path, tag, work.now))
         }
         Deed::Release { snapshots, recursive, tag } => {
-            work.each(snapshots, *recursive, |path| pool.release(path, tag))
+            work.each("release", snapshots, *recursive, |path| pool.release(path, tag))
         }
         Deed::AbortReceive { path } => work.abort_receive(path),
         Deed::Inherit { path, name } => pools::set_one(pool, path, name, None).map(|()| Outcome::default()),
@@ -126,7 +126,14 @@ impl Work<'_> {
         }
         for path in missing.iter().rev() {
             let made = self.pool.create_dataset(path, self.now);
-            made.map_err(|error| self.failed("create dataset", path, &error))?;
+            made.map_err(|error| {
+                let failure = self.failed("create dataset", path, &error);
+                match names::parent(path).filter(|above| self.pool.version(above).is_err()) {
+                    Some(_) => failure
+                        .hint(format!("to make those above it, too: pagefold dataset create -p {}", self.full(path))),
+                    None => failure,
+                }
+            })?;
             let dataset = self.pool.version(path).map_err(|error| self.failed("open", path, &error))?;
             pools::format(dataset.as_ref())?;
             dataset.sync().map_err(|error| self.failed("create dataset", path, &error))?;
@@ -302,6 +309,7 @@ impl Work<'_> {
     /// Something with each of some snapshots.
     fn each(
         &self,
+        doing: &str,
         snapshots: &[String],
         recursive: bool,
         work: impl Fn(&str) -> pagefold_engine::Result<()>,
@@ -316,7 +324,7 @@ impl Work<'_> {
             }
         }
         for path in &all {
-            work(path).map_err(|error| self.failed("do that with", path, &error))?;
+            work(path).map_err(|error| self.failed(doing, path, &error))?;
         }
         Ok(Outcome { names: all.iter().map(|path| self.full(path)).collect(), freed_bytes: 0 })
     }

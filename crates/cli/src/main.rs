@@ -10,6 +10,7 @@ mod control;
 mod datasets;
 mod deeds;
 mod failure;
+mod help;
 mod helper;
 mod holder;
 mod holders;
@@ -81,7 +82,7 @@ fn ignore_sigpipe() {
 
 /// The command line as a verb; `None` where help or the version was asked for and has been printed.
 fn parse(words: &[OsString]) -> Result<Option<Cli>> {
-    let parsed = any_bytes(Cli::command()).try_get_matches_from(words);
+    let parsed = any_bytes(help::in_columns(Cli::command())).try_get_matches_from(words);
     let error = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => return Ok(Some(cli)),
         Err(error) => error,

@@ -566,7 +566,10 @@ pub fn set_one(pool: &Pool, path: &str, name: &str, value: Option<&str>) -> Resu
     let of = names::full(pool.name(), path);
     startup::check_pair(pool, name, value)?;
     pool.set_property_of(path, name, value)
-        .map_err(|error| failed(format!("cannot set {name} of {of}"), &error))
+        .map_err(|error| match error {
+            Error::NotFound(_) => no_such_dataset(&of, &error),
+            error => failed(format!("cannot set {name} of {of}"), &error),
+        })
 }
 
 /// Looks at a pool that is not mounted.

@@ -71,7 +71,7 @@ pub fn printable(text: &str) -> String {
 }
 
 /// Width of help and manual text.
-const TEXT_COLUMNS: usize = 88;
+const TEXT_COLUMNS: usize = crate::help::COLUMNS;
 
 /// Running text in lines of a readable width, each indented.
 pub fn wrapped(text: &str, indent: usize) -> String {

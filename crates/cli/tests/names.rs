@@ -157,7 +157,7 @@ fn differences(sandbox: &Sandbox) {
         last_parts(all.map(|one| exact(one, field)))
     };
     assert_eq!((of("renamed", "path"), of("renamed", "from")), (sorted(names()), sorted(names())));
-    assert_eq!(ok(sandbox, &words("diff tank/db@two tank/db")).lines().count(), names().len() + 2);
+    assert_eq!(ok(sandbox, &words("diff tank/db@two tank/db")).lines().count(), names().len() + 1);
     sandbox.dir("clone");
     ok(sandbox, &words("mount tank/clone clone"));
     names().iter().for_each(|name| fs::write(file("clone", name), "third").unwrap());

@@ -1,6 +1,6 @@
 //! What is to be mounted where: worked out before a server is started, and once more in the server.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::keep;
 use super::mounted::Wanted;
@@ -9,7 +9,7 @@ use crate::control::{Client, Reply, Request};
 use crate::failure::{Context, Failure, Result};
 use crate::names;
 use crate::registry::Known;
-use crate::{pools, raw, startup, target};
+use crate::{pools, raw, startup, table, target};
 
 /// A mount to be made.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub fn make(args: &args::Mount) -> Result<Plan> {
     // Options that exclude each other, or that the kernel cannot do, are told before a server is started.
     keep::is_wanted(&options)?;
     let source = args.source.as_deref().unwrap_or_default();
-    let (known, path, by_device) = target::source(source)?;
+    let (known, path, by_device) = target::source(source).map_err(|failure| swapped(args, failure))?;
     let dir = match &args.dir {
         Some(dir) => dir.clone(),
         None => default_dir(&known, &path)?,
@@ -47,6 +47,19 @@ pub fn make(args: &args::Mount) -> Result<Plan> {
     let dir = std::path::absolute(&dir).context(|| format!("cannot resolve {}", dir.display()))?;
     let wanted = Wanted { path, dir, options };
     Ok(Plan { known, by_device, wanted, by_property: args.dir.is_none(), given: startup::given(args)? })
+}
+
+/// `mount DIR POOL` is told of the right order.
+fn swapped(args: &args::Mount, failure: Failure) -> Failure {
+    let (Some(source), Some(dir)) = (&args.source, args.dir.as_deref().and_then(Path::to_str)) else {
+        return failure;
+    };
+    let pool = dir.split(['/', '@']).next().unwrap_or_default();
+    if raw::path_of(source).is_dir() && target::known(pool).is_ok() {
+        return Failure::usage(format!("{dir} is a pool, and comes first"))
+            .hint(format!("pagefold mount {dir} {}", table::printable(source)));
+    }
+    failure
 }
 
 /// Where the property `mountpoint` says.

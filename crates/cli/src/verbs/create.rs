@@ -30,7 +30,10 @@ pub fn run(args: &Create) -> Result<()> {
             known.name,
             crate::registry::paths_text(&known.devices)
         ))
-        .hint(format!("choose another name, or: pagefold destroy {}", known.name)));
+        .hint(format!(
+            "choose another name; or forget that pool, which stays as it is: pagefold export {}",
+            known.name
+        )));
     }
     startup::check_together(&properties)?;
     let missing = check_devices(args, size)?;

@@ -56,6 +56,10 @@ pub fn clone_of(args: &MakeClone) -> Result<()> {
     }
     let (from, to) = (snapshot_name(&args.snapshot)?, dataset(&args.dataset)?);
     same_pool(&from, &to)?;
+    if to.path.is_empty() {
+        return Err(Failure::usage(format!("{to} is a pool, and the name of a new dataset is wanted"))
+            .hint(format!("pagefold clone {from} {to}/NAME")));
+    }
     let properties = settings(&args.properties, &to)?;
     datasets::perform(&to.pool, Deed::Clone { snapshot: from.path, path: to.path, properties }).map(drop)
 }

@@ -195,6 +195,7 @@ pub fn inherit(args: &Inherit) -> Result<()> {
     }
     for word in &args.targets {
         let name = target::name(word)?;
+        props::check_settable_on(&args.property, &name)?;
         let deed = Deed::Inherit { path: name.path.clone(), name: args.property.clone() };
         datasets::perform(&name.pool, deed)?;
     }

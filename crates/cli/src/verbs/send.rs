@@ -133,6 +133,10 @@ fn what_to_send(args: &Send) -> Result<(String, Sendable)> {
     let from = args.from.as_deref().map(|word| since(word, &name)).transpose()?;
     if let Some(from) = &from {
         super::dataset::same_pool(from, &name)?;
+        if *from == name {
+            return Err(Failure::usage(format!("nothing has changed from {name} to itself"))
+                .hint(format!("-i names an older snapshot, which the receiver has: pagefold list -t snapshot {}", from.pool)));
+        }
     }
     Ok((name.pool, Sendable::Snapshot { path: name.path, from: from.map(|from| from.path) }))
 }

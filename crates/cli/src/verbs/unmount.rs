@@ -65,7 +65,7 @@ pub fn run(args: &Unmount) -> Result<()> {
         // The kernel takes a moment to see that a server has died who answers no more.
         let is_there = mounts::ours()?.iter().any(|mount| is_chosen(mount, &which));
         if !is_there || started.elapsed() > KERNEL_PATIENCE {
-            return target::server(word).map(|_| ());
+            return not_mounted(word, &name.pool);
         }
         std::thread::sleep(KERNEL_STEP);
     }
@@ -154,6 +154,16 @@ fn busy(mount: &MountEntry, holders: &[Holder]) -> Failure {
     Failure::new(format!("{dir} is in use")).hint(format!(
         "{who}\n  end what uses it, or detach it: pagefold unmount --lazy {name} (--force: users get errors)"
     ))
+}
+
+/// Nothing of a pool is mounted; or its server is dead, or nobody knows it.
+fn not_mounted(word: &str, pool: &str) -> Result<()> {
+    match target::server(word) {
+        Err(failure) if crate::mounts::dead(pool)?.is_empty() && target::known(pool).is_ok() => {
+            Err(Failure::new(failure.what()).hint("see what is mounted: pagefold list"))
+        }
+        other => other.map(drop),
+    }
 }
 
 /// A mount whose server is gone has nothing to close: it is only taken out of the mount table. The pool
