@@ -129,8 +129,10 @@ impl Work<'_> {
             made.map_err(|error| {
                 let failure = self.failed("create dataset", path, &error);
                 match names::parent(path).filter(|above| self.pool.version(above).is_err()) {
-                    Some(_) => failure
-                        .hint(format!("to make those above it, too: pagefold dataset create -p {}", self.full(path))),
+                    Some(_) => failure.hint(format!(
+                        "to make those above it, too: pagefold dataset create -p {}",
+                        self.full(path)
+                    )),
                     None => failure,
                 }
             })?;
@@ -242,8 +244,9 @@ impl Work<'_> {
             // What `reset` is for clones.
             let reset = command.starts_with("reset");
             return Err(match reset {
-                true => failure
-                    .hint(format!("to return it to a snapshot of its own: pagefold rollback {name}@SNAPSHOT")),
+                true => failure.hint(format!(
+                    "to return it to a snapshot of its own: pagefold rollback {name}@SNAPSHOT"
+                )),
                 false => failure,
             });
         }

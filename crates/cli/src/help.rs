@@ -87,7 +87,8 @@ mod tests {
 
     #[test]
     fn paragraphs_are_wrapped_and_examples_are_not() {
-        let text = format!("{}\n{}\n\nExamples:\n  pagefold list\n  {}", "word ".repeat(30), "more", "x".repeat(90));
+        let text =
+            format!("{}\n{}\n\nExamples:\n  pagefold list\n  {}", "word ".repeat(30), "more", "x".repeat(90));
         let seen = wrapped(&text);
         let lines: Vec<&str> = seen.lines().collect();
         assert!(lines.iter().all(|line| line.len() <= COLUMNS || line.starts_with("  x")), "{seen}");
@@ -97,7 +98,11 @@ mod tests {
 
     #[test]
     fn examples_that_are_too_long_move_together() {
-        let block = ["  a", &format!("  pagefold x{:40}what it does", ""), &format!("  long{:30}{}", "", "y".repeat(70))];
+        let block = [
+            "  a",
+            &format!("  pagefold x{:40}what it does", ""),
+            &format!("  long{:30}{}", "", "y".repeat(70)),
+        ];
         let seen = wrapped(&block.join("\n"));
         assert_eq!(seen, format!("  a\n  pagefold x  what it does\n  long\n      {}", "y".repeat(70)));
     }

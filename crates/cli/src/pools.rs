@@ -188,7 +188,8 @@ pub fn create(
     let guid = Guid(random()?);
     let created = units::now();
     let make = if trim { pool::create_trimmed } else { pool::create };
-    make(name, devices, &CreateOptions { force, created, guid }).map_err(|error| failed_on_devices(doing(), &error))?;
+    make(name, devices, &CreateOptions { force, created, guid })
+        .map_err(|error| failed_on_devices(doing(), &error))?;
     let filled = fill(devices, properties);
     if let Err(failure) = filled {
         // Half a pool is no pool.
@@ -565,11 +566,10 @@ pub fn properties_offline(known: &Known, path: &str) -> Result<Vec<PropertyValue
 pub fn set_one(pool: &Pool, path: &str, name: &str, value: Option<&str>) -> Result<()> {
     let of = names::full(pool.name(), path);
     startup::check_pair(pool, name, value)?;
-    pool.set_property_of(path, name, value)
-        .map_err(|error| match error {
-            Error::NotFound(_) => no_such_dataset(&of, &error),
-            error => failed(format!("cannot set {name} of {of}"), &error),
-        })
+    pool.set_property_of(path, name, value).map_err(|error| match error {
+        Error::NotFound(_) => no_such_dataset(&of, &error),
+        error => failed(format!("cannot set {name} of {of}"), &error),
+    })
 }
 
 /// Looks at a pool that is not mounted.

@@ -100,7 +100,9 @@ pub fn check_together(properties: &[(&Property, String)]) -> Result<()> {
         last.is_some_and(|(_, value)| value == "on")
     };
     if on("takeover") && on("io_uring") {
-        return Err(Failure::usage("takeover=on and io_uring=on exclude each other").hint("leave one of them out"));
+        return Err(
+            Failure::usage("takeover=on and io_uring=on exclude each other").hint("leave one of them out")
+        );
     }
     Ok(())
 }

@@ -121,8 +121,7 @@ pub fn servers(words: &[String]) -> Result<Vec<Client>> {
 
 /// An absolute path, as the pool cache keeps them.
 pub fn absolute(path: &Path) -> Result<PathBuf> {
-    std::fs::canonicalize(path)
-        .context(|| format!("cannot resolve {}", table::printable(&raw::text(path))))
+    std::fs::canonicalize(path).context(|| format!("cannot resolve {}", table::printable(&raw::text(path))))
 }
 
 /// The pool and the path of the dataset or snapshot in it that a name stands for; or the path of one of a pool's devices, for its

@@ -93,8 +93,10 @@ fn words(text: &str) -> Vec<&OsStr> {
 
 /// The sorted names of files below `dir` that are told, each with its whole path in `told`.
 fn last_parts(told: impl IntoIterator<Item = Vec<u8>>) -> Vec<Vec<u8>> {
-    let mut parts: Vec<Vec<u8>> =
-        told.into_iter().map(|path| PathBuf::from(os(&path)).file_name().unwrap().as_bytes().to_vec()).collect();
+    let mut parts: Vec<Vec<u8>> = told
+        .into_iter()
+        .map(|path| PathBuf::from(os(&path)).file_name().unwrap().as_bytes().to_vec())
+        .collect();
     parts.sort();
     parts
 }
@@ -121,7 +123,11 @@ fn files() {
     let script = ok(&sandbox, &words("du -aH mnt"));
     let cells = script.lines().map(|line| unescaped(line.split('\t').next_back().unwrap()));
     assert_eq!(last_parts(cells), sorted(names()));
-    assert_eq!(ok(&sandbox, &words("du -a mnt")).lines().count(), names().len() + 3, "heading, one size, total");
+    assert_eq!(
+        ok(&sandbox, &words("du -a mnt")).lines().count(),
+        names().len() + 3,
+        "heading, one size, total"
+    );
     let report = json(&sandbox, &words("analyze -a mnt"));
     let files = report["files"].as_array().unwrap();
     assert_eq!(last_parts(files.iter().map(|file| exact(file, "path"))), sorted(names()));
@@ -170,7 +176,11 @@ fn differences(sandbox: &Sandbox) {
     assert_eq!(bytes.iter().filter(|bytes| bytes.is_string()).count(), 3, "{told}");
     let output = sandbox.run(&words("rebase tank/clone tank/db@two"));
     assert_eq!(output.status.code(), Some(1));
-    assert!(output.stdout.lines().chain(output.stderr.lines()).any(|line| line.contains("half\\xc3")), "{}", output.stdout);
+    assert!(
+        output.stdout.lines().chain(output.stderr.lines()).any(|line| line.contains("half\\xc3")),
+        "{}",
+        output.stdout
+    );
     ok(sandbox, &words("unmount tank/db"));
 }
 
@@ -184,7 +194,8 @@ fn streams(sandbox: &Sandbox) {
     assert!(received.status.success(), "{}", String::from_utf8_lossy(&received.stderr));
     sandbox.dir("copy");
     ok(sandbox, &words("mount tank/copy copy"));
-    let found = fs::read_dir(sandbox.path("copy")).unwrap().map(|entry| entry.unwrap().file_name().into_vec());
+    let found =
+        fs::read_dir(sandbox.path("copy")).unwrap().map(|entry| entry.unwrap().file_name().into_vec());
     let found: Vec<Vec<u8>> = found.filter(|name| name != b".pagefold").collect();
     assert_eq!(sorted(found), sorted(names()));
     ok(sandbox, &words("unmount tank/copy"));
@@ -204,11 +215,15 @@ fn devices_and_directories() {
         fs::create_dir(&mnt).unwrap();
         fs::create_dir(&below).unwrap();
         let path = |path: &PathBuf| path.as_os_str().as_bytes().to_vec();
-        let create = [OsStr::new("create"), "tank".as_ref(), device.as_ref(), "--size".as_ref(), "256M".as_ref()];
+        let create =
+            [OsStr::new("create"), "tank".as_ref(), device.as_ref(), "--size".as_ref(), "256M".as_ref()];
         ok(&sandbox, &create);
         ok(&sandbox, &words("dataset create tank/db"));
         for options in ["takeover=on", "takeover=off"] {
-            ok(&sandbox, &[OsStr::new("mount"), "-o".as_ref(), options.as_ref(), "tank".as_ref(), mnt.as_ref()]);
+            ok(
+                &sandbox,
+                &[OsStr::new("mount"), "-o".as_ref(), options.as_ref(), "tank".as_ref(), mnt.as_ref()],
+            );
             ok(&sandbox, &[OsStr::new("mount"), "tank/db".as_ref(), below.as_ref()]);
             fs::write(mnt.join("file"), "x").unwrap();
             let status = json(&sandbox, &[OsStr::new("status"), mnt.as_ref()]);
@@ -217,7 +232,8 @@ fn devices_and_directories() {
             assert_eq!(exact(&pool["mounts"][0], "dir"), path(&mnt));
             let listed = json(&sandbox, &words("list -t all tank"));
             assert_eq!(exact(&listed["datasets"][0], "mounted"), path(&mnt));
-            for verb in ["list", "status", "df", "list -t all", "list -H", "get all", "iostat", "events tank"] {
+            for verb in ["list", "status", "df", "list -t all", "list -H", "get all", "iostat", "events tank"]
+            {
                 ok(&sandbox, &words(verb));
             }
             let mut command = sandbox.command(&words("events tank --json"));
@@ -228,7 +244,10 @@ fn devices_and_directories() {
                 let server = pool["pid"].as_i64().unwrap();
                 kill_to_the_end(i32::try_from(server).unwrap());
                 wait_until(|| fs::read(mnt.join("file")).is_ok_and(|text| text == b"x"));
-                assert_eq!(exact(&json(&sandbox, &words("status"))["pools"][0]["mounts"][1], "dir"), path(&below));
+                assert_eq!(
+                    exact(&json(&sandbox, &words("status"))["pools"][0]["mounts"][1], "dir"),
+                    path(&below)
+                );
             }
             let again = sandbox.run(&[OsStr::new("mount"), "tank".as_ref(), below.as_ref()]);
             assert_eq!(again.status.code(), Some(1));

@@ -120,7 +120,11 @@ fn what_excludes_each_other_cannot_be_set_together() {
     assert_failure(&sandbox.run(&words), 2, &excluded);
     sandbox.ok(&["create", "tank", "tank.pf", "--size", "256M", "-o", "takeover=on"]);
     let output = sandbox.run(&["set", "io_uring=on", "tank"]);
-    assert!(!output.status.success() && output.stderr.contains("pagefold inherit takeover tank"), "{}", output.stderr);
+    assert!(
+        !output.status.success() && output.stderr.contains("pagefold inherit takeover tank"),
+        "{}",
+        output.stderr
+    );
     assert_eq!(property(&sandbox, "io_uring", "tank").0, "auto");
     sandbox.dir("mnt");
     let output = sandbox.run(&["mount", "-o", "io_uring=on", "tank", "mnt"]);

@@ -31,7 +31,12 @@ type Case = (&'static str, i32, &'static [&'static str], &'static [&'static str]
 /// Findings of the review, and their families.
 const CASES: &[Case] = &[
     // No stream at all is not a damaged pool.
-    ("receive tank/x", 1, &["cannot receive into tank/x", "standard input is empty", "pagefold send"], &["rescue", "check", "damaged"]),
+    (
+        "receive tank/x",
+        1,
+        &["cannot receive into tank/x", "standard input is empty", "pagefold send"],
+        &["rescue", "check", "damaged"],
+    ),
     ("receive vault/x", 1, &["standard input is empty"], &["rescue", "check", "damaged"]),
     ("receive vault", 2, &["vault is a pool, not a dataset", "vault/NAME"], &[]),
     ("receive vault/x@a", 2, &["its dataset is vault/x"], &[]),
@@ -55,7 +60,12 @@ const CASES: &[Case] = &[
     ("unmount none", 1, &["there is no pool \"none\"", "tank, vault"], &[]),
     ("scrub vault", 1, &["pool vault is not mounted", "pagefold mount vault"], &[]),
     // What is done to whole pools is not done in the name of a part.
-    ("export tank/db", 2, &["tank/db is the name of a dataset, and a pool is wanted", "pagefold export tank"], &[]),
+    (
+        "export tank/db",
+        2,
+        &["tank/db is the name of a dataset, and a pool is wanted", "pagefold export tank"],
+        &[],
+    ),
     ("export vault@x", 2, &["vault@x is the name of a snapshot", "pagefold export vault"], &[]),
     ("scrub tank/db", 2, &["a pool is wanted", "pagefold scrub tank"], &[]),
     ("trim tank/db", 2, &["a pool is wanted", "pagefold trim tank"], &[]),
@@ -65,7 +75,12 @@ const CASES: &[Case] = &[
     ("dataset create tank/x -o cache=1G", 1, &["cache holds for the whole pool"], &[]),
     // The wrong order.
     ("clone tank/x tank/db@one", 2, &["the snapshot comes first", "pagefold clone tank/db@one tank/x"], &[]),
-    ("diff tank/db tank/db@one", 2, &["the older snapshot comes first", "pagefold diff tank/db@one tank/db"], &[]),
+    (
+        "diff tank/db tank/db@one",
+        2,
+        &["the older snapshot comes first", "pagefold diff tank/db@one tank/db"],
+        &[],
+    ),
     ("hold tank/db@one x", 2, &["the name of the hold comes first", "pagefold hold x tank/db@one"], &[]),
     ("release tank/db@one x", 2, &["pagefold release x tank/db@one"], &[]),
     ("set tank sync=always", 2, &["what is to be set comes first", "pagefold set sync=always tank"], &[]),
@@ -74,14 +89,24 @@ const CASES: &[Case] = &[
     ("mount other vault", 2, &["vault is a pool, and comes first", "pagefold mount vault other"], &[]),
     // Names.
     ("rename tank vault2", 2, &["tank is a pool, which keeps its name"], &["different pools"]),
-    ("rename tank/clone clone2", 2, &["clone2 is the name of a pool", "pagefold rename tank/clone tank/clone2"], &["different pools"]),
+    (
+        "rename tank/clone clone2",
+        2,
+        &["clone2 is the name of a pool", "pagefold rename tank/clone tank/clone2"],
+        &["different pools"],
+    ),
     ("clone tank/db@one tank", 2, &["tank is a pool", "tank/NAME"], &["''"]),
     ("dataset create tank/a/b", 1, &["cannot create dataset tank/a/b", "dataset create -p tank/a/b"], &[]),
     ("policy tank/none none", 1, &["there is no dataset tank/none", "list -t all tank"], &[]),
     ("release x tank/db@one", 1, &["cannot release tank/db@one"], &["do that"]),
     ("send -n -i one tank/db@one", 2, &["nothing has changed from tank/db@one to itself"], &[]),
     // Options of the whole pool: which are kept in it, and which are not.
-    ("mount -o cache=1G tank/db other", 1, &["for the whole pool tank", "pagefold set cache=VALUE tank"], &[]),
+    (
+        "mount -o cache=1G tank/db other",
+        1,
+        &["for the whole pool tank", "pagefold set cache=VALUE tank"],
+        &[],
+    ),
     ("mount -o takeover=on tank/db other", 1, &["pagefold set takeover=VALUE tank"], &[]),
     ("mount -o rescue tank/db other", 1, &["for the whole pool tank", "-o rescue"], &["pagefold set"]),
     ("mount -o confine=off tank/db other", 1, &["for the whole pool tank"], &["pagefold set"]),
@@ -91,7 +116,12 @@ const CASES: &[Case] = &[
     ("set quota=-5 tank/db", 2, &["not a value of quota"], &[]),
     ("mount -o cache=9E vault other", 2, &["not a value of cache"], &[]),
     ("create new new.pf --size 900P", 1, &["cannot fit", "smaller --size"], &[]),
-    ("create tank new.pf --size 160M", 1, &["a pool named tank is known already", "pagefold export tank"], &["destroy"]),
+    (
+        "create tank new.pf --size 160M",
+        1,
+        &["a pool named tank is known already", "pagefold export tank"],
+        &["destroy"],
+    ),
 ];
 
 #[test]
@@ -100,7 +130,9 @@ fn wrong_use_is_told_and_changes_nothing() {
         return;
     }
     let sandbox = sandbox();
-    let state = || (sandbox.json(&["list", "-t", "all", "tank"])["datasets"].as_array().unwrap().len(), files(&sandbox));
+    let state = || {
+        (sandbox.json(&["list", "-t", "all", "tank"])["datasets"].as_array().unwrap().len(), files(&sandbox))
+    };
     let before = state();
     for (line, status, told, not_told) in CASES {
         let words: Vec<&str> = line.split(' ').collect();
@@ -117,7 +149,8 @@ fn wrong_use_is_told_and_changes_nothing() {
 
 fn files(sandbox: &Sandbox) -> Vec<String> {
     let entries = fs::read_dir(sandbox.path("")).unwrap();
-    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
 }

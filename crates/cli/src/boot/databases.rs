@@ -84,7 +84,10 @@ fn mysql(root: &Path) -> Option<Database> {
 
 /// The file of a unit that is installed, and no other name of another unit.
 fn unit_file(root: &Path, unit: &str) -> Option<PathBuf> {
-    let path = UNIT_DIRS.iter().map(|dir| root.join(dir).join(unit)).find(|path| path.is_symlink() || path.exists())?;
+    let path = UNIT_DIRS
+        .iter()
+        .map(|dir| root.join(dir).join(unit))
+        .find(|path| path.is_symlink() || path.exists())?;
     (path.is_file() && !path.is_symlink()).then_some(path)
 }
 
@@ -150,7 +153,8 @@ fn name_of(path: &Path) -> Option<String> {
 }
 
 fn read(path: &Path) -> Option<String> {
-    let small = fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= FILE_BYTES_MAX);
+    let small =
+        fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= FILE_BYTES_MAX);
     small.then(|| fs::read(path).ok()).flatten().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -172,8 +176,13 @@ mod tests {
         put(root, "etc/postgresql/16/other/postgresql.conf", "#data_directory = '/no'\nport = 5433\n");
         put(root, "etc/postgresql/16/empty/start.conf", "auto\n");
         put(root, "usr/lib/systemd/system/mariadb.service", "[Unit]\n");
-        std::os::unix::fs::symlink("mariadb.service", root.join("usr/lib/systemd/system/mysql.service")).unwrap();
-        put(root, "etc/mysql/mariadb.conf.d/50-server.cnf", "[mysqld]\n#datadir = /no\ndatadir=/srv/tank/my\n");
+        std::os::unix::fs::symlink("mariadb.service", root.join("usr/lib/systemd/system/mysql.service"))
+            .unwrap();
+        put(
+            root,
+            "etc/mysql/mariadb.conf.d/50-server.cnf",
+            "[mysqld]\n#datadir = /no\ndatadir=/srv/tank/my\n",
+        );
         let unit = |unit: &str, data: &str| Database { unit: unit.into(), data: data.into() };
         let all = [
             unit("mariadb.service", "/srv/tank/my"),
@@ -183,14 +192,19 @@ mod tests {
         assert_eq!(find(root), all);
         // A link of a data directory that is not mounted yet.
         fs::create_dir_all(root.join("var/lib/postgresql/16")).unwrap();
-        std::os::unix::fs::symlink("../../../../srv/vault/./pg", root.join("var/lib/postgresql/16/other")).unwrap();
+        std::os::unix::fs::symlink("../../../../srv/vault/./pg", root.join("var/lib/postgresql/16/other"))
+            .unwrap();
         assert_eq!(find(root)[2].data, Path::new("/srv/vault/pg"));
     }
 
     #[test]
     fn a_server_of_its_own_unit() {
         let dir = tempfile::tempdir().unwrap();
-        put(dir.path(), "etc/systemd/system/postgresql.service", "[Service]\nEnvironment=PGDATA=/srv/tank/pg\n");
+        put(
+            dir.path(),
+            "etc/systemd/system/postgresql.service",
+            "[Service]\nEnvironment=PGDATA=/srv/tank/pg\n",
+        );
         let found = find(dir.path());
         assert_eq!(found, [Database { unit: "postgresql.service".into(), data: "/srv/tank/pg".into() }]);
     }

@@ -37,10 +37,10 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
     }
     let dir = OsString::from_vec(mounts::unescape(dir));
     let dir = PathBuf::from(dir);
-    dir.as_os_str().as_bytes().starts_with(b"/").then(|| Entry {
-        source: OsString::from_vec(mounts::unescape(source)),
-        dir,
-    })
+    dir.as_os_str()
+        .as_bytes()
+        .starts_with(b"/")
+        .then(|| Entry { source: OsString::from_vec(mounts::unescape(source)), dir })
 }
 
 #[cfg(test)]

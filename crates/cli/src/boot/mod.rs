@@ -26,6 +26,8 @@ use crate::{raw, target};
 pub const MARK: &str = "# Written by pagefold";
 /// File name of a drop-in, which the administrator's own come after.
 const DROP_IN: &str = "50-pagefold.conf";
+/// Names another file in the place of `/etc/fstab`.
+const FSTAB: &str = "SYSTEMD_FSTAB";
 /// There in containers, where there are no units of devices.
 const CONTAINER: &str = "run/systemd/container";
 
@@ -57,9 +59,11 @@ pub type DropIns = BTreeMap<PathBuf, String>;
 impl Machine {
     /// What is below `root`, and the pools that this system knows.
     pub fn look(root: &Path) -> Result<Self> {
+        // As systemd's own generator has it.
+        let table = std::env::var_os(FSTAB).map_or_else(|| root.join("etc/fstab"), PathBuf::from);
         Ok(Self {
             pools: Registry::open()?.all()?,
-            fstab: fs::read(root.join("etc/fstab")).map(|text| fstab::parse(&text)).unwrap_or_default(),
+            fstab: fs::read(table).map(|text| fstab::parse(&text)).unwrap_or_default(),
             databases: databases::find(root),
             device_units: !root.join(CONTAINER).exists(),
         })
@@ -99,8 +103,7 @@ impl Machine {
             // The innermost.
             let Some(on) = on.max_by_key(|served| served.dir.components().count()) else { continue };
             let service = format!("pagefold@{}.service", on.pool);
-            let text =
-                format!("Requires={service}\nAfter={service}\n{}", requires(&database.data));
+            let text = format!("Requires={service}\nAfter={service}\n{}", requires(&database.data));
             add(&mut all, &database.unit, &format!("its data, on pool {}", on.pool), &text);
         }
         for pool in self.pools.iter().filter(|pool| served.iter().any(|served| served.pool == pool.name)) {

@@ -53,9 +53,12 @@ fn containers_have_no_units_of_devices() {
 
 #[test]
 fn databases_follow_the_service_that_mounts_their_pool() {
-    let served =
-        |pool: &str, dir: &str| Served { pool: pool.into(), dir: dir.into() };
-    let all = machine().of_services(&[served("tank", "/srv"), served("file", "/srv/file"), served("file", "/srv/file/db")]);
+    let served = |pool: &str, dir: &str| Served { pool: pool.into(), dir: dir.into() };
+    let all = machine().of_services(&[
+        served("tank", "/srv"),
+        served("file", "/srv/file"),
+        served("file", "/srv/file/db"),
+    ]);
     let mariadb = drop_in(&all, "mariadb.service").unwrap();
     assert!(
         mariadb.ends_with(

@@ -231,7 +231,8 @@ impl Server {
     pub(super) fn mount_options(&self, words: &[String]) -> Result<MountOptions> {
         let (value, _) = settings::of(&self.pool, "", props::find("io_uring")?)?;
         let of_pool = format!("io_uring={value}");
-        let all: Vec<&str> = std::iter::once(of_pool.as_str()).chain(words.iter().map(String::as_str)).collect();
+        let all: Vec<&str> =
+            std::iter::once(of_pool.as_str()).chain(words.iter().map(String::as_str)).collect();
         mountopts::parse(&all)
     }
 
@@ -668,7 +669,8 @@ impl Mounts for Server {
 
 /// How an option is given that holds for the whole pool.
 fn for_the_whole_pool(option: &str, pool: &str) -> String {
-    let first = format!("give it to the pool's first mount: pagefold unmount {pool}, then mount with -o {option}");
+    let first =
+        format!("give it to the pool's first mount: pagefold unmount {pool}, then mount with -o {option}");
     match props::find(option) {
         Ok(_) => format!("{first}; or keep it in the pool: pagefold set {option}=VALUE {pool}"),
         Err(_) => first,

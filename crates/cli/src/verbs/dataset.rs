@@ -227,7 +227,8 @@ fn range(word: &str) -> Result<Name> {
 
 /// Two names stand in the wrong order.
 pub(super) fn wrong_order(first: &str, right: &str) -> Failure {
-    Failure::usage(format!("{first} comes first")).hint(format!("pagefold {}", crate::table::printable(right)))
+    Failure::usage(format!("{first} comes first"))
+        .hint(format!("pagefold {}", crate::table::printable(right)))
 }
 
 pub(super) fn same_pool(from: &Name, to: &Name) -> Result<()> {

@@ -81,8 +81,10 @@ fn paths_of(word: &str) -> Result<Vec<PathBuf>> {
     let of = |mount: &&MountFigures| names::is_within(&mount.path, &name.path) && !mount.path.contains('@');
     let dirs: Vec<PathBuf> = figures.mounts.iter().filter(of).map(|mount| mount.dir.clone()).collect();
     if name.is_snapshot() {
-        return Err(Failure::usage(format!("{name} is a snapshot's name: fold datasets"))
-            .hint(format!("what snapshots share with them is coded again with them: pagefold fold {}", name.pool)));
+        return Err(Failure::usage(format!("{name} is a snapshot's name: fold datasets")).hint(format!(
+            "what snapshots share with them is coded again with them: pagefold fold {}",
+            name.pool
+        )));
     }
     if dirs.is_empty() {
         return Err(Failure::new(format!("{name} is not mounted"))

@@ -88,8 +88,11 @@ fn wanted(list: &str) -> Result<Option<Vec<String>>> {
         true => Ok(name.to_owned()),
         false => match props::find(name) {
             // `get tank`, say.
-            Err(failure) if !list.contains(',') && Registry::open()?.all()?.iter().any(|known| known.name == name) => {
-                Err(Failure::usage(failure.what()).hint(format!("of the pool of this name: pagefold get all {name}")))
+            Err(failure)
+                if !list.contains(',') && Registry::open()?.all()?.iter().any(|known| known.name == name) =>
+            {
+                Err(Failure::usage(failure.what())
+                    .hint(format!("of the pool of this name: pagefold get all {name}")))
             }
             found => found.map(|property| property.name.to_owned()),
         },
@@ -178,9 +181,13 @@ fn tell_when(client: &mut Client, name: &Name, assignments: &[(String, String)])
     }
     let values = asked(client, &name.path)?;
     for property in ours {
-        let temporary = values.iter().any(|value| value.name == *property && value.source == Source::Temporary);
+        let temporary =
+            values.iter().any(|value| value.name == *property && value.source == Source::Temporary);
         if temporary {
-            eprintln!("pagefold: a mount option for {property} goes before it as long as pool {} is mounted", name.pool);
+            eprintln!(
+                "pagefold: a mount option for {property} goes before it as long as pool {} is mounted",
+                name.pool
+            );
         } else if let Some(later) = later(property) {
             eprintln!("pagefold: {property} {later}");
         }

@@ -134,8 +134,10 @@ fn what_to_send(args: &Send) -> Result<(String, Sendable)> {
     if let Some(from) = &from {
         super::dataset::same_pool(from, &name)?;
         if *from == name {
-            return Err(Failure::usage(format!("nothing has changed from {name} to itself"))
-                .hint(format!("-i names an older snapshot, which the receiver has: pagefold list -t snapshot {}", from.pool)));
+            return Err(Failure::usage(format!("nothing has changed from {name} to itself")).hint(format!(
+                "-i names an older snapshot, which the receiver has: pagefold list -t snapshot {}",
+                from.pool
+            )));
         }
     }
     Ok((name.pool, Sendable::Snapshot { path: name.path, from: from.map(|from| from.path) }))
@@ -226,8 +228,10 @@ pub fn receive(args: &Receive) -> Result<()> {
     input.progress.finish();
     let received = match received {
         Err(_) if input.read == 0 && input.ended => {
-            return Err(Failure::new(format!("cannot receive into {name}: standard input is empty, there is no stream"))
-                .hint("where `pagefold send` was to write it, see what that said"));
+            return Err(Failure::new(format!(
+                "cannot receive into {name}: standard input is empty, there is no stream"
+            ))
+            .hint("where `pagefold send` was to write it, see what that said"));
         }
         received => received?,
     };

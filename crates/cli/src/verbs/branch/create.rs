@@ -11,8 +11,8 @@ use crate::datasets::{self, Figures};
 use crate::deeds::Deed;
 use crate::failure::{Context, Failure, Result};
 use crate::names::{self, Name};
-use crate::{raw, retention};
 use crate::verbs::properties;
+use crate::{raw, retention};
 
 /// What has been made so far, to be undone.
 #[derive(Default)]
@@ -81,7 +81,9 @@ impl Place {
             let inherited = above.filter(|above| above.mountpoint != "none");
             let inherited = inherited.map(|above| raw::path_of(&above.mountpoint).join(last));
             // Not in what it is a copy of: the directory would be made there.
-            match inherited.filter(|dir| !source.is_some_and(|source| dir.starts_with(raw::path_of(&source.mountpoint)))) {
+            match inherited
+                .filter(|dir| !source.is_some_and(|source| dir.starts_with(raw::path_of(&source.mountpoint))))
+            {
                 Some(dir) => Self { property: None, dir },
                 None => set(beside(source, name, last)?),
             }
