@@ -29,7 +29,7 @@ BENCH ?=
 
 PAGEFOLD := target/release/pagefold
 
-.PHONY: help setup build demo test lint sim mutants flips streams streams-db branches posix fuzz soak takeover snapshots crash-states aged fill memory steps conformance predictions round-trips ratios bench man install uninstall clean
+.PHONY: help setup build demo test lint sim mutants flips streams streams-db branches posix fuzz soak takeover snapshots crash-states aged boot fill memory steps conformance predictions round-trips ratios bench man install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -122,6 +122,11 @@ aged: ## Bulk writes onto pools that are 50 to 95 % full and aged; a hot file be
 	@scripts/setup build test
 	@scripts/build --quiet
 	@$(LAB) aged $(if $(RATE),--mib-per-s $(RATE))
+
+boot: ## A machine boots with PostgreSQL and MariaDB on a pool and is switched off: the order of it, in a container
+	@scripts/setup build boot
+	@scripts/build --quiet
+	@$(LAB) boot
 
 fill: ## A pool of 2 GiB overwritten with 20 GiB of changing pages
 	@scripts/setup build test

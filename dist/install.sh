@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the program, its helpers for mount(8) and umount(8), the systemd unit, manual pages and completions.
+# Installs the program, its helpers for mount(8) and umount(8), the systemd unit and generator, manual pages and completions.
 #
 #   dist/install.sh PROGRAM            PROGRAM: the pagefold binary that was built
 #   dist/install.sh --uninstall
@@ -12,6 +12,7 @@ PREFIX=${PREFIX:-/usr/local}
 DESTDIR=${DESTDIR:-}
 SBINDIR=${SBINDIR:-/sbin}
 UNITDIR=${UNITDIR:-/lib/systemd/system}
+GENERATORDIR=${GENERATORDIR:-/lib/systemd/system-generators}
 here=$(cd "$(dirname "$0")" && pwd)
 
 bindir=$PREFIX/bin
@@ -25,10 +26,10 @@ uninstall() {
     rm -f "$DESTDIR$bindir/pagefold" "$DESTDIR$UNITDIR/pagefold@.service"
     rm -f "$DESTDIR$mandir/pagefold.8" "$DESTDIR$mandir"/pagefold-*.8
     rm -f "$DESTDIR$bash_completion" "$DESTDIR$zsh_completion" "$DESTDIR$fish_completion"
-    for helper in $helpers; do
+    for link in "$SBINDIR/mount.pagefold" "$SBINDIR/mount.fuse.pagefold" "$GENERATORDIR/pagefold-generator"; do
         # Only links that are ours.
-        if [ -L "$DESTDIR$SBINDIR/$helper" ]; then
-            rm -f "$DESTDIR$SBINDIR/$helper"
+        if [ -L "$DESTDIR$link" ]; then
+            rm -f "$DESTDIR$link"
         fi
     done
 }
@@ -47,13 +48,15 @@ if [ $# -ne 1 ] || [ ! -x "$1" ]; then
     exit 2
 fi
 program=$1
-mkdir -p "$DESTDIR$bindir" "$DESTDIR$mandir" "$DESTDIR$UNITDIR" "$DESTDIR$SBINDIR"
+mkdir -p "$DESTDIR$bindir" "$DESTDIR$mandir" "$DESTDIR$UNITDIR" "$DESTDIR$GENERATORDIR" "$DESTDIR$SBINDIR"
 # Beside, then renamed over: the program may be running.
 install -m 755 "$program" "$DESTDIR$bindir/pagefold.new"
 mv -f "$DESTDIR$bindir/pagefold.new" "$DESTDIR$bindir/pagefold"
 for helper in $helpers; do
     ln -sf "$bindir/pagefold" "$DESTDIR$SBINDIR/$helper"
 done
+# A generator runs before anything is mounted: with a PREFIX on a file system of its own it is not there yet, and does not matter.
+ln -sf "$bindir/pagefold" "$DESTDIR$GENERATORDIR/pagefold-generator"
 sed "s|@BINDIR@|$bindir|" "$here/systemd/pagefold@.service" >"$DESTDIR$UNITDIR/pagefold@.service"
 chmod 644 "$DESTDIR$UNITDIR/pagefold@.service"
 "$program" man "$DESTDIR$mandir"

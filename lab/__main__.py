@@ -97,6 +97,8 @@ def main() -> int:
     memory.add_argument("--cache-mib", type=int, default=384)
     memory.add_argument("--io-uring", choices=["on", "off"], default="on", help="how requests travel")
     memory.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
+    boot = verbs.add_parser("boot", help="a machine boots with databases on a pool, and is switched off")
+    boot.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     verbs.add_parser("clean", help="undo what killed runs have left")
     for verb in (demo, soak, fill):
         verb.add_argument("--on", default="pagefold:zstd", help="pagefold[:CODEC], dir, ext4, xfs, btrfs[:CODEC]")
@@ -151,6 +153,10 @@ def run(options: argparse.Namespace) -> int:
                 options.mib_per_s,
                 logs / "aged-logs",
             )
+        case "boot":
+            from .boot import boot
+
+            return boot(keep_logs=logs / "boot-logs")
         case "steps":
             from .steps import steps
 

@@ -1,6 +1,7 @@
 //! The command line: verbs, options, help. Manual pages and completions are generated from it.
 
 mod branch;
+mod systemd;
 
 use std::path::PathBuf;
 
@@ -10,6 +11,7 @@ use clap_complete::Shell;
 pub use branch::{
     Branch, CreateBranch, DeleteBranch, ListBranches, ResetBranch, ServerOptions, StartBranch, StopBranch,
 };
+pub use systemd::{Systemd, SystemdInstall, SystemdRemove, SystemdShow};
 
 /// A compressed, copy-on-write file system for databases.
 #[derive(Parser, Debug)]
@@ -19,7 +21,6 @@ pub use branch::{
     propagate_version = false,
     subcommand_required = true,
     arg_required_else_help = true,
-    max_term_width = 100,
     after_long_help = "Examples:
   pagefold create tank /dev/sdb              make a pool on a disc
   pagefold create tank ~/tank.pf --size 10G  or in a file
@@ -443,6 +444,31 @@ Examples:
   pagefold clear tank /dev/sdb               of one device"
     )]
     Clear(Clear),
+    /// Have systemd start and stop pools, and the databases on them, in the right order.
+    #[command(
+        subcommand,
+        after_long_help = "A pool that has its mountpoint property set is mounted at boot by its service:
+
+  pagefold set mountpoint=/srv/tank tank
+  systemctl enable --now pagefold@tank
+
+The service counts as a local file system: whatever systemd starts later in the boot comes
+after it, databases too, and is stopped before it. It takes its options from the pool
+(pagefold get cache,takeover,io_uring tank). `install` adds what only the pools know: the
+devices that each waits for; and that PostgreSQL's clusters and MariaDB with data on a pool
+do not start when it could not be mounted.
+
+Pools in /etc/fstab need no service and no `install`: the generator that is installed with
+pagefold tells systemd their devices and databases at each boot. With nofail in
+/etc/fstab nothing else waits for the mount, but for the databases on it. Devices behind
+the network take _netdev in /etc/fstab, not the service.
+
+Examples:
+  pagefold systemd show
+  pagefold systemd install && systemctl daemon-reload
+  pagefold systemd remove"
+    )]
+    Systemd(Systemd),
     /// Print a completion script for a shell.
     #[command(after_long_help = "Examples:
   pagefold completion bash > /etc/bash_completion.d/pagefold
@@ -454,6 +480,20 @@ Examples:
     /// Serve a mounted pool in the foreground; what `mount` starts, and systemd.
     #[command(hide = true)]
     Serve(Mount),
+    /// Print the properties that a server has to know before it opens its pool; what `mount` starts.
+    #[command(hide = true)]
+    Probe {
+        /// All of the pool's devices.
+        #[arg(required = true)]
+        devices: Vec<PathBuf>,
+    },
+    /// Write drop-ins at boot; what systemd starts as its generator.
+    #[command(hide = true)]
+    Generator {
+        /// Where to, early and late.
+        #[arg(required = true, num_args = 1..=3)]
+        dirs: Vec<PathBuf>,
+    },
     /// Write the manual pages into a directory.
     #[command(hide = true)]
     Man {
@@ -536,7 +576,7 @@ pub enum Dataset {
     /// Make an empty dataset.
     #[command(after_long_help = "Examples:
   pagefold dataset create tank/db
-  pagefold dataset create -p tank/db/prod -o mountpoint=/srv/prod -o recordsize=8K")]
+  pagefold dataset create -p tank/db/prod -o recordsize=8K")]
     Create(CreateDataset),
     /// Destroy datasets; as `pagefold destroy`.
     #[command(after_long_help = "Examples:
@@ -847,6 +887,9 @@ pub struct Mount {
     /// Tell on standard output, in JSON, when the mount is usable or why it is not, then go into the background.
     #[arg(long, hide = true)]
     pub report: bool,
+    /// Options that the pool has as properties; those of -o win.
+    #[arg(long, hide = true, value_name = "OPTIONS", value_delimiter = ',')]
+    pub pool_options: Option<Vec<String>>,
     /// The line to the process that keeps what outlives this one.
     #[arg(long, hide = true, value_name = "FD")]
     pub held_by: Option<i32>,
@@ -969,7 +1012,7 @@ pub struct Get {
 #[derive(Args, Debug)]
 pub struct Set {
     /// What to set: one or more PROPERTY=VALUE, then pools, datasets, snapshots or directories.
-    #[arg(required = true, num_args = 2.., value_name = "PROPERTY=VALUE... TARGET")]
+    #[arg(required = true, num_args = 1.., value_name = "PROPERTY=VALUE|TARGET")]
     pub words: Vec<String>,
 }
 

@@ -10,7 +10,7 @@ use crate::control::Moving;
 pub use crate::control::{Deed, Outcome};
 use crate::failure::{Failure, Result};
 use crate::names::{self, dataset_of, is_within};
-use crate::{pools, props, units};
+use crate::{pools, props, raw, units};
 
 /// Who uses datasets and snapshots.
 pub trait Mounts {
@@ -45,10 +45,10 @@ pub fn perform(pool: &Pool, deed: &Deed, mounts: &dyn Mounts) -> Result<Outcome>
         Deed::Promote { path } => work.promote(path),
         Deed::Rename { from, to } => work.rename(from, to),
         Deed::Hold { snapshots, recursive, tag } => {
-            work.each(snapshots, *recursive, |path| pool.hold(path, tag, work.now))
+            work.each("hold", snapshots, *recursive, |path| pool.hold(path, tag, work.now))
         }
         Deed::Release { snapshots, recursive, tag } => {
-            work.each(snapshots, *recursive, |path| pool.release(path, tag))
+            work.each("release", snapshots, *recursive, |path| pool.release(path, tag))
         }
         Deed::AbortReceive { path } => work.abort_receive(path),
         Deed::Inherit { path, name } => pools::set_one(pool, path, name, None).map(|()| Outcome::default()),
@@ -130,7 +130,16 @@ impl Work<'_> {
         }
         for path in missing.iter().rev() {
             let made = self.pool.create_dataset(path, self.now);
-            made.map_err(|error| self.failed("create dataset", path, &error))?;
+            made.map_err(|error| {
+                let failure = self.failed("create dataset", path, &error);
+                match names::parent(path).filter(|above| self.pool.version(above).is_err()) {
+                    Some(_) => failure.hint(format!(
+                        "to make those above it, too: pagefold dataset create -p {}",
+                        self.full(path)
+                    )),
+                    None => failure,
+                }
+            })?;
             let dataset = self.pool.version(path).map_err(|error| self.failed("open", path, &error))?;
             pools::format(dataset.as_ref())?;
             dataset.sync().map_err(|error| self.failed("create dataset", path, &error))?;
@@ -243,8 +252,15 @@ impl Work<'_> {
             return Err(pools::no_such_dataset(&name, &Error::NotFound(String::new())));
         };
         if clone.origin.is_none() {
-            return Err(Failure::new(format!("{name} is no clone"))
-                .hint(format!("to return it to a snapshot of its own: pagefold rollback {name}@SNAPSHOT")));
+            let failure = self.no_clone(path);
+            // What `reset` is for clones.
+            let reset = command.starts_with("reset");
+            return Err(match reset {
+                true => failure.hint(format!(
+                    "to return it to a snapshot of its own: pagefold rollback {name}@SNAPSHOT"
+                )),
+                false => failure,
+            });
         }
         let own = |found: &&Listed| found.is_snapshot && dataset_of(&found.path) == path;
         let own: Vec<&Listed> = listed.iter().filter(own).collect();
@@ -268,15 +284,22 @@ impl Work<'_> {
     fn promote(&self, path: &str) -> Result<Outcome> {
         let listed = self.list()?;
         // Its origin's snapshots change their names with their owner.
-        let origin = listed.iter().find(|found| found.path == path).and_then(|found| found.origin.clone());
-        if let Some(origin) = origin {
-            let from = dataset_of(&origin);
+        let found = listed.iter().find(|found| found.path == path);
+        if let Some(found) = found {
+            let Some(origin) = &found.origin else { return Err(self.no_clone(path)) };
+            let from = dataset_of(origin);
             let of = |found: &&Listed| found.is_snapshot && dataset_of(&found.path) == from;
             listed.iter().filter(of).try_for_each(|found| self.refuse_in_use(found))?;
         }
         let done = self.pool.promote(path);
         done.map_err(|error| self.failed("promote", path, &error))?;
         Ok(Outcome::default())
+    }
+
+    fn no_clone(&self, path: &str) -> Failure {
+        let pool = self.pool.name();
+        Failure::new(format!("{} is no clone", self.full(path)))
+            .hint(format!("see which datasets are, and of what: pagefold get -r origin {pool}"))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<Outcome> {
@@ -301,6 +324,7 @@ impl Work<'_> {
     /// Something with each of some snapshots.
     fn each(
         &self,
+        doing: &str,
         snapshots: &[String],
         recursive: bool,
         work: impl Fn(&str) -> pagefold_engine::Result<()>,
@@ -315,7 +339,7 @@ impl Work<'_> {
             }
         }
         for path in &all {
-            work(path).map_err(|error| self.failed("do that with", path, &error))?;
+            work(path).map_err(|error| self.failed(doing, path, &error))?;
         }
         Ok(Outcome { names: all.iter().map(|path| self.full(path)).collect(), freed_bytes: 0, blocked: None })
     }
@@ -352,8 +376,8 @@ impl Work<'_> {
     fn refuse_in_use(&self, found: &Listed) -> Result<()> {
         let Some(dir) = self.mounts.mounted_at(found.id) else { return Ok(()) };
         let name = self.full(&found.path);
-        Err(Failure::new(format!("{name} is mounted at {}", dir.display()))
-            .hint(format!("unmount it first: pagefold unmount {}", dir.display())))
+        Err(Failure::new(format!("{name} is mounted at {}", raw::text(&dir)))
+            .hint(format!("unmount it first: pagefold unmount {}", raw::text(&dir))))
     }
 
     /// Errors if something that is to go is held, or has a clone that stays.

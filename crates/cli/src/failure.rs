@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::raw;
+
 /// The result of everything in this program that a user may see fail.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
@@ -44,9 +46,9 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)?;
+        f.write_str(&raw::visible(&self.what))?;
         match &self.hint {
-            Some(hint) => write!(f, "\n  {hint}"),
+            Some(hint) => write!(f, "\n  {}", raw::visible(hint)),
             None => Ok(()),
         }
     }

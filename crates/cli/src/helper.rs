@@ -1,6 +1,7 @@
-//! `mount.pagefold` and `umount.fuse.pagefold`: what mount(8) and umount(8) run for our mounts and `/etc/fstab`.
+//! `mount.pagefold` and `umount.fuse.pagefold`: what mount(8) and umount(8) run for our mounts and `/etc/fstab`; and
+//! `pagefold-generator`, what systemd runs early at boot.
 //!
-//! They are names of this program; their command lines become those of `mount` and `unmount`. umount(8) runs its helper where it looks
+//! They are names of this program; the command lines of the first two become those of `mount` and `unmount`. umount(8) runs its helper where it looks
 //! into the mount table (as systemd's mount units have it do); else it sees a FUSE file system, asks for its space, and calls the kernel
 //! itself: what makes that durable is the server's answer ([decision 0038](../../../docs/decisions/0038-unmounting.md)).
 
@@ -16,6 +17,7 @@ pub fn translate(words: &[OsString]) -> Option<Result<Vec<OsString>>> {
     match name {
         "mount.pagefold" | "mount.fuse.pagefold" => Some(mount(&words[1..])),
         "umount.pagefold" | "umount.fuse.pagefold" => Some(unmount(&words[1..])),
+        "pagefold-generator" => Some(Ok(generator(&words[1..]))),
         _ => None,
     }
 }
@@ -63,6 +65,12 @@ fn unmount(words: &[OsString]) -> Result<Vec<OsString>> {
     let dir = std::path::absolute(dir).map_or_else(|_| dir.clone(), Into::into);
     command.extend(["--".into(), dir]);
     Ok(command)
+}
+
+/// `pagefold-generator NORMAL-DIR EARLY-DIR LATE-DIR` (systemd.generator(7)).
+fn generator(dirs: &[OsString]) -> Vec<OsString> {
+    let words = ["pagefold", "generator", "--"].into_iter().map(OsString::from);
+    words.chain(dirs.iter().cloned()).collect()
 }
 
 struct Split {
@@ -123,6 +131,7 @@ mod tests {
         let cases = [
             ("/sbin/mount.pagefold tank /mnt -o rw,nofail", "pagefold mount -o rw,nofail -- tank /mnt"),
             ("mount.pagefold tank /mnt -sn -v -o ro", "pagefold mount -o ro -- tank /mnt"),
+            ("/lib/systemd/system-generators/pagefold-generator /a /b /c", "pagefold generator -- /a /b /c"),
             ("mount.fuse.pagefold tank /mnt -oro -t fuse.pagefold", "pagefold mount -o ro -- tank /mnt"),
             ("/sbin/umount.fuse.pagefold /mnt", "pagefold unmount -- /mnt"),
             ("umount.pagefold /mnt -l -v -t fuse.pagefold", "pagefold unmount --lazy -- /mnt"),

@@ -116,7 +116,7 @@ fn held_by(pid: u32, holds: &impl Fn(&Path, &Path) -> bool) -> Option<String> {
     }
     let open = fs::read_dir(process.join("fd")).ok()?;
     let target = open.flatten().find_map(|link| is_held(&link.path()))?;
-    Some(format!("open file {}", table::printable(&target.to_string_lossy())))
+    Some(format!("open file {}", table::printable(&crate::raw::text(&target))))
 }
 
 /// A file of a device that is mapped: `start-end perms offset major:minor inode path`.

@@ -5,6 +5,7 @@
 mod again;
 mod allocator;
 mod args;
+mod boot;
 mod confine;
 mod control;
 mod datasets;
@@ -15,6 +16,7 @@ mod exact;
 mod failure;
 mod failures;
 mod fstab;
+mod help;
 mod helper;
 mod holder;
 mod holders;
@@ -30,12 +32,14 @@ mod places;
 mod pools;
 mod progress;
 mod props;
+mod raw;
 mod rebase;
 mod registry;
 mod retention;
 mod serve;
 mod settings;
 mod signature;
+mod startup;
 mod streams;
 mod suggest;
 mod table;
@@ -47,8 +51,9 @@ mod verbs;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use clap::builder::ValueParser;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 
 use crate::args::Cli;
 use crate::failure::{Failure, Result};
@@ -97,7 +102,8 @@ fn ignore_sigpipe() {
 
 /// The command line as a verb; `None` where help or the version was asked for and has been printed.
 fn parse(words: &[OsString]) -> Result<Option<Cli>> {
-    let error = match Cli::try_parse_from(words) {
+    let parsed = any_bytes(help::in_columns(Cli::command())).try_get_matches_from(words);
+    let error = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => return Ok(Some(cli)),
         Err(error) => error,
     };
@@ -118,6 +124,16 @@ fn parse(words: &[OsString]) -> Result<Option<Cli>> {
             Err(if kind == ErrorKind::InvalidSubcommand { failure.hint(verbs_text()) } else { failure })
         }
     }
+}
+
+/// Words that may be names are taken whatever their bytes are ([`raw`]).
+fn any_bytes(command: clap::Command) -> clap::Command {
+    let plain = ValueParser::string().type_id();
+    let command = command.mut_args(|arg| {
+        let is_text = arg.get_value_parser().type_id() == plain && arg.get_possible_values().is_empty();
+        if is_text { arg.value_parser(raw::word()) } else { arg }
+    });
+    command.mut_subcommands(any_bytes)
 }
 
 fn verbs_text() -> String {

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use crate::failure::{Context, Failure, Result};
-use crate::{props, suggest, table, units};
+use crate::props::CACHE_BYTES_MIN;
+use crate::{props, raw, suggest, table, units};
 
 /// When to talk to the kernel over io_uring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -105,8 +106,6 @@ impl Default for MountOptions {
     }
 }
 
-/// Smallest cache that serves anything; below it every read goes to the device.
-const CACHE_BYTES_MIN: u64 = 8 << 20;
 /// More threads than this only switch.
 const THREADS_MAX: usize = 256;
 
@@ -225,6 +224,7 @@ fn valued(options: &mut MountOptions, name: &str, value: &str) -> Result<()> {
                 return Err(Failure::usage(format!("cache={value} is too little to work with"))
                     .hint(format!("give at least {}", units::size(CACHE_BYTES_MIN))));
             }
+            props::find(name)?.parse(value)?;
             options.cache_bytes = Some(bytes);
         }
         "threads" => {
@@ -243,7 +243,7 @@ fn valued(options: &mut MountOptions, name: &str, value: &str) -> Result<()> {
             options.confine = Some(auto_on_off(name, value, [Confine::Auto, Confine::On, Confine::Off])?);
         }
         "record" => {
-            let path = std::path::absolute(value)
+            let path = std::path::absolute(raw::path_of(value))
                 .context(|| format!("record={} names no file", table::printable(value)))?;
             options.record = Some(path);
         }

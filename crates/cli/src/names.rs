@@ -3,8 +3,8 @@
 use std::fmt;
 
 use crate::failure::{Failure, Result};
-use crate::places;
 use crate::table::printable;
+use crate::{places, raw};
 
 /// A dataset or snapshot. The pool's own dataset has the pool's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,7 +38,13 @@ impl Name {
         let empty = |part: &str| part.is_empty();
         let bad_dataset = !dataset.is_empty() && dataset.split('/').any(empty);
         let bad_snapshot = snapshot.is_some_and(|name| name.is_empty() || name.contains(['@', '/']));
-        if bad_dataset || bad_snapshot || is_hidden(text) || text.ends_with('/') || text.contains("/@") {
+        if raw::is_ours(text)
+            || bad_dataset
+            || bad_snapshot
+            || is_hidden(text)
+            || text.ends_with('/')
+            || text.contains("/@")
+        {
             return Err(wrong());
         }
         Ok(Self::new(pool, path))

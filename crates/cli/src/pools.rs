@@ -28,7 +28,7 @@ use crate::progress::Progress;
 use crate::props::{self, PROPERTIES, Property, Scope};
 use crate::registry::Known;
 use crate::units::{FULL_PERCENT, hundredths};
-use crate::{errors, names, settings, table, units};
+use crate::{errors, names, raw, settings, startup, table, units};
 
 /// Devices that are open.
 pub type Devices = Vec<Arc<dyn Device>>;
@@ -46,6 +46,7 @@ pub struct Found {
     /// Its unique number.
     pub guid: String,
     /// The devices that were found.
+    #[serde(serialize_with = "crate::raw::paths::serialize")]
     pub devices: Vec<PathBuf>,
     /// `EXPORTED`, `CRASHED`, `INUSE`, `INCOMPLETE`.
     pub state: &'static str,
@@ -80,9 +81,6 @@ fn state_text(state: FoundState) -> &'static str {
 pub fn failed(doing: impl Into<String>, error: &Error) -> Failure {
     let failure = Failure::new(format!("{}: {error}", doing.into()));
     match error {
-        Error::Busy(_) => {
-            failure.hint("another process has it open; see which pools are mounted: pagefold list")
-        }
         Error::Corrupt { .. } => failure.hint(
             "see how far the damage goes: pagefold check; to read what is left: pagefold mount -o rescue",
         ),
@@ -90,6 +88,17 @@ pub fn failed(doing: impl Into<String>, error: &Error) -> Failure {
         Error::Unsupported(_) => failure.hint("use the version of pagefold that made it, or a newer one"),
         Error::NoSpace(_) => {
             failure.hint("delete something, or raise the quota that is in the way; what snapshots hold: pagefold list -t snapshot")
+        }
+        _ => failure,
+    }
+}
+
+/// As [`failed`], of what needs the devices for itself.
+pub fn failed_on_devices(doing: impl Into<String>, error: &Error) -> Failure {
+    let failure = failed(doing, error);
+    match error {
+        Error::Busy(_) => {
+            failure.hint("another process has it open; see which pools are mounted: pagefold list")
         }
         _ => failure,
     }
@@ -119,7 +128,7 @@ fn block_devices() -> Result<Vec<PathBuf>> {
 pub fn identify(device: &Path) -> Result<Found> {
     let of = |paths: &[PathBuf]| {
         let found = pool::scan(paths, &mut |_| ());
-        found.map_err(|error| failed(format!("cannot look at {}", shown(device)), &error))
+        found.map_err(|error| failed_on_devices(format!("cannot look at {}", shown(device)), &error))
     };
     let Some(found) = of(&[device.to_owned()])?.into_iter().next() else {
         return Err(why_no_pool(device));
@@ -180,7 +189,8 @@ pub fn create(
     let guid = Guid(random()?);
     let created = units::now();
     let make = if trim { pool::create_trimmed } else { pool::create };
-    make(name, devices, &CreateOptions { force, created, guid }).map_err(|error| failed(doing(), &error))?;
+    make(name, devices, &CreateOptions { force, created, guid })
+        .map_err(|error| failed_on_devices(doing(), &error))?;
     let filled = fill(devices, properties);
     if let Err(failure) = filled {
         // Half a pool is no pool.
@@ -241,7 +251,7 @@ pub fn destroy(known: &Known) -> Result<()> {
         }
     }
     pool::destroy(&known.devices)
-        .map_err(|error| failed(format!("cannot destroy pool {}", known.name), &error))
+        .map_err(|error| failed_on_devices(format!("cannot destroy pool {}", known.name), &error))
 }
 
 /// Opens a pool that is known, and makes sure that it is the one.
@@ -305,7 +315,7 @@ fn not_opened(known: &Known, error: &Error) -> Failure {
     match known.devices.iter().find(|path| !path.exists()) {
         Some(path) => Failure::new(format!("{doing}: its device {} does not exist", shown(path)))
             .hint(format!("connect it, or tell where it is now: pagefold import -d DIR {}", known.name)),
-        None => failed(doing, error),
+        None => failed_on_devices(doing, error),
     }
 }
 
@@ -583,8 +593,11 @@ pub fn set_one(pool: &Pool, path: &str, name: &str, value: Option<&str>) -> Resu
     if props::is_engines(name) {
         return Err(Failure::new(format!("cannot set {name} of {of}: it is the engine's own")));
     }
-    pool.set_property_of(path, name, value)
-        .map_err(|error| failed(format!("cannot set {name} of {of}"), &error))
+    startup::check_pair(pool, name, value)?;
+    pool.set_property_of(path, name, value).map_err(|error| match error {
+        Error::NotFound(_) => no_such_dataset(&of, &error),
+        error => failed(format!("cannot set {name} of {of}"), &error),
+    })
 }
 
 /// Looks at a pool that is not mounted.
@@ -710,5 +723,5 @@ pub fn no_such_dataset(name: &str, error: &Error) -> Failure {
 }
 
 fn shown(path: &Path) -> String {
-    table::printable(&path.to_string_lossy())
+    table::printable(&raw::text(path))
 }

@@ -7,6 +7,13 @@ use crate::failure::{Failure, Result};
 use crate::names::Name;
 use crate::{retention, suggest, table, units};
 
+/// Smallest cache that serves anything; below it every read goes to the device.
+pub const CACHE_BYTES_MIN: u64 = 8 << 20;
+/// More memory than any machine has today: whoever asks for more has mistaken the unit.
+const CACHE_BYTES_MAX: u64 = 64 << 40;
+/// `pagefold_engine::pool::CACHE_BYTES_DEFAULT` as it would be stored.
+const CACHE_BYTES_DEFAULT_TEXT: &str = "402653184";
+
 /// What values a property takes.
 #[derive(Clone, Copy, Debug)]
 pub enum Values {
@@ -22,6 +29,8 @@ pub enum Values {
     Policy,
     /// Bytes, or `none`; stored exactly.
     Size,
+    /// Bytes of memory, from [`CACHE_BYTES_MIN`] to [`CACHE_BYTES_MAX`]; stored exactly.
+    Memory,
     /// Computed by Pagefold; the kind says how it is printed.
     ReadOnly(Shape),
 }
@@ -87,6 +96,27 @@ pub const PROPERTIES: &[Property] = &[
         scope: Scope::Pool,
         default: "all",
         doc: "What the compressed record cache keeps. Databases with a large cache of their own may prefer metadata.",
+    },
+    Property {
+        name: "cache",
+        values: Values::Memory,
+        scope: Scope::Pool,
+        default: CACHE_BYTES_DEFAULT_TEXT,
+        doc: "Memory for all caches of the pool's server. Takes effect at once, but for the bounds of tree nodes, segment directories and models, which follow when the pool is next mounted. The mount option cache goes before it as long as the pool is mounted.",
+    },
+    Property {
+        name: "io_uring",
+        values: Values::Choice(&["auto", "on", "off"]),
+        scope: Scope::Pool,
+        default: "auto",
+        doc: "Whether requests of the kernel travel over io_uring: where the kernel offers it, or fail, or never. Takes effect for mounts that are made from now on. The mount option io_uring goes before it.",
+    },
+    Property {
+        name: "takeover",
+        values: Values::Choice(&["auto", "on", "off"]),
+        scope: Scope::Pool,
+        default: "off",
+        doc: "Whether another server goes on as one dies, unnoticed: on excludes io_uring; auto is on where that is not used. Takes effect when the pool is next mounted after all of it was unmounted. The mount option takeover goes before it.",
     },
     Property {
         name: "autotrim",
@@ -236,6 +266,11 @@ impl Property {
                 "none | minutely=N, hourly=N, daily=N, weekly=N, monthly=N, one or more of them".into()
             }
             Values::Size => "none | a size such as 512M, 10G".into(),
+            Values::Memory => format!(
+                "a size from {} to {}, such as 512M, 10G",
+                units::size(CACHE_BYTES_MIN),
+                units::size(CACHE_BYTES_MAX)
+            ),
             Values::ReadOnly(_) => "computed".into(),
         }
     }
@@ -272,6 +307,10 @@ impl Property {
                 Ok(bytes) => Ok(bytes.to_string()),
                 Err(_) => Err(wrong(None)),
             },
+            Values::Memory => match units::parse_size(value) {
+                Ok(bytes) if (CACHE_BYTES_MIN..=CACHE_BYTES_MAX).contains(&bytes) => Ok(bytes.to_string()),
+                _ => Err(wrong(None)),
+            },
             Values::ReadOnly(_) => {
                 Err(Failure::usage(format!("{} is computed and cannot be set", self.name))
                     .hint(format!("properties that can be set: {}", names(true).join(", "))))
@@ -283,7 +322,7 @@ impl Property {
     pub fn human(&self, value: &str) -> String {
         let shape = match self.values {
             Values::ReadOnly(shape) => shape,
-            Values::Size => Shape::Bytes,
+            Values::Size | Values::Memory => Shape::Bytes,
             _ => return value.to_owned(),
         };
         match shape {
@@ -413,8 +452,9 @@ pub fn help() -> String {
     for property in PROPERTIES.iter().filter(|property| property.settable()) {
         let (name, values) = (property.name, property.values_text());
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "  {name} = {values} (default {})", property.default);
-        text.push_str(&table::wrapped(property.doc, 6));
+        let default = property.human(property.default);
+        let _ = writeln!(text, "  {name} = {values}");
+        text.push_str(&table::wrapped(&format!("Default: {default}. {}", property.doc), 6));
     }
     text.push_str(
         "  NAME:WITH:COLON = any text\n      User properties: for you and your programs. Datasets below inherit them, too.\n",
@@ -471,6 +511,13 @@ mod tests {
         assert_eq!(set("refquota=0").unwrap(), "none");
         assert_eq!(find("quota").unwrap().human("10737418240"), "10.0G");
         assert_eq!(find("quota").unwrap().human("none"), "none");
+        assert_eq!(set("cache=1G").unwrap(), "1073741824");
+        assert_eq!(find("cache").unwrap().human(CACHE_BYTES_DEFAULT_TEXT), "384M");
+    }
+
+    #[test]
+    fn the_default_of_cache_is_the_engines() {
+        assert_eq!(CACHE_BYTES_DEFAULT_TEXT, pagefold_engine::pool::CACHE_BYTES_DEFAULT.to_string());
     }
 
     #[test]
@@ -486,6 +533,11 @@ mod tests {
             "mountpoint=here",
             "policy=often",
             "quota=-1",
+            "cache=none",
+            "cache=1M",
+            "cache=8E",
+            "io_uring=maybe",
+            "takeover=1",
             "reservation=much",
             "used=1",
             "compression",

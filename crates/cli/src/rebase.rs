@@ -8,7 +8,7 @@ use parking_lot::RwLock;
 use crate::control::{Moving, Rebased};
 use crate::deeds::{self, Mounts};
 use crate::failure::{Context, Failure, Result};
-use crate::{names, pools, units};
+use crate::{names, pools, raw, units};
 
 /// Conflicts that are told one by one; beyond, they are counted.
 const CONFLICTS_MAX: usize = 1000;
@@ -60,7 +60,7 @@ pub fn perform(
 }
 
 fn told(conflicts: &[Vec<u8>]) -> Rebased {
-    let path = |path: &Vec<u8>| format!("/{}", String::from_utf8_lossy(path));
+    let path = |path: &Vec<u8>| format!("/{}", raw::text_of(path));
     Rebased {
         conflicts: conflicts.iter().take(CONFLICTS_MAX).map(path).collect(),
         conflict_count: conflicts.len() as u64,

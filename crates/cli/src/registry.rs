@@ -12,7 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Context, Failure, Result};
-use crate::{places, suggest, table};
+use crate::{places, raw, suggest, table};
 
 /// Version of the file's form.
 const VERSION: u32 = 1;
@@ -27,6 +27,7 @@ pub struct Known {
     /// Its unique number, in hexadecimal.
     pub guid: String,
     /// Absolute paths of its devices.
+    #[serde(with = "crate::raw::paths")]
     pub devices: Vec<PathBuf>,
 }
 
@@ -157,7 +158,7 @@ impl Registry {
 
 /// Paths for a message.
 pub fn paths_text(paths: &[PathBuf]) -> String {
-    paths.iter().map(|path| table::printable(&path.to_string_lossy())).collect::<Vec<_>>().join(", ")
+    paths.iter().map(|path| table::printable(&raw::text(path))).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use pagefold_fs::diff::{Fate, FileDifference};
 
 pub use crate::control::{Difference, PartialFigures, Sendable, Transferred};
 use crate::failure::{Context, Failure, Result};
-use crate::{names, pools, units};
+use crate::{names, pools, raw, units};
 
 /// Sees after each frame how far a stream is.
 pub type Watch<'a> = &'a mut dyn FnMut(&Transfer);
@@ -108,7 +108,13 @@ pub fn receive(
 
 fn not_received(pool: &Pool, path: &str, error: &Error) -> Failure {
     let name = names::full(pool.name(), path);
-    let failure = told(format!("cannot receive into {name}"), error);
+    let doing = format!("cannot receive into {name}");
+    // It is the stream that is damaged, not the pool.
+    let failure = match error {
+        Error::Corrupt { .. } => Failure::new(format!("{doing}: {error}"))
+            .hint("nothing of it is to be seen in the pool; send the snapshot again"),
+        error => told(doing, error),
+    };
     match pool.partial(path) {
         Some(partial) => failure.hint(format!(
             "what came is kept: go on with `pagefold send --resume {} | pagefold receive {name}`,\n  or give it up: \
@@ -157,7 +163,7 @@ pub fn diff(pool: &Pool, old: &str, new: &str, ranges: bool, out: &mut dyn Write
 }
 
 fn as_told(difference: &FileDifference) -> Difference {
-    let path = |path: &[u8]| format!("/{}", String::from_utf8_lossy(path));
+    let path = |path: &[u8]| format!("/{}", raw::text_of(path));
     let (change, from) = match &difference.fate {
         Fate::Created => ("created", None),
         Fate::Removed => ("removed", None),

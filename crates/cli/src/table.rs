@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 
+use crate::raw;
 use comfy_table::{CellAlignment, ContentArrangement, Table as Grid, presets};
 
 /// How a column is aligned.
@@ -34,7 +35,10 @@ impl Table {
     /// The table as text. `script` leaves the heading out and separates cells by one tab.
     pub fn render(&self, script: bool) -> String {
         if script {
-            return self.rows.iter().map(|row| row.join("\t") + "\n").collect();
+            let line = |row: &Vec<String>| {
+                row.iter().map(|cell| raw::escaped(cell)).collect::<Vec<_>>().join("\t") + "\n"
+            };
+            return self.rows.iter().map(line).collect();
         }
         let mut grid = Grid::new();
         grid.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
@@ -58,15 +62,16 @@ impl Table {
     }
 }
 
-/// The text with control characters made visible: names of files and devices cannot move the cursor.
+/// The text with control characters, and bytes that are not UTF-8, made visible: names of files and devices cannot move the cursor.
 pub fn printable(text: &str) -> String {
-    text.chars()
+    raw::visible(text)
+        .chars()
         .flat_map(|c| if c.is_control() { c.escape_default().collect::<Vec<_>>() } else { vec![c] })
         .collect()
 }
 
 /// Width of help and manual text.
-const TEXT_COLUMNS: usize = 88;
+const TEXT_COLUMNS: usize = crate::help::COLUMNS;
 
 /// Running text in lines of a readable width, each indented.
 pub fn wrapped(text: &str, indent: usize) -> String {

@@ -10,11 +10,11 @@ use crate::failure::{Context, Failure, Result};
 use crate::mounts::{self, MountEntry};
 use crate::names::Name;
 use crate::registry::{Known, Registry};
-use crate::{places, pools, table};
+use crate::{places, pools, raw, table};
 
 /// The dataset or snapshot that `word` names, or whose mount it is a path on. What is both is the name.
 pub fn name(word: &str) -> Result<Name> {
-    let path = Path::new(word);
+    let path = &raw::path_of(word);
     if is_path(word) {
         return Name::parse(&mount_of(path)?.source);
     }
@@ -35,6 +35,25 @@ pub fn pool_name(word: &str) -> Result<String> {
     Ok(name(word)?.pool)
 }
 
+/// The pool that a word names, for what is done to whole pools; a path stands for the pool that it lies on.
+pub fn whole_pool(word: &str, verb: &str) -> Result<String> {
+    if !is_path(word) {
+        check_whole_pool(word, verb)?;
+    }
+    pool_name(word)
+}
+
+/// Errors where a name is that of a dataset or snapshot.
+pub fn check_whole_pool(name: &str, verb: &str) -> Result<()> {
+    let Ok(name) = Name::parse(name) else { return Ok(()) };
+    if name.path.is_empty() {
+        return Ok(());
+    }
+    let kind = if name.is_snapshot() { "snapshot" } else { "dataset" };
+    Err(Failure::usage(format!("{name} is the name of a {kind}, and a pool is wanted"))
+        .hint(format!("for the whole pool: pagefold {verb} {}", name.pool)))
+}
+
 /// Whether a word can only be a path.
 pub fn is_path(word: &str) -> bool {
     word.starts_with('/') || word.starts_with("./") || word.starts_with("../") || word == "." || word == ".."
@@ -42,15 +61,15 @@ pub fn is_path(word: &str) -> bool {
 
 /// The mount of ours that `path` lies on. The path of a mount point is found even if its server is dead.
 pub fn mount_of(path: &Path) -> Result<MountEntry> {
-    let absolute = std::path::absolute(path).context(|| format!("cannot resolve {}", path.display()))?;
+    let absolute = std::path::absolute(path).context(|| format!("cannot resolve {}", raw::text(path)))?;
     let ours = mounts::ours()?;
     if let Some(mount) = ours.iter().rev().find(|mount| mount.dir == absolute) {
         return Ok(mount.clone());
     }
-    let metadata = std::fs::metadata(path).context(|| format!("cannot look at {}", path.display()))?;
+    let metadata = std::fs::metadata(path).context(|| format!("cannot look at {}", raw::text(path)))?;
     let device = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
     ours.into_iter().rev().find(|mount| mount.device == device).ok_or_else(|| {
-        Failure::new(format!("{} is not on a pagefold pool", table::printable(&path.to_string_lossy())))
+        Failure::new(format!("{} is not on a pagefold pool", table::printable(&raw::text(path))))
             .hint("see what is mounted: pagefold list")
     })
 }
@@ -71,7 +90,7 @@ pub fn server(word: &str) -> Result<Client> {
         return Ok(client);
     }
     if let Some(mount) = mounts::dead(&pool)?.first() {
-        let dir = mount.dir.display();
+        let dir = raw::text(&mount.dir);
         let source = &mount.source;
         return Err(Failure::new(format!("the server of pool {pool}, mounted at {dir}, has died"))
             .hint(format!("mounting it again recovers it: pagefold mount {source} {dir}")));
@@ -79,6 +98,14 @@ pub fn server(word: &str) -> Result<Client> {
     let known = Registry::open()?.find(&pool)?;
     Err(Failure::new(format!("pool {} is not mounted", known.name))
         .hint(format!("mount it first: pagefold mount {} DIR", known.name)))
+}
+
+/// Errors unless it is a pool that is served or known.
+pub fn known(pool: &str) -> Result<()> {
+    match connect(pool)? {
+        Some(_) => Ok(()),
+        None => Registry::open()?.find(pool).map(drop),
+    }
 }
 
 /// The server of a pool, where it runs. Names that cannot be a pool's are nobody's.
@@ -111,13 +138,13 @@ pub fn each_server(words: &[String]) -> Result<Vec<(String, Result<Client>)>> {
 pub fn absolute(path: &Path) -> Result<PathBuf> {
     walk::reach_any(path)
         .map(|(_, path)| path)
-        .context(|| format!("cannot resolve {}", table::printable(&path.to_string_lossy())))
+        .context(|| format!("cannot resolve {}", table::printable(&raw::text(path))))
 }
 
 /// The pool and the path of the dataset or snapshot in it that a name stands for; or the path of one of a pool's devices, for its
 /// own dataset. True where it was a path.
 pub fn source(word: &str) -> Result<(Known, String, bool)> {
-    let path = Path::new(word);
+    let path = &raw::path_of(word);
     let device = || by_device(path).map(|known| (known, String::new(), true));
     if is_path(word) {
         return device();

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Sandbox, assert_failure};
 
-const VERBS: [&str; 40] = [
+const VERBS: [&str; 41] = [
     "create",
     "destroy",
     "import",
@@ -44,6 +44,7 @@ const VERBS: [&str; 40] = [
     "fold",
     "check",
     "clear",
+    "systemd",
     "completion",
 ];
 
@@ -200,9 +201,10 @@ fn manual_pages_exist_for_every_verb() {
         let page = std::fs::read_to_string(dir.join(&name)).unwrap();
         assert!(page.contains(".TH pagefold") && page.contains("pagefold"), "{name}:\n{page}");
     }
-    let below: [(&str, &[&str]); 2] = [
+    let below: [(&str, &[&str]); 3] = [
         ("dataset", &["create", "destroy", "list", "rename"]),
         ("branch", &["create", "list", "start", "stop", "reset", "delete"]),
+        ("systemd", &["show", "install", "remove"]),
     ];
     let pages = below.iter().map(|(_, below)| below.len()).sum::<usize>();
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), VERBS.len() + 1 + pages);

@@ -399,3 +399,28 @@ fn changed_tree_nodes_keep_within_their_share_of_memory() {
     assert!((2 * MIB..5 * MIB).contains(&most), "changed nodes took {most} bytes at most");
     assert_clean(&pool);
 }
+
+#[test]
+fn properties_of_the_last_checkpoint_are_read_without_opening_the_pool() {
+    let (device, pool) = fresh(256 * MIB);
+    let stored = || Pool::stored_properties(devices(&device)).unwrap();
+    assert!(stored().is_empty(), "a pool that was just made has none");
+    pool.set_property("cache", Some("1073741824")).unwrap();
+    pool.create_dataset("db", 1).unwrap();
+    pool.set_property_of("db", "sync", Some("always")).unwrap();
+    pool.checkpoint(false).unwrap();
+    // The pool is open meanwhile, and its log goes on.
+    pool.set_property("cache", Some("5")).unwrap();
+    pool.sync().unwrap();
+    assert_eq!(stored(), BTreeMap::from([("cache".to_owned(), "1073741824".to_owned())]));
+    pool.set_property("cache", None).unwrap();
+    pool.export().unwrap();
+    assert!(stored().is_empty());
+}
+
+#[test]
+fn properties_of_no_pool_are_an_error() {
+    let device = device(256 * MIB);
+    assert!(Pool::stored_properties(devices(&device)).is_err());
+    assert!(Pool::stored_properties(Vec::new()).is_err());
+}

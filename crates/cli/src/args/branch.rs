@@ -20,8 +20,8 @@ What the server is started with, and why production does not notice: docs/SEMANT
 Examples:
   pagefold branch create tank/prod feature-x --start
   pagefold branch create tank/prod@monday before --start --port 6000
-  pagefold branch create tank/prod test --mountpoint /srv/test --set shared_buffers=1GB --start
-  pagefold branch create tank/prod test --data 15/main --config /etc/postgresql/15/main/postgresql.conf"
+  pagefold branch create tank/prod test --set shared_buffers=1GB --start
+  pagefold branch create tank/prod test --mountpoint /srv/test --data 15/main"
     )]
     Create(CreateBranch),
     /// List branches: what of, how old, how large, where they answer.

@@ -56,6 +56,7 @@ pub enum Request {
         /// Which, below the pool.
         path: String,
         /// Where, absolute.
+        #[serde(with = "crate::raw::path")]
         dir: PathBuf,
         /// The words of `-o`.
         options: Vec<String>,
@@ -199,6 +200,7 @@ pub enum Reply {
     /// To [`Request::Unmount`]: somebody uses a mount.
     Busy {
         /// Where it is.
+        #[serde(with = "crate::raw::path")]
         dir: PathBuf,
     },
     /// To [`Request::Unmount`]: that was the last, and the pool is closed.
@@ -446,6 +448,7 @@ pub struct FileUsage {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceFigures {
     /// Its path.
+    #[serde(with = "crate::raw::path")]
     pub path: PathBuf,
     /// Its size.
     pub size_bytes: u64,
@@ -688,6 +691,7 @@ pub struct MountFigures {
     /// The same, below the pool.
     pub path: String,
     /// Where.
+    #[serde(with = "crate::raw::path")]
     pub dir: PathBuf,
     /// Other places where it is mounted, too.
     #[serde(default)]

@@ -45,6 +45,7 @@ pub struct Figures {
     /// Where it belongs by its property; `none`.
     pub mountpoint: String,
     /// Where it is mounted.
+    #[serde(default, with = "crate::raw::maybe_path")]
     pub mounted: Option<PathBuf>,
 }
 

@@ -10,13 +10,25 @@ use serde::{Deserialize, Serialize};
 #[serde(tag = "wish", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Wish {
     /// Whether a directory can be mounted on.
-    Check { dir: PathBuf, how: How },
+    Check {
+        #[serde(with = "crate::raw::path")]
+        dir: PathBuf,
+        how: How,
+    },
     /// To mount there.
-    Mount { dir: PathBuf, how: How },
+    Mount {
+        #[serde(with = "crate::raw::path")]
+        dir: PathBuf,
+        how: How,
+    },
     /// The kernel was greeted on the mount with this device number.
     Greeted { device_minor: u32 },
     /// To unmount.
-    Unmount { dir: PathBuf, how: Unmounting },
+    Unmount {
+        #[serde(with = "crate::raw::path")]
+        dir: PathBuf,
+        how: Unmounting,
+    },
 }
 
 /// What it gets; with [`Answer::Mounted`] comes a descriptor, the connection.
@@ -24,11 +36,27 @@ pub(super) enum Wish {
 #[serde(tag = "answer", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Answer {
     Done {},
-    Checked { dir: PathBuf },
-    Mounted { dir: PathBuf, device_minor: u32, pages_max: usize },
-    InUse { dir: PathBuf },
-    NotMounted { dir: PathBuf },
-    Refused { text: String },
+    Checked {
+        #[serde(with = "crate::raw::path")]
+        dir: PathBuf,
+    },
+    Mounted {
+        #[serde(with = "crate::raw::path")]
+        dir: PathBuf,
+        device_minor: u32,
+        pages_max: usize,
+    },
+    InUse {
+        #[serde(with = "crate::raw::path")]
+        dir: PathBuf,
+    },
+    NotMounted {
+        #[serde(with = "crate::raw::path")]
+        dir: PathBuf,
+    },
+    Refused {
+        text: String,
+    },
 }
 
 /// Options of a mount, as far as the mounter has to know them.

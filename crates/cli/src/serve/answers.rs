@@ -13,7 +13,7 @@ use crate::control::{
     FileUsage, Handler, MemoryFigures, MountFigures, PoolFigures, Reply, Request, UnmountMode,
 };
 use crate::failure::{Failure, Result};
-use crate::{datasets, errors, mountopts, names, pools, streams};
+use crate::{datasets, errors, names, pools, streams};
 
 /// Inodes accounted for in one request.
 const USAGE_INODES_MAX: usize = 16_384;
@@ -62,7 +62,7 @@ impl Answers {
                 Reply::Done {}
             }
             Request::Mount { path, dir, options } => {
-                let options = mountopts::parse(&options)?;
+                let options = server.mount_options(&options)?;
                 match server.mount(&Wanted { path, dir, options })? {
                     Attached::Mounted => Reply::Done {},
                     Attached::Ending => Reply::Ending {},

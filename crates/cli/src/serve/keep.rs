@@ -38,6 +38,7 @@ pub(super) struct Record {
     pub(super) since: u64,
     threads: Option<usize>,
     properties: Vec<(String, String)>,
+    #[serde(with = "crate::raw::path")]
     dir: PathBuf,
     device_minor: u32,
     minor: u32,
@@ -331,7 +332,7 @@ pub(super) fn is_wanted(options: &MountOptions) -> Result<bool> {
         Takeover::On if options.io_uring == IoUring::On => Err(Failure::usage(
             "takeover=on and io_uring=on exclude each other",
         )
-        .hint("what is under way over io_uring when a server dies is lost with it; leave one of them out")),
+        .hint("what is under way over io_uring when a server dies is lost with it; leave one of them out (the pool may have one as a property: pagefold get takeover,io_uring POOL)")),
         Takeover::On if !possible => {
             Err(Failure::new("the kernel does not ask again what a server left unanswered: no takeover")
                 .hint("mount with takeover=off, or use Linux 6.9 or newer"))

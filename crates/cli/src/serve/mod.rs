@@ -24,6 +24,7 @@ mod signals;
 mod snapdir;
 mod streams;
 
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
@@ -37,7 +38,7 @@ use crate::control::Listener;
 use crate::failure::{Context, Failure, Result};
 use crate::holder::{self, Link};
 use crate::registry::Known;
-use crate::{launch, mounter, mountopts};
+use crate::{launch, mounter, startup};
 use claim::Claim;
 use keep::Keep;
 use plan::Plan;
@@ -50,7 +51,7 @@ pub fn run(args: &Mount) -> Result<()> {
     if let Some(line) = args.mounts_for {
         return mounter::run(args, line);
     }
-    let outcome = find_dir(args)
+    let outcome = settle(args)
         .and_then(|()| wants_holder(args))
         .and_then(|wanted| if wanted { hold(args) } else { start(args) });
     let running = match outcome {
@@ -70,7 +71,7 @@ pub fn run(args: &Mount) -> Result<()> {
 }
 
 fn wants_holder(args: &Mount) -> Result<bool> {
-    Ok(args.held_by.is_none() && keep::is_wanted(&mountopts::parse(&args.options)?)?)
+    Ok(args.held_by.is_none() && keep::is_wanted(&startup::options(args)?)?)
 }
 
 /// Takes the pool's name and devices, and holds servers until one ends by itself, and then this process.
@@ -80,20 +81,27 @@ fn hold(args: &Mount) -> Result<Running> {
         // Paths were made absolute by who started us.
         rustix::process::chdir("/").context(|| "cannot change to /".into())?;
     }
-    let options = mountopts::parse(&args.options)?;
+    let options = startup::options(args)?;
     let claim = Claim::take(args.source.as_deref().unwrap_or_default(), options.read_only)?;
     std::process::exit(holder::run(options.confine.unwrap_or_default(), claim.into_kept()?)?)
 }
 
-/// Without a directory: finds it, and starts once more with it. To find it the pool is opened, and what may be started for that
-/// (threads) is not to be there when this process confines itself.
-fn find_dir(args: &Mount) -> Result<()> {
-    if args.dir.is_some() || args.held_by.is_some() {
+/// Started without what `mount` finds out beforehand, as by systemd: finds the directory and the pool's own options, and starts once
+/// more with them. To find the directory the pool is opened, and what may be started for that (threads) is not to be there when this
+/// process confines itself.
+fn settle(args: &Mount) -> Result<()> {
+    if args.pool_options.is_some() || args.held_by.is_some() {
         return Ok(());
     }
     let plan = plan::make(args)?;
     let program = std::env::current_exe().context(|| "cannot find this program's own file".into())?;
-    let error = Command::new(program).args(std::env::args_os().skip(1)).arg(plan.wanted.dir).exec();
+    let mut words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let verb = words.iter().position(|word| word == "serve").map_or(0, |at| at + 1);
+    words.insert(verb, format!("--pool-options={}", plan.pool_options()?.join(",")).into());
+    if args.dir.is_none() {
+        words.push(plan.wanted.dir.into());
+    }
+    let error = Command::new(program).args(words).exec();
     Err(Failure::new(format!("cannot start the server: {error}")))
 }
 
@@ -130,7 +138,7 @@ fn start(args: &Mount) -> Result<Running> {
 fn keep(args: &Mount) -> Result<Keep> {
     let Some(line) = args.held_by else { return Ok(Keep::nothing()) };
     let (link, inherited) = Link::connect(line)?;
-    let options = mountopts::parse(&args.options)?;
+    let options = startup::options(args)?;
     Keep::with(link, inherited, !options.read_only)
 }
 
@@ -150,7 +158,7 @@ fn go_on(
 ) -> Result<(Arc<Server>, Listener)> {
     let listener = keep.listen(&known.name)?;
     leave_directory()?;
-    let server = Server::resume(known, &mountopts::parse(&args.options)?, ring, keep)?;
+    let server = Server::resume(known, &startup::options(args)?, startup::given(args)?, ring, keep)?;
     Ok((server, listener))
 }
 

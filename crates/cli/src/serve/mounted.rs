@@ -23,7 +23,7 @@ use crate::mountopts::{IoUring, MountOptions};
 use crate::mounts;
 use crate::names;
 use crate::props::{self, Scope};
-use crate::{pools, settings, units};
+use crate::{pools, raw, settings, units};
 
 /// What is to be mounted.
 #[derive(Clone, Debug)]
@@ -128,7 +128,7 @@ impl Mounted {
             kept.made(Record::new(kept.connection, id, read_only, since, &wanted.options, &held), &held)?;
         }
         let work = Background::start(Arc::clone(&fs), Arc::clone(pool), Arc::clone(watched))?;
-        tracing::info!(dataset = name, dir = %session.dir().display(), "mounted");
+        tracing::info!(dataset = name, dir = raw::text(session.dir()), "mounted");
         Ok(Self {
             id,
             fs,

@@ -1,16 +1,15 @@
 //! What is to be mounted where: worked out before a server is started, and once more in the server.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::keep;
 use super::mounted::Wanted;
 use crate::args;
 use crate::control::{Client, Reply, Request};
 use crate::failure::{Context, Failure, Result};
-use crate::mountopts;
 use crate::names;
 use crate::registry::Known;
-use crate::{pools, target};
+use crate::{pools, raw, startup, table, target};
 
 /// A mount to be made.
 #[derive(Debug)]
@@ -21,21 +20,44 @@ pub struct Plan {
     pub by_device: bool,
     /// What is to be mounted, where and how.
     pub wanted: Wanted,
+    /// Properties of the whole pool that were given as mount options.
+    pub given: Vec<(&'static str, String)>,
+}
+
+impl Plan {
+    /// Options that the pool has as properties, for its first mount. What is left of a damaged pool is read without them.
+    pub fn pool_options(&self) -> Result<Vec<String>> {
+        if self.wanted.options.rescue { Ok(Vec::new()) } else { startup::of_pool(&self.known) }
+    }
 }
 
 /// Finds the pool's devices and the directory.
 pub fn make(args: &args::Mount) -> Result<Plan> {
-    let options = mountopts::parse(&args.options)?;
+    let options = startup::options(args)?;
     // Options that exclude each other, or that the kernel cannot do, are told before a server is started.
     keep::is_wanted(&options)?;
     let source = args.source.as_deref().unwrap_or_default();
-    let (known, path, by_device) = target::source(source)?;
+    let (known, path, by_device) = target::source(source).map_err(|failure| swapped(args, failure))?;
     let dir = match &args.dir {
         Some(dir) => dir.clone(),
         None => default_dir(&known, &path)?,
     };
     let dir = std::path::absolute(&dir).context(|| format!("cannot resolve {}", dir.display()))?;
-    Ok(Plan { known, by_device, wanted: Wanted { path, dir, options } })
+    let wanted = Wanted { path, dir, options };
+    Ok(Plan { known, by_device, wanted, given: startup::given(args)? })
+}
+
+/// `mount DIR POOL` is told of the right order.
+fn swapped(args: &args::Mount, failure: Failure) -> Failure {
+    let (Some(source), Some(dir)) = (&args.source, args.dir.as_deref().and_then(Path::to_str)) else {
+        return failure;
+    };
+    let pool = dir.split(['/', '@']).next().unwrap_or_default();
+    if raw::path_of(source).is_dir() && target::known(pool).is_ok() {
+        return Failure::usage(format!("{dir} is a pool, and comes first"))
+            .hint(format!("pagefold mount {dir} {}", table::printable(source)));
+    }
+    failure
 }
 
 /// Where the property `mountpoint` says.
@@ -60,6 +82,6 @@ fn default_dir(known: &Known, path: &str) -> Result<PathBuf> {
                 format!(", or once: pagefold set mountpoint=DIR {name}")
             }
         ))),
-        Some(dir) => Ok(dir.into()),
+        Some(dir) => Ok(raw::path_of(&dir)),
     }
 }

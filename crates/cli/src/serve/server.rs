@@ -29,7 +29,7 @@ use crate::mounter::Asking;
 use crate::mountopts::{Confine, MountOptions, Takeover};
 use crate::registry::Known;
 use crate::retention::POLICY;
-use crate::{confine, holder, names, patience, pools};
+use crate::{confine, holder, mountopts, names, patience, pools, props, raw, settings, startup};
 
 /// How long the connection may take to end by itself after the mount was detached by force.
 const CUT_OFF_GRACE: Duration = Duration::from_millis(200);
@@ -112,7 +112,8 @@ impl Server {
         // Before the pool is touched: most mistakes are about the directory.
         let mounter = Arc::new(Asking::start(&plan.known.name, &plan.wanted.options)?);
         mounted::check_dir(&*mounter, &plan.known.name, &plan.wanted)?;
-        let server = Self::open(&plan.known, &plan.wanted.options, mounter, ring, keep)?;
+        let given = plan.given.clone();
+        let server = Self::open(&plan.known, &plan.wanted.options, given, mounter, ring, keep)?;
         *server.memory.lock() = Some(Memory::start(&server)?);
         let mounted = server.obey_all().and_then(|()| server.mount(&plan.wanted));
         if let Err(failure) = mounted {
@@ -124,9 +125,15 @@ impl Server {
     }
 
     /// Opens the pool of a server that died, and goes on with its mounts. `options` are those that it was started with.
-    pub fn resume(known: &Known, options: &MountOptions, ring: Arc<Ring>, keep: Keep) -> Result<Arc<Self>> {
+    pub fn resume(
+        known: &Known,
+        options: &MountOptions,
+        given: Vec<(&'static str, String)>,
+        ring: Arc<Ring>,
+        keep: Keep,
+    ) -> Result<Arc<Self>> {
         let mounter = Arc::new(Asking::start(&known.name, options)?);
-        let server = Self::open(known, options, mounter, ring, keep)?;
+        let server = Self::open(known, options, given, mounter, ring, keep)?;
         // What fails from here on leaves all as it is, to the next server: who follows a mount lets it go, and nobody else.
         *server.memory.lock() = Some(Memory::start(&server)?);
         server.obey_all()?;
@@ -163,6 +170,7 @@ impl Server {
     fn open(
         known: &Known,
         wanted: &MountOptions,
+        given: Vec<(&'static str, String)>,
         mounter: Arc<dyn Mounter>,
         ring: Arc<Ring>,
         keep: Keep,
@@ -199,7 +207,7 @@ impl Server {
             confinement,
             read_only: options.read_only,
             started: Instant::now(),
-            temporary: Mutex::new(mounted::of_the_pool(wanted)),
+            temporary: Mutex::new(mounted::of_the_pool(wanted).into_iter().chain(given).collect()),
             watched,
             deeds: Arc::default(),
             pool_work: Mutex::new(Some(pool_work)),
@@ -241,6 +249,15 @@ impl Server {
             }
         }
         Ok(Attached::Mounted)
+    }
+
+    /// The options of a mount that was asked for: over what it travels is told by the pool unless they say it.
+    pub(super) fn mount_options(&self, words: &[String]) -> Result<MountOptions> {
+        let (value, _) = settings::of(&self.pool, "", props::find("io_uring")?)?;
+        let of_pool = format!("io_uring={value}");
+        let all: Vec<&str> =
+            std::iter::once(of_pool.as_str()).chain(words.iter().map(String::as_str)).collect();
+        mountopts::parse(&all)
     }
 
     /// Takes the place of what is to be mounted, unless something is in the way.
@@ -299,7 +316,7 @@ impl Server {
             Some(option) if !first => Err(Failure::usage(format!(
                 "the mount option {option} is for the whole pool {pool}, which is in use already"
             ))
-            .hint("give it to the pool's first mount, or set it as a property of the pool")),
+            .hint(for_the_whole_pool(option, pool))),
             _ => mounted::check_dir(&*self.mounter, pool, wanted),
         }
     }
@@ -412,7 +429,7 @@ impl Server {
         }
         for mounted in mounts {
             if self.wait_until_ended(mounted, Some(CUT_OFF_PATIENCE)).is_none() {
-                let dir = mounted.session.dir().display();
+                let dir = raw::text(mounted.session.dir());
                 return Err(format!(
                     "{dir} is detached, and the programs that have files there open keep it in use"
                 ));
@@ -427,7 +444,7 @@ impl Server {
         for place in mounted.places() {
             match self.mounter.unmount(&place, Unmount::CutOff) {
                 Ok(()) | Err(MountError::NotMounted(_)) => {}
-                Err(error) => return Err(format!("cannot detach {}: {error}", place.display())),
+                Err(error) => return Err(format!("cannot detach {}: {error}", raw::text(&place))),
             }
         }
         if self.wait_until_ended(mounted, Some(CUT_OFF_GRACE)).is_some() {
@@ -546,7 +563,7 @@ impl Server {
         }
         // First of all: whoever unmounted it has been told already that it is gone.
         let synced = if self.read_only { Ok(()) } else { self.sync() };
-        tracing::info!(dir = %mounted.session.dir().display(), "unmounted");
+        tracing::info!(dir = raw::text(mounted.session.dir()), "unmounted");
         mounted.kept.ended();
         let settled = mounted.settle();
         let mut outcome = synced.and(settled);
@@ -592,7 +609,7 @@ impl Server {
         }
         if let Some(id) = target {
             if let Some(mounted) = state.mounts.iter().find(|mounted| mounted.id == id) {
-                let (name, dir) = (name(id), mounted.session.dir().display());
+                let (name, dir) = (name(id), raw::text(mounted.session.dir()));
                 return Err(Failure::new(format!("{name} is mounted at {dir}"))
                     .hint(format!("unmount it first: pagefold unmount {name}")));
             }
@@ -641,7 +658,8 @@ impl Server {
         if !matches!(deed, Deed::Destroy { dry_run: true, .. }) {
             tracing::info!(?deed, "done");
         }
-        if let Deed::Inherit { name, .. } = deed {
+        if let Deed::Inherit { path, name } = deed {
+            startup::store(&self.pool, path, name)?;
             self.obey(name)?;
         }
         Ok(outcome)
@@ -650,6 +668,7 @@ impl Server {
     /// Stores a property of a dataset or snapshot, makes it durable and lets it take effect.
     pub(super) fn set_property(&self, path: &str, name: &str, value: &str) -> Result<()> {
         pools::set_one(&self.pool, path, name, Some(value))?;
+        startup::store(&self.pool, path, name)?;
         tracing::info!(dataset = names::full(self.pool.name(), path), property = name, value, "set");
         self.obey(name)
     }
@@ -673,7 +692,7 @@ impl Server {
     pub(super) fn obey_all(&self) -> Result<()> {
         let temporary = self.temporary.lock().clone();
         let values = pools::properties(&self.pool, "", &temporary)?;
-        for name in ["compression", "primarycache", "autotrim"] {
+        for name in ["compression", "primarycache", "autotrim", "cache"] {
             let found = values.iter().find(|value| value.name == name && value.source != Source::None);
             if let Some(value) = found {
                 self.obey_for_pool(name, &value.value)?;
@@ -691,6 +710,7 @@ impl Server {
         match name {
             "compression" => self.pool.set_compression(value.parse().map_err(|_| unknown())?),
             "autotrim" => self.pool.set_autotrim(value == "on"),
+            "cache" => self.pool.set_cache_bytes(value.parse().map_err(|_| unknown())?),
             _ => self.pool.set_primary_cache(match value {
                 "all" => PrimaryCache::All,
                 "metadata" => PrimaryCache::Metadata,
@@ -713,6 +733,16 @@ impl Mounts for Server {
                 tracing::warn!(snapshot = id, "it goes while requests read it");
             }
         }
+    }
+}
+
+/// How an option is given that holds for the whole pool.
+fn for_the_whole_pool(option: &str, pool: &str) -> String {
+    let first =
+        format!("give it to the pool's first mount: pagefold unmount {pool}, then mount with -o {option}");
+    match props::find(option) {
+        Ok(_) => format!("{first}; or keep it in the pool: pagefold set {option}=VALUE {pool}"),
+        Err(_) => first,
     }
 }
 

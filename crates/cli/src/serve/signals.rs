@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT end a server cleanly; a second one ends it at once.
+//! SIGTERM and SIGINT end a server cleanly; another one some seconds later ends it at once.
 
 use std::sync::Arc;
 use std::thread;
@@ -17,6 +17,9 @@ const GRACE: Duration = Duration::from_secs(5);
 const LAST_GRACE: Duration = Duration::from_secs(30);
 /// Between two attempts to unmount.
 const RETRY: Duration = Duration::from_millis(200);
+/// Within this time a second signal is the first one again: who switches the machine off tells all processes, and the holder passes on
+/// what it was told.
+const ONE_WISH: Duration = Duration::from_secs(2);
 /// Exit status of a server that was told twice: as if the signal had killed it.
 const QUIT_STATUS: i32 = 128 + SIGTERM;
 
@@ -32,19 +35,22 @@ impl Signals {
     /// Handles them for `server`, in the background.
     pub fn handle(mut self, server: Arc<Server>) -> Result<()> {
         let spawned = thread::Builder::new().name("signals".into()).spawn(move || {
-            let mut ending = false;
+            let mut told: Option<Instant> = None;
             for signal in self.0.forever() {
                 if signal == SIGHUP {
                     continue;
                 }
-                if ending {
+                if let Some(first) = told {
+                    if first.elapsed() < ONE_WISH {
+                        continue;
+                    }
                     tracing::warn!(
                         signal,
                         "told to end a second time: ending at once; the pool recovers at the next mount"
                     );
                     std::process::exit(QUIT_STATUS);
                 }
-                ending = true;
+                told = Some(Instant::now());
                 tracing::info!(signal, "told to end");
                 let server = Arc::clone(&server);
                 let spawned = thread::Builder::new().name("ending".into()).spawn(move || end(&server));

@@ -11,7 +11,7 @@ use crate::args::{Analyze, SortBy};
 use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
 use crate::table::{Align, Table, printable};
-use crate::units;
+use crate::{raw, units};
 
 /// Predicts and prints.
 pub fn run(args: &Analyze) -> Result<()> {
@@ -37,7 +37,13 @@ pub fn run(args: &Analyze) -> Result<()> {
             .context(|| format!("cannot write {}", path.display()))?;
     }
     if args.output.json {
-        super::print_json(&serde_json::to_value(&report).context(|| "cannot print".into())?)?;
+        let mut told = serde_json::to_value(&report).context(|| "cannot print".into())?;
+        // The report's own form of paths loses bytes that are not UTF-8.
+        let files = told.get_mut("files").and_then(serde_json::Value::as_array_mut);
+        for (told, file) in files.into_iter().flatten().zip(&report.files) {
+            told["path"] = raw::text(&file.path).into();
+        }
+        super::print_json(&told)?;
     } else {
         print(args, &report);
     }
@@ -80,7 +86,7 @@ fn print(args: &Analyze, report: &Report) {
     };
     if args.all {
         for file in sorted(&report.files, args.sort) {
-            row(&Totals::of(file), &file.path.to_string_lossy());
+            row(&Totals::of(file), &raw::text(&file.path));
         }
     }
     for (kind, totals) in &report.kinds {

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::args::Check;
 use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
-use crate::{names, pools, table, target, units};
+use crate::{names, pools, raw, table, target, units};
 
 /// Cache for the check's walk over the trees.
 const CACHE_BYTES: u64 = 256 << 20;
@@ -17,7 +17,8 @@ const CACHE_BYTES: u64 = 256 << 20;
 pub fn run(args: &Check) -> Result<()> {
     let (name, devices) = match &args.pool {
         Some(pool) if args.device.is_empty() => {
-            let (known, _, _) = target::source(pool)?;
+            let (known, path, _) = target::source(pool)?;
+            target::check_whole_pool(&names::full(&known.name, &path), "check")?;
             (known.name, known.devices)
         }
         _ => {
@@ -37,7 +38,7 @@ pub fn run(args: &Check) -> Result<()> {
     });
     progress.finish();
     let (pool, report) =
-        checked.map_err(|error| pools::failed(format!("cannot check pool {name}"), &error))?;
+        checked.map_err(|error| pools::failed_on_devices(format!("cannot check pool {name}"), &error))?;
     let files = file_systems(&pool, &report)?;
     let (name, guid) = (pool.name().to_owned(), pool.guid().to_string());
     let errors = report.errors.saturating_add(files.problem_count);
@@ -120,7 +121,7 @@ impl Unread {
             What::Target => ("target", Vec::new()),
             What::Attributes => ("attributes", Vec::new()),
         };
-        let path = format!("/{}", String::from_utf8_lossy(&lost.path));
+        let path = format!("/{}", raw::text_of(&lost.path));
         Self { dataset: dataset.into(), path, inode: lost.ino, what, ranges }
     }
 

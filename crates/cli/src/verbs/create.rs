@@ -13,7 +13,7 @@ use crate::args::Create;
 use crate::failure::{Context, Failure, Result};
 use crate::pools::Held;
 use crate::registry::{Known, Registry};
-use crate::{places, pools, props, signature, table, units};
+use crate::{places, pools, props, raw, signature, startup, table, units};
 
 /// Creates a pool and remembers it. Everything that can be refused is refused before anything is changed.
 pub fn run(args: &Create) -> Result<()> {
@@ -31,9 +31,15 @@ pub fn run(args: &Create) -> Result<()> {
             known.name,
             crate::registry::paths_text(&known.devices)
         ))
-        .hint(format!("choose another name, or: pagefold destroy {}", known.name)));
+        .hint(format!(
+            "choose another name; or forget that pool, which stays as it is: pagefold export {}",
+            known.name
+        )));
     }
+    startup::check_together(&properties)?;
     let missing = check_devices(args, size)?;
+    // A pool that could not be remembered would be made for nothing: removing nothing tells whether that works.
+    registry.remove("")?;
     let mut made = Made(Vec::new());
     for path in &missing {
         make_file(path, size.unwrap_or(0))?;
@@ -43,13 +49,21 @@ pub fn run(args: &Create) -> Result<()> {
         args.devices.iter().map(|path| crate::target::absolute(path)).collect::<Result<_>>()?;
     let overwritten: Vec<_> = devices.iter().filter_map(|device| pools::held_by(device)).collect();
     let guid = pools::create(&args.pool, &devices, &properties, args.force, !args.no_trim)?;
-    made.0.clear();
-    for held in overwritten {
-        if let Held::Pool { guid, .. } = held {
-            registry.remove(&guid)?;
+    let remember = || {
+        for held in &overwritten {
+            if let Held::Pool { guid, .. } = held {
+                registry.remove(guid)?;
+            }
         }
+        registry.add(Known { name: args.pool.clone(), guid: guid.clone(), devices: devices.clone() })
+    };
+    if let Err(failure) = remember() {
+        // What nobody knows is left on no device.
+        pools::destroy(&Known { name: args.pool.clone(), guid, devices })?;
+        return Err(failure);
     }
-    registry.add(Known { name: args.pool.clone(), guid, devices })
+    made.0.clear();
+    Ok(())
 }
 
 /// Files that are removed again unless the pool comes into being.
@@ -62,7 +76,7 @@ impl Drop for Made {
                 .map_err(io::Error::from)
                 .and_then(|(dir, name)| fs::remove_file(dir.entry_path(&name)));
             if let Err(error) = removed {
-                eprintln!("pagefold: cannot remove {} again: {error}", path.display());
+                eprintln!("pagefold: cannot remove {} again: {error}", shown(path));
             }
         }
     }
@@ -183,5 +197,5 @@ fn make_file(path: &Path, size: u64) -> Result<()> {
 }
 
 fn shown(path: &Path) -> String {
-    table::printable(&path.to_string_lossy())
+    table::printable(&raw::text(path))
 }

@@ -51,8 +51,15 @@ pub fn snapshot(args: &Snapshot) -> Result<()> {
 
 /// Makes a clone.
 pub fn clone_of(args: &MakeClone) -> Result<()> {
+    if !args.snapshot.contains('@') && args.dataset.contains('@') {
+        return Err(wrong_order("the snapshot", &format!("clone {} {}", args.dataset, args.snapshot)));
+    }
     let (from, to) = (snapshot_name(&args.snapshot)?, dataset(&args.dataset)?);
     same_pool(&from, &to)?;
+    if to.path.is_empty() {
+        return Err(Failure::usage(format!("{to} is a pool, and the name of a new dataset is wanted"))
+            .hint(format!("pagefold clone {from} {to}/NAME")));
+    }
     let properties = settings(&args.properties, &to)?;
     datasets::perform(&to.pool, Deed::Clone { snapshot: from.path, path: to.path, properties }).map(drop)
 }
@@ -84,6 +91,14 @@ pub fn rename(args: &Rename) -> Result<()> {
         Some((of, _)) if args.to.starts_with('@') => Name::new(&from.pool, &format!("{of}{}", args.to)),
         _ => Name::parse(&args.to)?,
     };
+    if from.path.is_empty() {
+        return Err(Failure::usage(format!("{from} is a pool, which keeps its name while it is known here"))
+            .hint(format!("its datasets are renamed: pagefold rename {from}/OLD {from}/NEW")));
+    }
+    if from.pool != to.pool && to.path.is_empty() {
+        return Err(Failure::usage(format!("{to} is the name of a pool, and {from} stays in its own"))
+            .hint(format!("pagefold rename {from} {}/{to}", from.pool)));
+    }
     same_pool(&from, &to)?;
     datasets::perform(&from.pool, Deed::Rename { from: from.path, to: to.path }).map(drop)
 }
@@ -145,6 +160,12 @@ fn tell(args: &Destroy, outcome: &Outcome) -> Result<()> {
 
 /// Holds snapshots, or lets them go.
 pub fn hold(args: &Hold, release: bool) -> Result<()> {
+    if let ([other], true) = (args.snapshots.as_slice(), args.tag.contains('@'))
+        && !other.contains('@')
+    {
+        let verb = if release { "release" } else { "hold" };
+        return Err(wrong_order("the name of the hold", &format!("{verb} {other} {}", args.tag)));
+    }
     let names: Vec<Name> = args.snapshots.iter().map(|word| snapshot_name(word)).collect::<Result<_>>()?;
     for (pool, snapshots) in by_pool(&names) {
         let (recursive, tag) = (args.recursive, args.tag.clone());
@@ -193,7 +214,8 @@ pub fn holds(args: &Holds) -> Result<()> {
 pub(super) fn dataset(word: &str) -> Result<Name> {
     let name = Name::parse(word)?;
     match name.is_snapshot() {
-        true => Err(Failure::usage(format!("{name} is a snapshot's name, and a dataset is wanted"))),
+        true => Err(Failure::usage(format!("{name} is a snapshot's name, and a dataset is wanted"))
+            .hint(format!("its dataset is {}", Name::new(&name.pool, name.dataset())))),
         false => Ok(name),
     }
 }
@@ -217,6 +239,12 @@ fn range(word: &str) -> Result<Name> {
         }
         _ => Name::parse(word),
     }
+}
+
+/// Two names stand in the wrong order.
+pub(super) fn wrong_order(first: &str, right: &str) -> Failure {
+    Failure::usage(format!("{first} comes first"))
+        .hint(format!("pagefold {}", crate::table::printable(right)))
 }
 
 pub(super) fn same_pool(from: &Name, to: &Name) -> Result<()> {

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 
 use serde_json::json;
 
-use super::dataset::{same_pool, snapshot_name};
+use super::dataset::{same_pool, snapshot_name, wrong_order};
 use crate::args::Diff;
 use crate::control::{Difference, Reply, Request};
 use crate::failure::{Context, Result};
@@ -15,6 +15,9 @@ use crate::{pools, streams, target};
 
 /// Prints how they differ.
 pub fn run(args: &Diff) -> Result<()> {
+    if !args.old.contains('@') && args.new.contains('@') {
+        return Err(wrong_order("the older snapshot", &format!("diff {} {}", args.new, args.old)));
+    }
     let (old, new) = (snapshot_name(&args.old)?, Name::parse(&args.new)?);
     same_pool(&old, &new)?;
     let mut all = Vec::new();

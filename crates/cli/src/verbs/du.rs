@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::walk::{Walk, shown};
+use super::walk::Walk;
 use crate::args::{Du, SortBy};
 use crate::control::{Client, FileSurvey, FileUsage, Reply, Request};
 use crate::failure::{Failure, Result};
 use crate::progress::Progress;
 use crate::table::{Align, Table};
-use crate::units;
+use crate::{raw, units};
 
 /// Files whose pages are looked at per question.
 const SURVEY_FILES: usize = 64;
@@ -19,6 +19,7 @@ const SURVEY_FILES: usize = 64;
 /// A line: one file, one page size, or one argument.
 #[derive(Clone, Debug, Default, Serialize)]
 struct Line {
+    #[serde(serialize_with = "crate::raw::maybe_path::serialize")]
     path: Option<PathBuf>,
     record_size: Option<u32>,
     files: u64,
@@ -162,7 +163,7 @@ fn print(args: &Du, lines: &[Line], by_kind: &[Line], total: &Line) {
         table.row(cells);
     };
     for line in lines {
-        row(line, &line.path.as_deref().map(shown).unwrap_or_default());
+        row(line, &line.path.as_deref().map(raw::text).unwrap_or_default());
     }
     if !args.output.script || lines.is_empty() {
         if !args.summarize {

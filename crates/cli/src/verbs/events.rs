@@ -99,8 +99,12 @@ impl Shown<'_> {
 }
 
 fn print(event: &Event, json: bool) -> Result<()> {
-    let line =
-        if json { serde_json::to_string(event).context(|| "cannot print".into())? } else { text(event) };
+    let printing = || "cannot print".to_owned();
+    let line = if json {
+        crate::raw::told(serde_json::to_value(event).context(printing)?).to_string()
+    } else {
+        text(event)
+    };
     writeln!(std::io::stdout(), "{line}").map_err(|error| Failure::new(format!("cannot print: {error}")))
 }
 

@@ -15,7 +15,7 @@ pub fn run(args: &Export) -> Result<()> {
     let pool = match target::is_path(&args.pool) {
         // Not by something that lies on it.
         true => exact::mount_at(Path::new(&args.pool))?.pool().to_owned(),
-        false => target::pool_name(&args.pool)?,
+        false => target::whole_pool(&args.pool, "export")?,
     };
     if let Some(mut client) = target::connect(&pool)? {
         let mode = if args.force { UnmountMode::Force } else { UnmountMode::Normal };

@@ -11,7 +11,8 @@ use crate::control::{Client, Folded, MountFigures, Reply, Request};
 use crate::failure::{Failure, Result};
 use crate::names::{self, Name};
 use crate::progress::Progress;
-use crate::{target, units};
+use crate::registry::Registry;
+use crate::{raw, target, units};
 
 /// Files of one mount.
 struct Work {
@@ -64,13 +65,27 @@ pub fn run(args: &Fold) -> Result<()> {
 
 /// A name stands for what is mounted of that dataset and those below it.
 fn paths_of(word: &str) -> Result<Vec<PathBuf>> {
-    let Ok(name) = Name::parse(word) else { return Ok(vec![PathBuf::from(word)]) };
-    let Some(mut client) = target::connect(&name.pool)? else { return Ok(vec![PathBuf::from(word)]) };
+    let path = raw::path_of(word);
+    let Ok(name) = Name::parse(word) else { return Ok(vec![path]) };
+    let Some(mut client) = target::connect(&name.pool)? else {
+        let is_pool = Registry::open()?.all()?.iter().any(|known| known.name == name.pool);
+        // What is neither a pool nor a path is told as a pool that is not known.
+        return match path.exists() && !is_pool {
+            true => Ok(vec![path]),
+            false => target::server(word).map(|_| Vec::new()),
+        };
+    };
     let Reply::Status { figures } = client.ask(&Request::Status {})? else {
         return Err(client.misunderstood());
     };
     let of = |mount: &&MountFigures| names::is_within(&mount.path, &name.path) && !mount.path.contains('@');
     let dirs: Vec<PathBuf> = figures.mounts.iter().filter(of).map(|mount| mount.dir.clone()).collect();
+    if name.is_snapshot() {
+        return Err(Failure::usage(format!("{name} is a snapshot's name: fold datasets")).hint(format!(
+            "what snapshots share with them is coded again with them: pagefold fold {}",
+            name.pool
+        )));
+    }
     if dirs.is_empty() {
         return Err(Failure::new(format!("{name} is not mounted"))
             .hint(format!("mount it first: pagefold mount {name} DIR")));

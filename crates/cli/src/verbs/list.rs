@@ -8,7 +8,7 @@ use crate::failure::Result;
 use crate::failures::Failures;
 use crate::names::{Name, is_within};
 use crate::table::{Align, Table};
-use crate::{target, units};
+use crate::{raw, target, units};
 
 /// What is to be listed.
 struct Wanted<'a> {
@@ -129,7 +129,7 @@ fn print(all: &[Figures], wanted: &Wanted<'_>) {
             ratio,
             if exact { figures.created.to_string() } else { units::utc(figures.created) },
             match &figures.mounted {
-                Some(dir) => dir.to_string_lossy().into_owned(),
+                Some(dir) => raw::text(dir),
                 None => figures.mountpoint.clone(),
             },
         ]);

@@ -4,12 +4,16 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use clap::{Command, CommandFactory};
+use clap::{Arg, ArgAction, Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
 use crate::args::Cli;
 use crate::failure::{Context, Result};
+use crate::help::in_columns;
+
+/// When the pages were last revised: those of one version are the same whenever they are made.
+const DATE: &str = "2026-11-24";
 
 /// Prints a completion script.
 pub fn completion(shell: Shell) -> Result<()> {
@@ -22,7 +26,7 @@ pub fn completion(shell: Shell) -> Result<()> {
 /// Writes `pagefold.8` and a page for every verb into `dir`.
 pub fn write(dir: &Path) -> Result<()> {
     fs::create_dir_all(dir).context(|| format!("cannot create {}", dir.display()))?;
-    let root = Cli::command();
+    let root = in_columns(Cli::command());
     let version = env!("CARGO_PKG_VERSION");
     for verb in root.get_subcommands().filter(|verb| !verb.is_hide_set()) {
         let title = format!("pagefold-{}", verb.get_name());
@@ -43,15 +47,74 @@ pub fn write(dir: &Path) -> Result<()> {
 fn write_page(dir: &Path, title: &str, command: Command) -> Result<()> {
     let path = dir.join(format!("{title}.8"));
     let mut page = Vec::new();
+    let synopsis = synopsis(&command);
     Man::new(command)
         .section("8")
+        .date(DATE)
         .manual("Pagefold")
         .source(concat!("pagefold ", env!("CARGO_PKG_VERSION")))
         .render(&mut page)
         .context(|| format!("cannot make {}", path.display()))?;
     // Lines of examples and tables stay as they are.
     let page = String::from_utf8_lossy(&page)
+        // An empty line within a list.
+        .replace(".br\n\n.br\n", ".br\n")
         .replace(".SH EXTRA\n", ".SH \"DETAILS AND EXAMPLES\"\n.nf\n")
         .replace("\n.SH VERSION\n", "\n.fi\n.SH VERSION\n");
+    let page = with_synopsis(&page, &synopsis);
     fs::write(&path, page).context(|| format!("cannot write {}", path.display()))
+}
+
+/// The page with another line below the heading SYNOPSIS, and without blanks at the ends of lines.
+fn with_synopsis(page: &str, synopsis: &str) -> String {
+    let mut done = String::with_capacity(page.len());
+    let mut before = "";
+    for line in page.lines() {
+        let line = line.trim_end();
+        done.push_str(if before == ".SH SYNOPSIS" { synopsis } else { line });
+        done.push('\n');
+        before = line;
+    }
+    done
+}
+
+/// How a verb is called: with the values of its options, unlike what is made for us.
+fn synopsis(command: &Command) -> String {
+    let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
+    let mut line = format!("\\fB{}\\fR", escaped(name));
+    let shown = || command.get_arguments().filter(|arg| !arg.is_hide_set());
+    for arg in shown().filter(|arg| !arg.is_positional()) {
+        let short = arg.get_short().map(|short| format!("\\fB\\-{short}\\fR"));
+        let long = arg.get_long().map(|long| format!("\\fB\\-\\-{}\\fR", escaped(long)));
+        let names: Vec<String> = short.into_iter().chain(long).collect();
+        let several = if matches!(arg.get_action(), ArgAction::Append) { "..." } else { "" };
+        line.push_str(&format!(" [{}{}]{several}", names.join("|"), value_of(arg)));
+    }
+    for arg in shown().filter(|arg| arg.is_positional()) {
+        let value = value_of(arg);
+        let value = value.trim_start();
+        let several = if matches!(arg.get_action(), ArgAction::Append) { "..." } else { "" };
+        line.push_str(&if arg.is_required_set() {
+            format!(" {value}{several}")
+        } else {
+            format!(" [{value}{several}]")
+        });
+    }
+    if command.has_subcommands() {
+        line.push_str(" \\fICOMMAND\\fR");
+    }
+    line
+}
+
+/// The value that an argument takes, if it does, behind a blank.
+fn value_of(arg: &Arg) -> String {
+    if !arg.get_action().takes_values() {
+        return String::new();
+    }
+    let names = arg.get_value_names().unwrap_or_default();
+    names.iter().map(|name| format!(" \\fI{}\\fR", escaped(name))).collect()
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\e").replace('-', "\\-")
 }

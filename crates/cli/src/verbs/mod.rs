@@ -27,6 +27,7 @@ mod scrub;
 mod send;
 mod show;
 mod sync;
+mod systemd;
 mod trim;
 mod unmount;
 mod walk;
@@ -78,14 +79,18 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Trim(args) => trim::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Clear(args) => clear::run(&args),
+        Verb::Systemd(args) => systemd::run(&args),
+        Verb::Generator { dirs } => dirs.first().map_or(Ok(()), |dir| crate::boot::generate(dir)),
         Verb::Completion { shell } => manual::completion(shell),
         Verb::Man { dir } => manual::write(&dir),
         Verb::Serve(args) => crate::serve::run(&args),
+        Verb::Probe { devices } => crate::startup::probe(&devices),
     }
 }
 
 /// Prints a value as JSON.
 fn print_json(value: &serde_json::Value) -> Result<()> {
-    let text = serde_json::to_string_pretty(value).context(|| "cannot print".into())?;
+    let text =
+        serde_json::to_string_pretty(&crate::raw::told(value.clone())).context(|| "cannot print".into())?;
     writeln!(std::io::stdout(), "{text}").context(|| "cannot print".into())
 }

@@ -14,7 +14,7 @@ use crate::launch::{self, For};
 use crate::names;
 use crate::serve::plan::{self, Plan};
 use crate::serve::{Outcome, Wanted};
-use crate::{again, holders, mountpoint, patience, places, table, turns};
+use crate::{again, holders, mountpoint, patience, places, raw, table, turns};
 
 /// How much of the log's end is shown when a server dies without a word.
 const LOG_TAIL_BYTES: u64 = 2048;
@@ -110,7 +110,8 @@ fn start_server(args: &Mount, plan: &Plan) -> Result<()> {
     let mut child = command
         .arg("serve")
         .args(["--report", "-o"])
-        .arg(args.options.join(","))
+        .arg(raw::path_of(&args.options.join(",")))
+        .arg(format!("--pool-options={}", plan.pool_options()?.join(",")))
         .arg("--")
         .arg(server_source(plan))
         .arg(&plan.wanted.dir)

@@ -37,6 +37,7 @@ pub fn run(args: &Mount) -> Result<()> {
                 options: args.options.clone(),
                 dry_run: args.dry_run,
                 report: false,
+                pool_options: None,
                 held_by: None,
                 mounts_for: None,
             };

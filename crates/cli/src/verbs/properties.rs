@@ -2,14 +2,15 @@
 
 use serde::Serialize;
 
+use super::dataset::wrong_order;
 use crate::args::{Get, Inherit, Set};
-use crate::control::{Client, PropertyValue, Reply, Request};
+use crate::control::{Client, PropertyValue, Reply, Request, Source};
 use crate::datasets;
 use crate::deeds::Deed;
 use crate::failure::{Context, Failure, Result};
 use crate::failures::Failures;
 use crate::names::Name;
-use crate::props;
+use crate::props::{self, Scope};
 use crate::registry::Registry;
 use crate::table::{Align, Table};
 use crate::{pools, target};
@@ -89,7 +90,16 @@ fn wanted(list: &str) -> Result<Option<Vec<String>>> {
     }
     let one = |name: &str| match props::is_user(name) {
         true => Ok(name.to_owned()),
-        false => props::find(name).map(|property| property.name.to_owned()),
+        false => match props::find(name) {
+            // `get tank`, say.
+            Err(failure)
+                if !list.contains(',') && Registry::open()?.all()?.iter().any(|known| known.name == name) =>
+            {
+                Err(Failure::usage(failure.what())
+                    .hint(format!("of the pool of this name: pagefold get all {name}")))
+            }
+            found => found.map(|property| property.name.to_owned()),
+        },
     };
     list.split(',').map(one).collect::<Result<Vec<_>>>().map(Some)
 }
@@ -116,6 +126,11 @@ pub fn set(args: &Set) -> Result<()> {
     let (assignments, targets) = args.words.split_at(split);
     if assignments.is_empty() {
         let first = args.words.first().map_or("", String::as_str);
+        if let [name, properties @ ..] = args.words.as_slice()
+            && properties.iter().all(|word| word.contains('='))
+        {
+            return Err(wrong_order("what is to be set", &format!("set {} {name}", properties.join(" "))));
+        }
         return Err(Failure::usage(format!(
             "\"{}\" is not of the form property=value",
             crate::table::printable(first)
@@ -164,6 +179,35 @@ pub(super) fn set_on(name: &Name, assignments: &[(String, String)]) -> Result<()
             return Err(client.misunderstood());
         };
     }
+    tell_when(&mut client, name, assignments)
+}
+
+/// Tells of what does not take effect at once on a pool that is mounted.
+fn tell_when(client: &mut Client, name: &Name, assignments: &[(String, String)]) -> Result<()> {
+    let ours: Vec<&String> = assignments.iter().map(|(property, _)| property).collect();
+    let later = |property: &str| match property {
+        "takeover" => Some("takes effect when all of the pool is unmounted and mounted again"),
+        "io_uring" => Some("holds for mounts that are made from now on"),
+        _ => None,
+    };
+    let of_pool = |property: &&&String| props::find(property).is_ok_and(|found| found.scope == Scope::Pool);
+    let ours: Vec<&String> = ours.iter().filter(of_pool).copied().collect();
+    if ours.is_empty() {
+        return Ok(());
+    }
+    let values = asked(client, &name.path)?;
+    for property in ours {
+        let temporary =
+            values.iter().any(|value| value.name == *property && value.source == Source::Temporary);
+        if temporary {
+            eprintln!(
+                "pagefold: a mount option for {property} goes before it as long as pool {} is mounted",
+                name.pool
+            );
+        } else if let Some(later) = later(property) {
+            eprintln!("pagefold: {property} {later}");
+        }
+    }
     Ok(())
 }
 
@@ -175,6 +219,7 @@ pub fn inherit(args: &Inherit) -> Result<()> {
     }
     for word in &args.targets {
         let name = target::name(word)?;
+        props::check_settable_on(&args.property, &name)?;
         let deed = Deed::Inherit { path: name.path.clone(), name: args.property.clone() };
         datasets::perform(&name.pool, deed)?;
         takes_effect(&name, std::iter::once(args.property.as_str()))?;

@@ -24,7 +24,7 @@ pub fn run(args: &Restart) -> Result<()> {
 }
 
 fn restart(word: &str) -> Result<()> {
-    let pool = target::pool_name(word)?;
+    let pool = target::whole_pool(word, "restart")?;
     let mut client = target::server(word)?;
     let before = restarts(&figures(&mut client)?);
     match client.ask_and_wait(&Request::Restart {})? {

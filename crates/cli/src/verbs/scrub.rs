@@ -16,7 +16,7 @@ const POLL: Duration = Duration::from_millis(200);
 
 /// Starts, stops or shows.
 pub fn run(args: &Scrub) -> Result<()> {
-    let mut client = target::server(&args.pool)?;
+    let mut client = target::server(&target::whole_pool(&args.pool, "scrub")?)?;
     if !args.status {
         let request = match args.stop {
             true => Request::ScrubStop {},

@@ -133,6 +133,12 @@ fn what_to_send(args: &Send) -> Result<(String, Sendable)> {
     let from = args.from.as_deref().map(|word| since(word, &name)).transpose()?;
     if let Some(from) = &from {
         super::dataset::same_pool(from, &name)?;
+        if *from == name {
+            return Err(Failure::usage(format!("nothing has changed from {name} to itself")).hint(format!(
+                "-i names an older snapshot, which the receiver has: pagefold list -t snapshot {}",
+                from.pool
+            )));
+        }
     }
     Ok((name.pool, Sendable::Snapshot { path: name.path, from: from.map(|from| from.path) }))
 }
@@ -220,7 +226,15 @@ pub fn receive(args: &Receive) -> Result<()> {
         None => receive_offline(&name, args.force, &mut input),
     };
     input.progress.finish();
-    let received = received?;
+    let received = match received {
+        Err(_) if input.read == 0 && input.ended => {
+            return Err(Failure::new(format!(
+                "cannot receive into {name}: standard input is empty, there is no stream"
+            ))
+            .hint("where `pagefold send` was to write it, see what that said"));
+        }
+        received => received?,
+    };
     if args.json {
         return super::print_json(&json!(received));
     }
@@ -231,6 +245,8 @@ pub fn receive(args: &Receive) -> Result<()> {
 struct Input {
     file: File,
     read: u64,
+    /// It was read to its end.
+    ended: bool,
     /// Of a file, its length.
     len: Option<u64>,
     progress: Progress,
@@ -242,7 +258,7 @@ impl Input {
         let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file);
         let len = metadata.map(|metadata| metadata.len());
         let progress = if len.is_some() { Progress::bytes("receiving") } else { Progress::flow("received") };
-        Ok(Self { file, read: 0, len, progress })
+        Ok(Self { file, read: 0, ended: false, len, progress })
     }
 }
 
@@ -250,6 +266,7 @@ impl Read for Input {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read(out)?;
         self.read += read as u64;
+        self.ended |= read == 0 && !out.is_empty();
         self.progress.at(self.read, self.len.unwrap_or(0).max(self.read));
         Ok(read)
     }

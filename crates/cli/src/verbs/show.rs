@@ -12,7 +12,7 @@ use crate::mounts;
 use crate::registry::{Known, Registry};
 use crate::serve::{FULL_PERCENT, percent};
 use crate::table::{self, Align, Table};
-use crate::{pools, target, units};
+use crate::{pools, raw, target, units};
 
 /// What was to be done, behind "could not be".
 const SHOWN: &str = "shown in full";
@@ -213,7 +213,7 @@ fn print_status(pool: &PoolFigures, show: Numbers) {
     }
     for mount in &pool.mounts {
         let how = if mount.read_only { "read-only, " } else { "" };
-        let dir = table::printable(&mount.dir.to_string_lossy());
+        let dir = table::printable(&raw::text(&mount.dir));
         let since = units::utc(mount.since);
         let also =
             mount.also_at.iter().map(|dir| format!(", and at {}", table::printable(&dir.to_string_lossy())));
@@ -311,7 +311,7 @@ fn print_status(pool: &PoolFigures, show: Numbers) {
     ]);
     for device in &pool.devices {
         devices.row(vec![
-            device.path.to_string_lossy().into_owned(),
+            raw::text(&device.path),
             show.size(device.size_bytes),
             device.errors.read_errors.to_string(),
             device.errors.write_errors.to_string(),
@@ -514,12 +514,12 @@ fn unavailable(known: &Known, failure: &Failure) -> PoolFigures {
 
 fn mountpoint(pool: &PoolFigures) -> String {
     if let Some(mount) = &pool.mount {
-        let dir = mount.dir.to_string_lossy();
+        let dir = raw::text(&mount.dir);
         let others = pool.mounts.len().saturating_sub(1);
-        return if others == 0 { dir.into_owned() } else { format!("{dir} (and {others} more)") };
+        return if others == 0 { dir } else { format!("{dir} (and {others} more)") };
     }
     let dead = mounts::dead(&pool.name).unwrap_or_default().into_iter().next();
-    dead.map_or_else(|| "-".into(), |mount| format!("{} (its server died)", mount.dir.display()))
+    dead.map_or_else(|| "-".into(), |mount| format!("{} (its server died)", raw::text(&mount.dir)))
 }
 
 /// Numbers as asked for: rounded with units, or exact.

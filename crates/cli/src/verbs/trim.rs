@@ -18,7 +18,7 @@ const RUNNING: &str = "running";
 
 /// Starts, stops or shows.
 pub fn run(args: &Trim) -> Result<()> {
-    let mut client = target::server(&args.pool)?;
+    let mut client = target::server(&target::whole_pool(&args.pool, "trim")?)?;
     let request = match (args.stop, args.status || args.dry_run) {
         (_, true) => None,
         (true, false) => Some(Request::TrimStop {}),

@@ -11,7 +11,7 @@ use crate::leaving::{self, Outcome};
 use crate::mounts::{self, MountEntry};
 use crate::names::{self, Name};
 use crate::registry::Registry;
-use crate::{failures, holders, patience, table, target};
+use crate::{failures, holders, patience, raw, table, target};
 
 /// Which of a pool's mounts.
 #[derive(Clone, Debug)]
@@ -85,7 +85,7 @@ fn one(which: &Which, word: &str, mode: UnmountMode) -> Result<()> {
         // The kernel takes a moment to see that a server has died who answers no more.
         let is_there = mounts::ours()?.iter().any(|mount| is_chosen(mount, which));
         if !is_there || started.elapsed() > patience::KERNEL {
-            return target::server(word).map(|_| ());
+            return not_mounted(word, &pool);
         }
         std::thread::sleep(patience::KERNEL_STEP);
     }
@@ -94,7 +94,8 @@ fn one(which: &Which, word: &str, mode: UnmountMode) -> Result<()> {
 /// What a word means: a path where it is written as one, else the name of what is known, else a path. Where the name of a dataset is
 /// also a mount point of another one, nobody can know.
 fn which(word: &str) -> Result<Which> {
-    let path = Path::new(word);
+    let path = raw::path_of(word);
+    let path = path.as_path();
     if target::is_path(word) || word.ends_with('/') {
         return exact::mount_at(path).map(Which::At);
     }
@@ -317,6 +318,16 @@ fn has_not_ended(client: &Client, devices: &[u32]) -> Failure {
     failure.hint(format!(
         "{who}\n  it is closed when that ends; or now, and users get errors: pagefold unmount --force {pool}"
     ))
+}
+
+/// Nothing of a pool is mounted; or its server is dead, or nobody knows it.
+fn not_mounted(word: &str, pool: &str) -> Result<()> {
+    match target::server(word) {
+        Err(failure) if crate::mounts::dead(pool)?.is_empty() && target::known(pool).is_ok() => {
+            Err(Failure::new(failure.what()).hint("see what is mounted: pagefold list"))
+        }
+        other => other.map(drop),
+    }
 }
 
 /// A mount whose server is gone has nothing to close: it is only taken out of the mount table. The pool

@@ -7,10 +7,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::control::{Client, Reply, Request};
-use crate::failure::{Context, Result};
+use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
 use crate::table::printable;
-use crate::target;
+use crate::{mounts, raw, target};
 
 /// Files per question.
 const BATCH: usize = 4096;
@@ -37,7 +37,9 @@ impl<'a> Walk<'a> {
 
     /// Everything at and below one path, on its own mount.
     pub fn path(&mut self, path: &Path, each: Batch<'_>) -> Result<()> {
-        let metadata = fs::symlink_metadata(path).context(|| format!("cannot look at {}", shown(path)))?;
+        let metadata = fs::symlink_metadata(path)
+            .context(|| format!("cannot look at {}", shown(path)))
+            .map_err(|failure| of_a_pool(path, failure))?;
         let device = metadata.dev();
         if let Entry::Vacant(vacant) = self.clients.entry(device) {
             let mut client = target::server(target::mount_of(path)?.pool())?;
@@ -92,7 +94,17 @@ impl<'a> Walk<'a> {
     }
 }
 
+/// What is no path may be the name of a pool.
+fn of_a_pool(path: &Path, failure: Failure) -> Failure {
+    let name = path.to_str().unwrap_or_default();
+    let dir = mounts::ours().unwrap_or_default().into_iter().find(|mount| mount.source == name);
+    match dir {
+        Some(mount) => failure.hint(format!("{name} is mounted at {0}: give {0}", shown(&mount.dir))),
+        None => failure.hint("give a path on a mounted pool; see what is mounted: pagefold list"),
+    }
+}
+
 /// A path, fit for a terminal.
-pub fn shown(path: &Path) -> String {
-    printable(&path.to_string_lossy())
+fn shown(path: &Path) -> String {
+    printable(&raw::text(path))
 }

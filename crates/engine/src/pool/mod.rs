@@ -49,6 +49,7 @@ mod send;
 mod sizing;
 mod status;
 mod store;
+mod stored;
 mod survey;
 mod table_pages;
 #[cfg(test)]

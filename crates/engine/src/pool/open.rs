@@ -13,7 +13,7 @@ use super::checkpoint::{rewrite_superblock, write_superblock};
 use super::clean::Cleaner;
 use super::copies::CopiesState;
 use super::create::{FIRST_DATASET, OWN};
-use super::image::{Head, Image};
+use super::image::Image;
 use super::label::{Label, Superblock};
 use super::load::{Filled, load_lists, load_table, read_placed};
 use super::places::check_places;
@@ -23,6 +23,7 @@ use super::root::{Placed, Root, TablePage};
 use super::salvage::Search;
 use super::sizing::Sizing;
 use super::store::Nodes;
+use super::stored::StoredCatalogue;
 use super::table_pages::StoredPages;
 use super::{Log, Maintenance, Pool, ReplayReport as Report, Signal};
 use crate::dataset::{
@@ -30,7 +31,7 @@ use crate::dataset::{
 };
 use crate::device::{AlignedBuf, Device, FileDevice, OpenMode, RecordedDevice, Recording};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
-use crate::record::{Compression, RecordCache, decode_metadata, model_of};
+use crate::record::{Compression, RecordCache, model_of};
 use crate::segment::{Devices, DirEntryState, Directory, PageIds, Segment, Segments, TablePages};
 use crate::space::{Chunk, Chunks};
 use crate::tree::{NodeCache, NodeStore, Tree};
@@ -223,7 +224,7 @@ fn recorded(devices: Devices, path: &Path) -> Result<Devices> {
 }
 
 /// Labels and devices by number.
-fn order_devices(devices: Devices) -> Result<(Vec<Label>, Devices)> {
+pub(super) fn order_devices(devices: Devices) -> Result<(Vec<Label>, Devices)> {
     let mut found: BTreeMap<u16, (Label, Arc<dyn Device>)> = BTreeMap::new();
     for device in devices {
         let label = Label::read(device.as_ref())?;
@@ -256,7 +257,7 @@ fn order_devices(devices: Devices) -> Result<(Vec<Label>, Devices)> {
     Ok(found.into_values().unzip())
 }
 
-fn newest_superblock(labels: &[Label], devices: &Devices) -> Result<Superblock> {
+pub(super) fn newest_superblock(labels: &[Label], devices: &Devices) -> Result<Superblock> {
     let all =
         devices.iter().zip(labels).flat_map(|(device, label)| Superblock::read_all(device.as_ref(), label));
     // An opening may have had the power cut while it told in one ring what it had found.
@@ -297,31 +298,8 @@ impl Opening {
         let roots: Vec<Placed> = [placed].iter().chain(named).copied().collect();
         check_places(&chunks, roots.iter(), "root of the last checkpoint")?;
         let created = labels.first().map_or(0, |label| label.created);
-        let mut pieces = root.catalogue.iter();
-        let mut next = || {
-            let piece =
-                pieces.next().map(|piece| read_placed(&devices, &segments, piece, "catalogue of the pool"));
-            piece.transpose()
-        };
-        let mut catalogue_pages = BTreeMap::new();
-        let mut catalogue_ptrs = BTreeMap::new();
-        let image = match root.catalogue.is_empty() {
-            true => Image::of_a_new_pool(FIRST_DATASET, created),
-            false => {
-                let head = Head::read(&mut next)?;
-                let what = "page of the catalogue";
-                check_places(&chunks, head.pages.iter().flat_map(|(_, records)| records), what)?;
-                for (page, records) in &head.pages {
-                    let mut bytes = Vec::new();
-                    for record in records {
-                        bytes.extend(decode_metadata(&read_placed(&devices, &segments, record, what)?)?);
-                    }
-                    catalogue_ptrs.insert(*page, records.iter().map(Placed::ptr).collect());
-                    catalogue_pages.insert(*page, bytes);
-                }
-                Image::of(head, &catalogue_pages)?
-            }
-        };
+        let StoredCatalogue { image, ptrs: catalogue_ptrs, pages: catalogue_pages } =
+            StoredCatalogue::read(&devices, &segments, &chunks, &root, created)?;
         let mut missing = Missing::new(options.rescue);
         let table = load_lists(&devices, &segments, &chunks, &root, &mut missing)?;
         let table_pages = Arc::new(StoredPages::new(devices.clone(), &table));

@@ -15,8 +15,8 @@ use crate::datasets::{self, Figures};
 use crate::deeds::Deed;
 use crate::failure::{Context, Failure, Result};
 use crate::names::{self, Name};
-use crate::retention;
 use crate::verbs::properties;
+use crate::{raw, retention};
 
 /// What has been made so far, to be undone.
 #[derive(Default)]
@@ -75,7 +75,7 @@ impl Place {
     fn choose(of: &Figures, name: &Name, said: Option<&Path>) -> Result<Self> {
         let last = name.path.rsplit('/').next().unwrap_or(&name.path);
         let all = datasets::of_pool(&name.pool)?;
-        let set = |dir: PathBuf| Self { property: Some(dir.to_string_lossy().into_owned()), dir };
+        let set = |dir: PathBuf| Self { property: Some(raw::text(&dir)), dir };
         let place = if let Some(dir) = said {
             set(std::path::absolute(dir).context(|| format!("cannot resolve {}", dir.display()))?)
         } else {
@@ -83,9 +83,11 @@ impl Place {
             let source = of_path(names::dataset_of(&of.path));
             let above = names::parent(&name.path).and_then(of_path);
             let inherited = above.filter(|above| above.mountpoint != "none");
-            let inherited = inherited.map(|above| Path::new(&above.mountpoint).join(last));
+            let inherited = inherited.map(|above| raw::path_of(&above.mountpoint).join(last));
             // Not in what it is a copy of: the directory would be made there.
-            match inherited.filter(|dir| !source.is_some_and(|source| dir.starts_with(&source.mountpoint))) {
+            match inherited
+                .filter(|dir| !source.is_some_and(|source| dir.starts_with(raw::path_of(&source.mountpoint))))
+            {
                 Some(dir) => Self { property: None, dir },
                 None => set(beside(source, name, last)?),
             }
@@ -109,7 +111,7 @@ impl Place {
 /// Beside the directory of the dataset that the branch is of.
 fn beside(of: Option<&Figures>, name: &Name, last: &str) -> Result<PathBuf> {
     let dir = of.and_then(|of| {
-        let by_property = (of.mountpoint != "none").then(|| PathBuf::from(&of.mountpoint));
+        let by_property = (of.mountpoint != "none").then(|| raw::path_of(&of.mountpoint));
         let dir = of.mounted.clone().or(by_property)?;
         let beside = format!("{}-{last}", dir.file_name()?.to_str()?);
         Some(dir.with_file_name(beside))

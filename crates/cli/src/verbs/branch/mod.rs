@@ -172,6 +172,7 @@ fn mount(name: &Name) -> Result<PathBuf> {
         options: Vec::new(),
         dry_run: false,
         report: false,
+        pool_options: None,
         held_by: None,
         mounts_for: None,
     };

@@ -1,0 +1,212 @@
+//! What systemd has to know of pools: which devices each needs, and which databases lie on which
+//! ([decision 0040](../../../../docs/decisions/0040-units-and-pool-properties.md)).
+//!
+//! All of it are drop-ins, small files beside units that are there: of `pagefold@POOL.service`, of mount units that systemd makes of
+//! `/etc/fstab`, of databases. The generator writes them at each boot and reload, from what it can know then without opening a pool;
+//! `pagefold systemd install` writes those that take the pools' properties.
+
+mod databases;
+mod escape;
+mod fstab;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+pub use databases::Database;
+pub use fstab::Entry;
+
+use crate::failure::{Context, Result};
+use crate::registry::{Known, Registry};
+use crate::table::printable;
+use crate::{raw, target};
+
+/// First line of every file of ours: what does not begin with it is somebody else's.
+pub const MARK: &str = "# Written by pagefold";
+/// File name of a drop-in, which the administrator's own come after.
+const DROP_IN: &str = "50-pagefold.conf";
+/// Names another file in the place of `/etc/fstab`.
+const FSTAB: &str = "SYSTEMD_FSTAB";
+/// There in containers, where there are no units of devices.
+const CONTAINER: &str = "run/systemd/container";
+
+/// What is known of this machine.
+#[derive(Debug, Default)]
+pub struct Machine {
+    /// Pools that are known.
+    pub pools: Vec<Known>,
+    /// Our lines of `/etc/fstab`.
+    pub fstab: Vec<Entry>,
+    /// Databases that systemd starts.
+    pub databases: Vec<Database>,
+    /// Whether devices have units.
+    pub device_units: bool,
+}
+
+/// A directory at which a service mounts a dataset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// The dataset's pool.
+    pub pool: String,
+    /// Where.
+    pub dir: PathBuf,
+}
+
+/// Drop-ins by their paths below a directory of units.
+pub type DropIns = BTreeMap<PathBuf, String>;
+
+impl Machine {
+    /// What is below `root`, and the pools that this system knows.
+    pub fn look(root: &Path) -> Result<Self> {
+        // As systemd's own generator has it.
+        let table = std::env::var_os(FSTAB).map_or_else(|| root.join("etc/fstab"), PathBuf::from);
+        Ok(Self {
+            pools: Registry::open()?.all()?,
+            fstab: fs::read(table).map(|text| fstab::parse(&text)).unwrap_or_default(),
+            databases: databases::find(root),
+            device_units: !root.join(CONTAINER).exists(),
+        })
+    }
+
+    /// What follows from `/etc/fstab` and the known pools' devices.
+    pub fn generated(&self) -> DropIns {
+        let mut all = DropIns::new();
+        for pool in &self.pools {
+            let text = self.needs(pool);
+            if !text.is_empty() {
+                add(&mut all, &format!("pagefold@{}.service", pool.name), "the pool's devices", &text);
+            }
+        }
+        for entry in &self.fstab {
+            let mut text = String::from("Wants=modprobe@fuse.service\nAfter=modprobe@fuse.service\n");
+            if let Some(pool) = self.pool_of(entry) {
+                text.push_str(&self.needs(pool));
+            }
+            let unit = escape::unit_name(&entry.dir, "mount");
+            add(&mut all, &unit, "a line of /etc/fstab and the pool's devices", &text);
+        }
+        for database in &self.databases {
+            if self.fstab.iter().any(|entry| database.data.starts_with(&entry.dir)) {
+                add(&mut all, &database.unit, "its data, on a pool of /etc/fstab", &requires(&database.data));
+            }
+        }
+        all
+    }
+
+    /// What follows from the directories at which services mount datasets: databases there start when the service has mounted them, do
+    /// not start if it could not, and are stopped before it.
+    pub fn of_services(&self, served: &[Served]) -> DropIns {
+        let mut all = DropIns::new();
+        for database in &self.databases {
+            let on = served.iter().filter(|served| database.data.starts_with(&served.dir));
+            // The innermost.
+            let Some(on) = on.max_by_key(|served| served.dir.components().count()) else { continue };
+            let service = format!("pagefold@{}.service", on.pool);
+            let text = format!("Requires={service}\nAfter={service}\n{}", requires(&database.data));
+            add(&mut all, &database.unit, &format!("its data, on pool {}", on.pool), &text);
+        }
+        for pool in self.pools.iter().filter(|pool| served.iter().any(|served| served.pool == pool.name)) {
+            let text = self.needs(pool);
+            if !text.is_empty() {
+                add(&mut all, &format!("pagefold@{}.service", pool.name), "the pool's devices", &text);
+            }
+        }
+        all
+    }
+
+    /// The pool that a line of `/etc/fstab` is of.
+    fn pool_of(&self, entry: &Entry) -> Option<&Known> {
+        let device = Path::new(&entry.source);
+        self.pools.iter().find(|pool| match entry.pool() {
+            Some(name) => pool.name == name,
+            None => pool.devices.iter().any(|known| known == device),
+        })
+    }
+
+    /// What a pool needs before it can be opened: devices, and what the files that are its devices lie on.
+    fn needs(&self, pool: &Known) -> String {
+        let mut text = String::new();
+        for path in &pool.devices {
+            if !path.starts_with("/dev") {
+                text.push_str(&requires(path));
+            } else if self.device_units {
+                let unit = escape::unit_name(path, "device");
+                // Writing to a String cannot fail.
+                let _ = write!(text, "BindsTo={unit}\nAfter={unit}\n");
+            }
+        }
+        text
+    }
+}
+
+fn requires(path: &Path) -> String {
+    match escape::word(path) {
+        Some(word) => format!("RequiresMountsFor={word}\n"),
+        None => format!("# systemd cannot be told of {}\n", printable(&raw::text(path))),
+    }
+}
+
+/// Adds to the drop-in of a unit.
+fn add(all: &mut DropIns, unit: &str, why: &str, text: &str) {
+    let path = Path::new(&format!("{unit}.d")).join(DROP_IN);
+    let file = all.entry(path).or_insert_with(|| format!("{MARK}: {why}.\n[Unit]\n"));
+    for line in text.lines().filter(|line| !line.is_empty()) {
+        if !file.lines().any(|there| there == line) {
+            file.push_str(line);
+            file.push('\n');
+        }
+    }
+}
+
+/// Writes drop-ins below a directory of units; those that stay as they are are left alone. Returns what was written.
+pub fn write(dir: &Path, all: &DropIns) -> Result<Vec<PathBuf>> {
+    let mut written = Vec::new();
+    for (path, text) in all {
+        let path = dir.join(path);
+        let writing = || format!("cannot write {}", raw::text(&path));
+        if fs::read_to_string(&path).is_ok_and(|there| there == *text) {
+            continue;
+        }
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).context(writing)?;
+        }
+        let new = path.with_extension("new");
+        fs::write(&new, text).and_then(|()| fs::rename(&new, &path)).context(writing)?;
+        written.push(path);
+    }
+    Ok(written)
+}
+
+/// The drop-ins of ours that are below a directory of units.
+pub fn installed(dir: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let files = entries.flatten().map(|entry| entry.path().join(DROP_IN));
+    let mut ours: Vec<PathBuf> =
+        files.filter(|path| fs::read_to_string(path).is_ok_and(|text| text.starts_with(MARK))).collect();
+    ours.sort();
+    ours
+}
+
+/// The generator (systemd.generator(7)): into the first of its directories. It opens no pool and waits for nothing; what it cannot
+/// read early at boot does not count.
+pub fn generate(dir: &Path) -> Result<()> {
+    write(dir, &Machine::look(Path::new("/"))?.generated()).map(drop)
+}
+
+/// Directories at which the services of these pools mount datasets, by the property `mountpoint`.
+pub fn served(pools: &[String]) -> Result<Vec<Served>> {
+    let mut all = Vec::new();
+    for pool in pools {
+        target::known(pool)?;
+        for figures in crate::datasets::of_pool(pool)? {
+            if !figures.is_snapshot && figures.mountpoint.starts_with('/') {
+                all.push(Served { pool: pool.clone(), dir: raw::path_of(&figures.mountpoint) });
+            }
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! Help as it is printed: for terminals of 80 columns. What each verb says of itself is written in `args`, in lines of any length; here
+//! its paragraphs are brought into lines that no terminal wraps once more.
+
+use clap::Command;
+
+use crate::table;
+
+/// Columns that every terminal has.
+pub const COLUMNS: usize = 80;
+
+/// The command with those below it.
+pub fn in_columns(command: Command) -> Command {
+    let text = command.get_after_long_help().map(|text| wrapped(&text.to_string()));
+    let command = match text {
+        Some(text) => command.after_long_help(text),
+        None => command,
+    };
+    command.max_term_width(COLUMNS).mut_subcommands(in_columns)
+}
+
+/// Paragraphs in lines of at most [`COLUMNS`]; blocks of indented lines as [`narrowed`]. A line that ends with a colon ends its
+/// paragraph.
+fn wrapped(text: &str) -> String {
+    let (mut done, mut paragraph) = (String::new(), String::new());
+    let mut block: Vec<&str> = Vec::new();
+    for line in text.lines().chain([""]) {
+        let indented = line.starts_with(' ');
+        if !indented {
+            done.push_str(&narrowed(&std::mem::take(&mut block)));
+        }
+        if !line.is_empty() && !indented {
+            paragraph.push_str(line);
+            paragraph.push(' ');
+        }
+        if (line.is_empty() || indented || line.ends_with(':')) && !paragraph.is_empty() {
+            done.push_str(&table::wrapped(&std::mem::take(&mut paragraph), 0));
+        }
+        if indented {
+            block.push(line);
+        } else if line.is_empty() {
+            done.push('\n');
+        }
+    }
+    done.truncate(done.trim_end().len());
+    done
+}
+
+/// Examples with what they do behind them: where a line is too long, the second column of all moves to the left, and what is too long
+/// even so goes to a line of its own.
+fn narrowed(block: &[&str]) -> String {
+    let columns = |line: &str| line.chars().count();
+    if block.iter().all(|line| columns(line) <= COLUMNS) {
+        return block.iter().map(|line| format!("{line}\n")).collect();
+    }
+    let split = |line: &str| {
+        let command = line.trim_start();
+        let indent = line.len() - command.len();
+        command.find("   ").map(|at| (line[..indent + at].to_owned(), command[at..].trim_start().to_owned()))
+    };
+    let widest = block.iter().filter_map(|line| split(line)).map(|(command, _)| columns(&command)).max();
+    let column = widest.unwrap_or_default() + 2;
+    let one = |line: &&str| match split(line) {
+        None => format!("{line}\n"),
+        Some((command, what)) if column + columns(&what) <= COLUMNS => format!("{command:column$}{what}\n"),
+        Some((command, what)) => format!("{command}\n{}", table::wrapped(&what, 6)),
+    };
+    block.iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn long_lines(command: &Command, found: &mut Vec<String>) {
+        let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+        let long = text.lines().filter(|line| line.chars().count() > COLUMNS);
+        found.extend(long.map(|line| format!("{}: {line}", command.get_name())));
+        command.get_subcommands().for_each(|below| long_lines(below, found));
+    }
+
+    #[test]
+    fn no_line_of_any_verb_is_longer_than_a_terminal() {
+        let mut found = Vec::new();
+        long_lines(&in_columns(<crate::args::Cli as clap::CommandFactory>::command()), &mut found);
+        assert!(found.is_empty(), "{}", found.join("\n"));
+    }
+
+    #[test]
+    fn paragraphs_are_wrapped_and_examples_are_not() {
+        let text =
+            format!("{}\n{}\n\nExamples:\n  pagefold list\n  {}", "word ".repeat(30), "more", "x".repeat(90));
+        let seen = wrapped(&text);
+        let lines: Vec<&str> = seen.lines().collect();
+        assert!(lines.iter().all(|line| line.len() <= COLUMNS || line.starts_with("  x")), "{seen}");
+        assert_eq!(lines[lines.len() - 4..lines.len() - 1], ["", "Examples:", "  pagefold list"]);
+        assert!(lines[1].ends_with("more"), "{seen}");
+    }
+
+    #[test]
+    fn examples_that_are_too_long_move_together() {
+        let block = [
+            "  a",
+            &format!("  pagefold x{:40}what it does", ""),
+            &format!("  long{:30}{}", "", "y".repeat(70)),
+        ];
+        let seen = wrapped(&block.join("\n"));
+        assert_eq!(seen, format!("  a\n  pagefold x  what it does\n  long\n      {}", "y".repeat(70)));
+    }
+}

@@ -1,0 +1,134 @@
+//! Properties of a pool that its server has to know before it opens it: they are mount options that are kept in the pool.
+//!
+//! They are read from the pool's last checkpoint by a process that confines itself first ([`probe`]), since what is on devices is not to
+//! be trusted. Setting one of them makes a checkpoint, so that the last one has it. The words become options of the server's
+//! (`--pool-options`), and those that the user gives come behind them and win.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use pagefold_engine::device::{Device, FileDevice, OpenMode};
+use pagefold_engine::pool::Pool;
+
+use crate::args::Mount;
+use crate::failure::{Context, Failure, Result};
+use crate::mountopts::{self, Confine, MountOptions};
+use crate::props::Property;
+use crate::registry::Known;
+use crate::{confine, pools, props};
+
+/// Their names, as properties and as mount options.
+pub const NAMES: [&str; 3] = ["cache", "io_uring", "takeover"];
+
+/// Whether it is one of them.
+pub fn is_one(name: &str) -> bool {
+    NAMES.contains(&name)
+}
+
+/// All options of a mount: those that its pool has, as far as they were read, and those that were given.
+pub fn options(args: &Mount) -> Result<MountOptions> {
+    let of_pool = args.pool_options.as_deref().unwrap_or_default();
+    let words: Vec<&String> = of_pool.iter().chain(&args.options).collect();
+    mountopts::parse(&words)
+}
+
+/// Those of them that were given as mount options, in the form in which properties are stored.
+pub fn given(args: &Mount) -> Result<Vec<(&'static str, String)>> {
+    let words = args.options.iter().filter_map(|word| word.split_once('='));
+    let ours = words.filter(|(name, _)| is_one(name));
+    ours.map(|(name, value)| {
+        let property = props::find(name)?;
+        Ok((property.name, property.parse(value)?))
+    })
+    .collect()
+}
+
+/// What a pool has set of them, as mount options.
+///
+/// Errors: a value that this version does not know. A pool that cannot be read has none: the server, which reads all of it, tells what is wrong.
+pub fn of_pool(known: &Known) -> Result<Vec<String>> {
+    let program = std::env::current_exe().context(|| "cannot find this program's own file".into())?;
+    let output = Command::new(program)
+        .args(["probe", "--"])
+        .args(&known.devices)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .context(|| format!("cannot look at pool {}", known.name))?;
+    if !output.status.success() {
+        return Ok(Vec::new());
+    }
+    let values: BTreeMap<String, String> = serde_json::from_slice(&output.stdout)
+        .context(|| format!("cannot read the properties of pool {}", known.name))?;
+    let known_here = |(name, value): (String, String)| {
+        let parsed = props::find(&name).and_then(|property| property.parse(&value));
+        match parsed {
+            Ok(value) => Ok(format!("{name}={value}")),
+            Err(_) => Err(Failure::new(format!(
+                "pool {} has the property {name}={}, which is unknown here",
+                known.name,
+                crate::table::printable(&value)
+            ))
+            .hint("use the version of pagefold that set it, or a newer one")),
+        }
+    };
+    values.into_iter().map(known_here).collect()
+}
+
+/// The process that reads them: prints those that are set, as JSON.
+pub fn probe(paths: &[PathBuf]) -> Result<()> {
+    let open = |path: &PathBuf| -> Result<Arc<dyn Device>> {
+        let opened = FileDevice::open(path, OpenMode::Unlocked);
+        Ok(Arc::new(opened.map_err(|error| pools::failed("cannot open a device", &error))?))
+    };
+    let devices = paths.iter().map(open).collect::<Result<Vec<_>>>()?;
+    confine::server(Confine::Auto)?;
+    let stored = Pool::stored_properties(devices);
+    let mut stored = stored.map_err(|error| pools::failed("cannot read the pool's properties", &error))?;
+    stored.retain(|name, _| is_one(name));
+    let text = serde_json::to_string(&stored).context(|| "cannot print".into())?;
+    println!("{text}");
+    Ok(())
+}
+
+/// Errors where properties that are to be set together exclude each other, before anything is made.
+pub fn check_together(properties: &[(&Property, String)]) -> Result<()> {
+    let on = |name: &str| {
+        let last = properties.iter().rev().find(|(property, _)| property.name == name);
+        last.is_some_and(|(_, value)| value == "on")
+    };
+    if on("takeover") && on("io_uring") {
+        return Err(
+            Failure::usage("takeover=on and io_uring=on exclude each other").hint("leave one of them out")
+        );
+    }
+    Ok(())
+}
+
+/// Errors where a property that is to be set on a pool excludes one that it has.
+pub fn check_pair(pool: &Pool, name: &str, value: Option<&str>) -> Result<()> {
+    let other = match name {
+        "takeover" => "io_uring",
+        "io_uring" => "takeover",
+        _ => return Ok(()),
+    };
+    let has = pool.property(other).map_err(|error| pools::failed("cannot read properties", &error))?;
+    if value == Some("on") && has.as_deref() == Some("on") {
+        return Err(Failure::usage(format!(
+            "{name}=on and {other}=on exclude each other, and pool {} has {other}=on",
+            pool.name()
+        ))
+        .hint(format!("first: pagefold inherit {other} {}", pool.name())));
+    }
+    Ok(())
+}
+
+/// Has the pool's last checkpoint tell of a property that was set or cleared, where it is one of these.
+pub fn store(pool: &Pool, path: &str, name: &str) -> Result<()> {
+    if !path.is_empty() || !is_one(name) {
+        return Ok(());
+    }
+    pool.checkpoint(false).map_err(|error| pools::failed(format!("cannot store {name}"), &error))
+}

@@ -1,0 +1,86 @@
+//! What the last checkpoint stores of the catalogue: the whole of it for who opens a pool, and properties alone for who has to know
+//! some of them before that.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Pool;
+use super::create::FIRST_DATASET;
+use super::image::{Head, Image};
+use super::label::Superblock;
+use super::load::read_placed;
+use super::open::{newest_superblock, order_devices};
+use super::places::check_places;
+use super::root::{Placed, Root};
+use crate::device::Device;
+use crate::record::decode_metadata;
+use crate::segment::{Devices, Segments};
+use crate::space::Chunks;
+use crate::{Ptr, Result};
+
+/// The catalogue as a checkpoint has stored it.
+pub(super) struct StoredCatalogue {
+    pub(super) image: Image,
+    /// Its pages, and their bytes.
+    pub(super) ptrs: BTreeMap<u64, Vec<Ptr>>,
+    pub(super) pages: BTreeMap<u64, Vec<u8>>,
+}
+
+impl StoredCatalogue {
+    /// Reads it. `created` is when the pool was, for one that has no catalogue yet.
+    pub(super) fn read(
+        devices: &Devices,
+        segments: &Segments,
+        chunks: &Chunks,
+        root: &Root,
+        created: u64,
+    ) -> Result<Self> {
+        let mut pieces = root.catalogue.iter();
+        let mut next = || {
+            let piece =
+                pieces.next().map(|piece| read_placed(devices, segments, piece, "catalogue of the pool"));
+            piece.transpose()
+        };
+        let (mut pages, mut ptrs) = (BTreeMap::new(), BTreeMap::new());
+        if root.catalogue.is_empty() {
+            let image = Image::of_a_new_pool(FIRST_DATASET, created);
+            return Ok(Self { image, ptrs, pages });
+        }
+        let head = Head::read(&mut next)?;
+        let what = "page of the catalogue";
+        check_places(chunks, head.pages.iter().flat_map(|(_, records)| records), what)?;
+        for (page, records) in &head.pages {
+            let mut bytes = Vec::new();
+            for record in records {
+                bytes.extend(decode_metadata(&read_placed(devices, segments, record, what)?)?);
+            }
+            ptrs.insert(*page, records.iter().map(Placed::ptr).collect());
+            pages.insert(*page, bytes);
+        }
+        let image = Image::of(head, &pages)?;
+        Ok(Self { image, ptrs, pages })
+    }
+}
+
+impl Pool {
+    /// The properties of the pool's own dataset as of its last checkpoint: what the log says after that is not looked at, and nothing is
+    /// locked. For what has to be known before the pool is opened, and is stored by a checkpoint when it changes.
+    ///
+    /// # Errors
+    /// The devices are not those of a pool, or what is on them is damaged. While another process writes to them it may look so.
+    pub fn stored_properties(devices: Vec<Arc<dyn Device>>) -> Result<BTreeMap<String, String>> {
+        let (labels, devices) = order_devices(devices)?;
+        let Superblock { addr, root: first, second, .. } = newest_superblock(&labels, &devices)?;
+        let sizes: Vec<u64> = labels.iter().map(|label| label.size_bytes).collect();
+        let chunks = Chunks::new(&sizes);
+        // Nothing is cached: each record is read once.
+        let segments = Segments::new(0);
+        let placed = Placed { addr, first, second };
+        let what = "root of the last checkpoint";
+        let root = Root::decode(&read_placed(&devices, &segments, &placed, what)?)?;
+        check_places(&chunks, [placed].iter().chain(&root.catalogue), what)?;
+        let mut stored = StoredCatalogue::read(&devices, &segments, &chunks, &root, 0)?;
+        let version = stored.image.versions.remove(&FIRST_DATASET);
+        Ok(version.map(|version| version.properties).unwrap_or_default())
+    }
+}
