@@ -166,6 +166,7 @@ impl Server {
         if let Some(bytes) = wanted.cache_bytes {
             options.cache_bytes = bytes;
         }
+        let options = pools::attentive(known, options)?;
         let devices = keep.open_devices(known, &options)?;
         // Nothing on them but their labels was read.
         let confinement = confine::server(wanted.confine.unwrap_or_default())?;

@@ -48,7 +48,7 @@ pub fn run(args: &Create) -> Result<()> {
             registry.remove(&guid)?;
         }
     }
-    registry.add(Known { name: args.pool.clone(), guid, devices })
+    registry.add(Known { name: args.pool.clone(), guid, devices, adopted: true, altroot: None })
 }
 
 /// Files that are removed again unless the pool comes into being.

@@ -43,6 +43,7 @@ pub fn run(args: &Mount) -> Result<()> {
         .context(|| format!("cannot wait for other mounts of {pool}"))?;
     loop {
         let Some(mut client) = Client::connect(pool)? else { return start_server(args, &plan) };
+        plan::check_server(&mut client, &plan)?;
         let Wanted { path, dir, .. } = plan.wanted.clone();
         match client.ask_and_wait(&Request::Mount { path, dir, options: args.options.clone() }) {
             Ok(Reply::Done {}) => return Ok(()),
