@@ -160,8 +160,8 @@ pub fn destroy(known: &Known) -> Result<()> {
 /// An error where a device has an older copy of its pool than is known, or one that went on by itself.
 fn demand_current(known: &Known, device: &Path) -> Result<()> {
     let Some((last, _)) = seen::last(&known.guid)? else { return Ok(()) };
-    let (_, standing) = pool::stands(device)
-        .map_err(|error| failed(format!("cannot tell how far {} has come", shown(device)), &error))?;
+    // One that tells nothing is damaged, and no copy.
+    let Ok((_, standing)) = pool::stands(device) else { return Ok(()) };
     match standing.relation(&last) {
         Relation::Same | Relation::After => Ok(()),
         Relation::Before | Relation::Apart => {
@@ -294,10 +294,11 @@ fn open_briefly(known: &Known, read_only: bool) -> Result<Arc<Pool>> {
 
 /// Closes a pool that is not mounted: replays its log if it crashed, and marks it as exported.
 pub fn close_cleanly(known: &Known) -> Result<()> {
-    let pool = open_briefly(known, false)?;
-    if pool.replayed().clean {
+    // Who only looks claims no opening.
+    if open_briefly(known, true)?.replayed().clean {
         return Ok(());
     }
+    let pool = open_briefly(known, false)?;
     pool.export().map_err(|error| failed(format!("cannot close pool {}", known.name), &error))
 }
 

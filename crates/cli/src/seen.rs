@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pagefold_engine::pool::{EARLIER_OPENINGS, Opening, OpeningId, Standing};
+use pagefold_engine::pool::{EARLIER_OPENINGS, Earlier, Opening, OpeningId, Standing};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ use crate::failure::{Context, Result};
 use crate::{places, units};
 
 /// Length of each of the two places.
-const PLACE_BYTES: usize = 4096;
+const PLACE_BYTES: usize = 16 << 10;
 
 /// How far a pool had come, and when that was written down.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -29,19 +29,19 @@ struct Record {
     opening: (u64, u64),
     /// Seconds since 1970.
     opened: u64,
-    /// Openings before it, newest first.
-    earlier: Vec<(u64, u64)>,
+    /// Number, nonce and last checkpoint of the openings before it, newest first.
+    earlier: Vec<(u64, u64, u64)>,
 }
 
 impl Record {
     fn standing(&self) -> Standing {
-        let id = |(number, nonce): (u64, u64)| OpeningId { number, nonce };
-        let mut earlier = [OpeningId::default(); EARLIER_OPENINGS];
-        for (place, one) in earlier.iter_mut().zip(&self.earlier) {
-            *place = id(*one);
+        let mut earlier = [Earlier::default(); EARLIER_OPENINGS];
+        for (place, (number, nonce, generation)) in earlier.iter_mut().zip(self.earlier.iter().copied()) {
+            *place = Earlier { id: OpeningId { number, nonce }, generation };
         }
-        let opening = Opening { id: id(self.opening), time: self.opened, earlier };
-        Standing { opening, generation: self.generation }
+        let (number, nonce) = self.opening;
+        let opening = Opening { id: OpeningId { number, nonce }, time: self.opened, earlier };
+        Standing { opening, generation: self.generation, open: false }
     }
 }
 
@@ -99,15 +99,15 @@ impl Seen {
 
     /// Writes down how far it has come, whatever was known before.
     pub fn note(&self, standing: &Standing) -> Result<()> {
-        let id = |id: &OpeningId| (id.number, id.nonce);
+        let earlier = standing.opening.earlier.iter().filter(|earlier| earlier.id.number > 0);
         let mut last = self.last.lock();
         let record = Record {
             sequence: last.as_ref().map_or(0, |record| record.sequence) + 1,
             noted: units::now(),
             generation: standing.generation,
-            opening: id(&standing.opening.id),
+            opening: (standing.opening.id.number, standing.opening.id.nonce),
             opened: standing.opening.time,
-            earlier: standing.opening.earlier.iter().filter(|id| id.number > 0).map(id).collect(),
+            earlier: earlier.map(|one| (one.id.number, one.id.nonce, one.generation)).collect(),
         };
         let writing = || format!("cannot write {}", self.path.display());
         let mut bytes = serde_json::to_vec(&record).context(writing)?;

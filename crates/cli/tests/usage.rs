@@ -4,10 +4,11 @@ mod common;
 
 use common::{Sandbox, assert_failure};
 
-const VERBS: [&str; 39] = [
+const VERBS: [&str; 40] = [
     "create",
     "destroy",
     "import",
+    "reguid",
     "export",
     "mount",
     "unmount",

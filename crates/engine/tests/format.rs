@@ -133,7 +133,7 @@ fn label_and_superblock() {
     let addr = Addr::new(9, 5);
     let second = Located { offset: 8_392_704, checksum: 0x0bad_cafe, ..root };
     let opening = Opening::first(0x1122_3344_5566_7788, 1_763_664_000);
-    let opening = opening.next(4, 0x99aa_bbcc_ddee_ff00, 1_763_664_060).unwrap();
+    let opening = opening.next(33, 4, 0x99aa_bbcc_ddee_ff00, 1_763_664_060).unwrap();
     let (log, exported, confirmed) = (label.log, true, true);
     let block = Superblock {
         generation: 34,

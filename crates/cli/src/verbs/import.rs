@@ -6,7 +6,7 @@ use pagefold_engine::pool;
 use serde_json::json;
 
 use crate::args::Import;
-use crate::failure::{Context, Failure, Result};
+use crate::failure::{Failure, Result};
 use crate::finding::{self, Found};
 use crate::registry::{Known, Registry, paths_text};
 use crate::seen::Seen;
@@ -158,7 +158,7 @@ fn check_mounted(before: &Known, pool: &Found) -> Result<()> {
 
 /// From now on the older copy is the pool.
 fn go_back(pool: &Found) -> Result<()> {
-    let device = pool.devices.first().context(|| "it has no device".into())?;
+    let device = pool.devices.first().ok_or_else(|| Failure::new(format!("pool {} has no device", pool.name)))?;
     let (_, standing) = pool::stands(device)
         .map_err(|error| pools::failed(format!("cannot tell how far {} has come", pools::shown(device)), &error))?;
     Seen::open(&pool.guid)?.note(&standing)

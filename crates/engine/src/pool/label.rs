@@ -53,7 +53,7 @@
 //! | 79 | device of it | 2 |
 //! | 81 | 1: all devices have this superblock or one that has 0 here, flushed | 1 |
 //! | 82 | epoch of membership | 8 |
-//! | 90 | number and nonce of the opening, and of the 32 before it; its time | 536 |
+//! | 90 | number, nonce and time of the opening; number, nonce and last checkpoint of the 128 before it | 3096 |
 //! | 4092 | crc32c of the bytes before | 4 |
 
 use super::membership::Membership;
@@ -378,7 +378,7 @@ pub struct Superblock {
 impl Superblock {
     /// How far who wrote it had come.
     pub fn standing(&self) -> Standing {
-        Standing { opening: self.opening, generation: self.generation }
+        Standing { opening: self.opening, generation: self.generation, open: !self.exported }
     }
 
     /// Orders the superblocks of one device by their age.

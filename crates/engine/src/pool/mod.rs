@@ -80,7 +80,7 @@ pub use membership::Membership;
 pub use memory::MemoryUse;
 pub use models::{LearnOptions, Learned};
 pub use open::{CACHE_BYTES_DEFAULT, OpenOptions, READS_AT_ONCE_DEFAULT, ReplayReport, Witness};
-pub use opening::{EARLIER_OPENINGS, Opening, OpeningId, Relation, Standing};
+pub use opening::{EARLIER_OPENINGS, Earlier, Opening, OpeningId, Relation, Standing};
 pub use quotas::QuotaUse;
 pub use rebase::Rebase;
 pub use relabel::{reguid, reguid_on, rename, rename_on};
@@ -212,9 +212,9 @@ impl Pool {
         self.labels.first().map_or(Guid([0; 16]), |label| label.pool)
     }
 
-    /// How far the pool has come.
+    /// How far the pool has come, as far as is known by checkpoints.
     pub fn standing(&self) -> Standing {
-        Standing { opening: self.opening, generation: self.maintenance.lock().checkpoint }
+        Standing { opening: self.opening, generation: self.maintenance.lock().checkpoint, open: false }
     }
 
     /// Paths of the pool's devices.

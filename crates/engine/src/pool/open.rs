@@ -320,8 +320,7 @@ fn identify(labels: &[Label], devices: &Devices, options: &OpenOptions) -> Resul
         return Ok((superblock, superblock.opening));
     }
     let seen = members.iter().map(|member| member.head.opening.id.number).max().unwrap_or_default();
-    // Of a claim that did not come to its end, the one before is the last.
-    let claim = superblock.opening.next(seen, options.salt, options.now)?;
+    let claim = superblock.opening.next(superblock.generation, seen, options.salt, options.now)?;
     Ok((superblock, claim))
 }
 
@@ -650,7 +649,7 @@ impl Opening {
         // The superblock, too: a flush of it may have failed, and then a device shows it until the power goes. What the one before refers to is
         // given out from now on.
         let flushed = end.position.txg;
-        let mut told = Superblock { opening: self.claim, ..self.superblock };
+        let mut told = Superblock { opening: self.claim, exported: false, ..self.superblock };
         if flushed > self.superblock.flushed {
             // It tells that all that was found is there (T7): the log goes on elsewhere, and only its last batches say where.
             self.devices.iter().try_for_each(|device| device.flush())?;
@@ -659,7 +658,7 @@ impl Opening {
         // From here on the opening is claimed: what was written before says nothing that was not there.
         rewrite_superblock(&self.devices, &self.labels, &told)?;
         if let Some(witness) = &options.witness {
-            witness.tell(&told.standing());
+            witness.tell(&Standing { open: false, ..told.standing() });
         }
         self.segments.insert(Segment::fresh(segment, next))?;
         let after = self.chunks.allocate()?;

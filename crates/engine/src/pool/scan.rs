@@ -83,7 +83,7 @@ pub fn scan(paths: &[PathBuf], progress: &mut dyn FnMut(&Path)) -> Result<Vec<Fo
     for one in seen {
         pools.entry((one.member.label.pool, one.member.label.log)).or_default().push(one);
     }
-    Ok(pools.into_values().flat_map(of_one_pool).collect())
+    Ok(pools.values().flat_map(|seen| of_one_pool(seen)).collect())
 }
 
 /// Without the paths that others of them are made of, and that show the same.
@@ -110,7 +110,7 @@ fn without_lower_paths(mut seen: Vec<Seen>) -> Vec<Seen> {
 }
 
 /// The copies of a pool.
-fn of_one_pool(seen: Vec<Seen>) -> Vec<Found> {
+fn of_one_pool(seen: &[Seen]) -> Vec<Found> {
     let members: Vec<Member> = seen.iter().map(|one| one.member.clone()).collect();
     let versions = versions(&members);
     let relation = |version: &Version| {
@@ -118,7 +118,7 @@ fn of_one_pool(seen: Vec<Seen>) -> Vec<Found> {
         let others: Vec<Relation> = versions.iter().map(to).collect();
         [Relation::Before, Relation::Apart].into_iter().find(|relation| others.contains(relation))
     };
-    versions.iter().filter_map(|version| found(&seen, version, relation(version))).collect()
+    versions.iter().filter_map(|version| found(seen, version, relation(version))).collect()
 }
 
 fn found(seen: &[Seen], version: &Version, relation: Option<Relation>) -> Option<Found> {
