@@ -247,7 +247,8 @@ Examples:
     )]
     Diff(Diff),
     /// Find pools on devices and remember them.
-    #[command(after_long_help = "Without a pool's name, shows what could be imported: each copy by itself, with its state and what to do.
+    #[command(
+        after_long_help = "Without a pool's name, shows what could be imported: each copy by itself, with its state and what to do.
 
   EXPORTED, CRASHED   can be imported; after a crash, the first mount recovers it
   INUSE               a process has it open
@@ -268,15 +269,18 @@ Examples:
   pagefold import --adopt tank               made elsewhere, and trusted: its mount points are obeyed
   pagefold import -a                         all that are found
   pagefold import --accept-older -d tank.pf tank   go back to an older copy
-  pagefold import --accept-loss tank         give up what lies behind damage to its log")]
+  pagefold import --accept-loss tank         give up what lies behind damage to its log"
+    )]
     Import(Import),
     /// Make a copy of a pool a pool of its own, with another GUID.
-    #[command(after_long_help = "For copies of devices (cp, dd, snapshots of volumes) that are to be used beside the pool that they were made of. The pool must not be
+    #[command(
+        after_long_help = "For copies of devices (cp, dd, snapshots of volumes) that are to be used beside the pool that they were made of. The pool must not be
 mounted. If it is interrupted, it is gone on with by the same command.
 
 Examples:
   pagefold reguid --device monday.pf         then: pagefold import -d monday.pf tank monday
-  pagefold reguid tank                       the pool that is known as tank")]
+  pagefold reguid tank                       the pool that is known as tank"
+    )]
     Reguid(Reguid),
     /// Close a pool cleanly and forget it.
     #[command(after_long_help = "A mounted pool is unmounted first.

@@ -46,9 +46,8 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let printable = |text: &str| -> String {
-            text.split('\n').map(table::printable).collect::<Vec<_>>().join("\n")
-        };
+        let printable =
+            |text: &str| -> String { text.split('\n').map(table::printable).collect::<Vec<_>>().join("\n") };
         f.write_str(&printable(&self.what))?;
         match &self.hint {
             Some(hint) => write!(f, "\n  {}", printable(hint)),

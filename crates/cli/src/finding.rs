@@ -52,7 +52,10 @@ fn paths<S: Serializer>(paths: &[PathBuf], serializer: S) -> std::result::Result
     serializer.collect_seq(paths.iter().map(|path| path.to_string_lossy()))
 }
 
-fn lists_of_paths<S: Serializer>(lists: &[Vec<PathBuf>], serializer: S) -> std::result::Result<S::Ok, S::Error> {
+fn lists_of_paths<S: Serializer>(
+    lists: &[Vec<PathBuf>],
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
     let lossy = |list: &Vec<PathBuf>| -> Vec<String> {
         list.iter().map(|path| path.to_string_lossy().into_owned()).collect()
     };
@@ -87,7 +90,9 @@ impl Found {
         };
         let formerly = found.formerly.map(|guid| guid.to_string());
         let went_on = match (relation, known) {
-            (Some(Relation::Before | Relation::Apart), Some((_, noted))) => Some(went_on(&new.guid, noted, &new.devices)?),
+            (Some(Relation::Before | Relation::Apart), Some((_, noted))) => {
+                Some(went_on(&new.guid, noted, &new.devices)?)
+            }
             _ => None,
         };
         (new.problem, new.action) = new.explained(state, formerly.as_deref(), went_on.as_deref());
@@ -113,9 +118,14 @@ impl Found {
                 match formerly {
                     Some(formerly) => (
                         format!("{few}; its GUID was {formerly} before"),
-                        format!("if changing that was interrupted, go on: pagefold reguid{own} and --device for each of the others"),
+                        format!(
+                            "if changing that was interrupted, go on: pagefold reguid{own} and --device for each of the others"
+                        ),
                     ),
-                    None => (few, format!("connect the others, or tell where they are: pagefold import -d DIR {name}")),
+                    None => (
+                        few,
+                        format!("connect the others, or tell where they are: pagefold import -d DIR {name}"),
+                    ),
                 }
             }
             FoundState::Copies => {
@@ -130,12 +140,16 @@ impl Found {
                     || "an older copy: the pool went on, on other devices that were found".into(),
                     |went_on| format!("an older copy: the pool went on {went_on}"),
                 ),
-                format!("{as_own}; to go back to it for good: pagefold import --accept-older{devices} {guid}"),
+                format!(
+                    "{as_own}; to go back to it for good: pagefold import --accept-older{devices} {guid}"
+                ),
             ),
             FoundState::Apart => match went_on {
                 Some(went_on) => (
                     format!("a copy that went on by itself: the pool went on {went_on}"),
-                    format!("{as_own}; to use it instead of the other one: pagefold import --accept-older{devices} {guid}"),
+                    format!(
+                        "{as_own}; to use it instead of the other one: pagefold import --accept-older{devices} {guid}"
+                    ),
                 ),
                 None => (
                     "one of several copies that went on, each by itself".into(),
@@ -227,7 +241,8 @@ pub fn block_devices() -> Result<Vec<PathBuf>> {
 /// The pool that a device belongs to, with its other devices if they lie in the same directory.
 pub fn identify(device: &Path) -> Result<Found> {
     let of = |paths: &[PathBuf]| -> Result<Vec<pool::Found>> {
-        pool::scan(paths, &mut |_| ()).map_err(|error| failed(format!("cannot look at {}", shown(device)), &error))
+        pool::scan(paths, &mut |_| ())
+            .map_err(|error| failed(format!("cannot look at {}", shown(device)), &error))
     };
     let Some(found) = of(&[device.to_owned()])?.into_iter().next() else {
         return Err(why_no_pool(device));
@@ -236,9 +251,11 @@ pub fn identify(device: &Path) -> Result<Found> {
         return Found::new(found);
     }
     // The device itself first: of several paths to it that one counts.
-    let beside = device.parent().map(|dir| of(&[device.to_owned(), dir.to_owned()])).transpose()?.unwrap_or_default();
+    let beside =
+        device.parent().map(|dir| of(&[device.to_owned(), dir.to_owned()])).transpose()?.unwrap_or_default();
     let has = |other: &pool::Found| {
-        other.guid == found.guid && other.devices.iter().chain(other.alike.iter().flatten()).any(|one| one == device)
+        other.guid == found.guid
+            && other.devices.iter().chain(other.alike.iter().flatten()).any(|one| one == device)
     };
     let mut found = Found::new(beside.into_iter().find(has).unwrap_or(found))?;
     found.choose(device);
@@ -251,7 +268,11 @@ pub fn identify(device: &Path) -> Result<Found> {
         found.name,
         alike.join("; ")
     ))
-    .hint(format!("name all of its devices: pagefold import -d {} -d OTHER {}", shown(device), found.guid)))
+    .hint(format!(
+        "name all of its devices: pagefold import -d {} -d OTHER {}",
+        shown(device),
+        found.guid
+    )))
 }
 
 /// Why nothing was found on a device.

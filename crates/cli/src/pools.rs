@@ -11,8 +11,8 @@ use pagefold_engine::device::{Device, FileDevice, OpenMode};
 use pagefold_engine::limits::ATOMIC_WRITE_MAX;
 use pagefold_engine::pool::label::Label;
 use pagefold_engine::pool::{
-    self, CreateOptions, Guid, Listed, OpenOptions, Pool, QuotaUse, Relation, Rewrites, ScrubState, ScrubStatus, Status,
-    TrimState, TrimStatus, Witness,
+    self, CreateOptions, Guid, Listed, OpenOptions, Pool, QuotaUse, Relation, Rewrites, ScrubState,
+    ScrubStatus, Status, TrimState, TrimStatus, Witness,
 };
 use pagefold_fs::{FormatOptions, Fs, SystemClock};
 use rustix::io::retry_on_intr;
@@ -161,14 +161,19 @@ pub fn destroy(known: &Known) -> Result<()> {
 fn demand_current(known: &Known, device: &Path) -> Result<()> {
     let Some((last, _)) = seen::last(&known.guid)? else { return Ok(()) };
     // One that tells nothing is damaged, and no copy.
-    let Ok((_, standing)) = pool::stands(device) else { return Ok(()) };
-    match standing.relation(&last) {
-        Relation::Same | Relation::After => Ok(()),
-        Relation::Before | Relation::Apart => {
-            let what = format!("on {} is an older copy of the pool, or one beside it", shown(device));
-            Err(not_opened(known, &Error::NotCurrent(what)))
-        }
+    let Ok((label, standing)) = pool::stands(device) else { return Ok(()) };
+    if label.pool.to_string() != known.guid {
+        return Ok(());
     }
+    let (path, number, name) = (shown(device), label.device, &known.name);
+    let what = match standing.relation(&last) {
+        Relation::Same | Relation::After => return Ok(()),
+        Relation::Before => format!("{path} is an older copy of device {number} of pool {name}"),
+        Relation::Apart => {
+            format!("{path} is a copy of device {number} of pool {name} that went on by itself")
+        }
+    };
+    Err(not_opened(known, &Error::NotCurrent(what)))
 }
 
 /// Writes down how far a pool has come.
@@ -186,6 +191,8 @@ pub fn attentive(known: &Known, options: OpenOptions) -> Result<OpenOptions> {
     if options.rescue {
         return Ok(options);
     }
+    // The engine looks again, with the devices locked; but a server that is confined cannot say where the newer copy was.
+    known.devices.iter().try_for_each(|device| demand_current(known, device))?;
     if options.read_only {
         let since = seen::last(&known.guid)?.map(|(standing, _)| standing);
         return Ok(OpenOptions { since, ..options });

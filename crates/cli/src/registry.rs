@@ -123,7 +123,10 @@ impl Registry {
     /// A pool has got another GUID.
     pub fn change_guid(&self, from: &str, to: &str) -> Result<()> {
         self.change(|Contents { pools, .. }| {
-            pools.iter_mut().filter(|known| known.guid == from).for_each(|known| to.clone_into(&mut known.guid));
+            pools
+                .iter_mut()
+                .filter(|known| known.guid == from)
+                .for_each(|known| to.clone_into(&mut known.guid));
             Ok(())
         })
     }

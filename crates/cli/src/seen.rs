@@ -86,7 +86,8 @@ impl Seen {
         if let Some(dir) = path.parent() {
             places::make_private(dir)?;
         }
-        let opened = File::options().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path);
+        let opened =
+            File::options().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path);
         let file = opened.context(|| format!("cannot open {}", path.display()))?;
         let last = Mutex::new(read(&file));
         Ok(Arc::new(Self { file, path, last }))

@@ -34,7 +34,9 @@ impl Table {
     /// The table as text. `script` leaves the heading out and separates cells by one tab.
     pub fn render(&self, script: bool) -> String {
         if script {
-            let line = |row: &Vec<String>| row.iter().map(|cell| printable(cell)).collect::<Vec<_>>().join("\t") + "\n";
+            let line = |row: &Vec<String>| {
+                row.iter().map(|cell| printable(cell)).collect::<Vec<_>>().join("\t") + "\n"
+            };
             return self.rows.iter().map(line).collect();
         }
         let mut grid = Grid::new();
@@ -62,11 +64,11 @@ impl Table {
 /// The text with control characters made visible, and those that change the direction of text: names of files and devices cannot move the cursor, nor
 /// stand in another's place.
 pub fn printable(text: &str) -> String {
-    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let shown = |c: char| if c.is_control() { c.escape_default().collect() } else { c.escape_unicode().collect() };
-    text.chars()
-        .flat_map(|c| if c.is_control() || turns(c) { shown(c) } else { vec![c] })
-        .collect()
+    let turns =
+        |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let shown =
+        |c: char| if c.is_control() { c.escape_default().collect() } else { c.escape_unicode().collect() };
+    text.chars().flat_map(|c| if c.is_control() || turns(c) { shown(c) } else { vec![c] }).collect()
 }
 
 /// Width of help and manual text.

@@ -106,7 +106,12 @@ impl History {
 
     #[track_caller]
     fn fail(&self, what: &str) -> ! {
-        panic!("{what}\nhistory:\n  {}\nfiles: {:#?}\nseen: {:?}", self.log.join("\n  "), self.files, self.seen);
+        panic!(
+            "{what}\nhistory:\n  {}\nfiles: {:#?}\nseen: {:?}",
+            self.log.join("\n  "),
+            self.files,
+            self.seen
+        );
     }
 
     /// The step below `old` on the way from it to `new`, and whether it is of the same opening; `None`: there is no such way.
@@ -153,7 +158,12 @@ impl History {
     }
 
     /// What `import` is to say of a version that is found with others.
-    fn expected(&self, versions: &BTreeMap<(String, usize), Vec<String>>, guid: &str, state: usize) -> &'static str {
+    fn expected(
+        &self,
+        versions: &BTreeMap<(String, usize), Vec<String>>,
+        guid: &str,
+        state: usize,
+    ) -> &'static str {
         match self.to_seen(guid, state) {
             Relation::Before => return "OLD",
             Relation::Apart => return "APART",
@@ -181,7 +191,8 @@ impl History {
     /// The name that a version is found by: that of its first device.
     fn name_of(&self, files: &[String]) -> Vec<String> {
         let first = files.iter().map(|path| self.files[path].member).min();
-        let of_first = files.iter().map(|path| &self.files[path]).filter(|device| Some(device.member) == first);
+        let of_first =
+            files.iter().map(|path| &self.files[path]).filter(|device| Some(device.member) == first);
         of_first.map(|device| device.name.clone()).collect()
     }
 
@@ -196,11 +207,20 @@ impl History {
     /// Runs the program. Where it is not to succeed, it must not, and must not have written to any device.
     fn run(&mut self, words: &[&str], allowed: bool) -> bool {
         let written = |history: &Self| -> Vec<_> {
-            history.files.keys().map(|path| fs::metadata(history.path(path)).unwrap().modified().unwrap()).collect()
+            history
+                .files
+                .keys()
+                .map(|path| fs::metadata(history.path(path)).unwrap().modified().unwrap())
+                .collect()
         };
         let before = written(self);
         let Output { status, stderr, .. } = self.sandbox.run(words);
-        self.log.push(format!("{} -> {} {}", words.join(" "), status, stderr.lines().next().unwrap_or_default()));
+        self.log.push(format!(
+            "{} -> {} {}",
+            words.join(" "),
+            status,
+            stderr.lines().next().unwrap_or_default()
+        ));
         match (status.success(), allowed) {
             (true, false) => self.fail("this should have been refused"),
             (false, true) => self.fail(&format!("this should be possible: {stderr}")),
@@ -224,7 +244,13 @@ impl History {
         matches!(self.to_seen(guid, state), Relation::Same | Relation::After).then_some(state)
     }
 
-    fn advance(&mut self, guid: &str, paths: &[String], parent: (usize, bool), snapshot: Option<String>) -> usize {
+    fn advance(
+        &mut self,
+        guid: &str,
+        paths: &[String],
+        parent: (usize, bool),
+        snapshot: Option<String>,
+    ) -> usize {
         let mut snapshots = self.states[parent.0].snapshots.clone();
         snapshots.extend(snapshot);
         self.states.push(State { parent: Some(parent), snapshots, open: false });
@@ -258,7 +284,9 @@ impl History {
     /// A pool is mounted, written to, copied meanwhile, and unmounted.
     fn copy_live(&mut self) {
         let Some((guid, known)) = self.any_known() else { return };
-        let (Some(state), 1, true) = (self.usable(&guid, &known.paths), self.members, can_mount()) else { return };
+        let (Some(state), 1, true) = (self.usable(&guid, &known.paths), self.members, can_mount()) else {
+            return;
+        };
         self.run(&["mount", &known.name, "mnt"], true);
         fs::write(self.path("mnt/file"), self.made.to_le_bytes()).unwrap();
         self.run(&["sync", &known.name], true);
@@ -276,7 +304,8 @@ impl History {
     }
 
     fn copy_file(&mut self, from: &str, to: &str) {
-        let copied = Command::new("cp").arg("--sparse=always").arg(self.path(from)).arg(self.path(to)).status();
+        let copied =
+            Command::new("cp").arg("--sparse=always").arg(self.path(from)).arg(self.path(to)).status();
         assert!(copied.unwrap().success());
         let device = self.files[from].clone();
         self.files.insert(to.into(), device);
@@ -336,7 +365,8 @@ impl History {
 
     /// All that was lost comes back, to other paths.
     fn return_all(&mut self) {
-        let lost: Vec<String> = self.files.keys().filter(|path| path.starts_with("vault/")).cloned().collect();
+        let lost: Vec<String> =
+            self.files.keys().filter(|path| path.starts_with("vault/")).cloned().collect();
         for from in lost {
             let to = self.new_path();
             self.move_file(&from, &to);
@@ -347,7 +377,10 @@ impl History {
         let Some((guid, known)) = self.any_known() else { return };
         let usable = self.usable(&guid, &known.paths);
         if self.run(&["export", &known.name], usable.is_some()) {
-            self.advance(&guid, &known.paths, (usable.unwrap(), false), None);
+            // One that was exported before is only looked at.
+            if let Some(state) = usable.filter(|state| self.states[*state].open) {
+                self.advance(&guid, &known.paths, (state, false), None);
+            }
         } else {
             self.run(&["export", "-f", &known.name], true);
         }
@@ -358,7 +391,9 @@ impl History {
     fn import(&mut self) {
         let here = self.here();
         let versions = self.versions(&here);
-        let Some(wanted) = self.random.pick(&["tank".to_owned(), "tank".into(), "other".into()]) else { return };
+        let Some(wanted) = self.random.pick(&["tank".to_owned(), "tank".into(), "other".into()]) else {
+            return;
+        };
         let named: Vec<_> =
             versions.iter().filter(|(_, files)| self.name_of(files).contains(&wanted)).collect();
         // Copies that are alike but for their names are found by either; nobody can say which.
@@ -422,11 +457,13 @@ impl History {
     fn rename(&mut self) {
         let Some((guid, known)) = self.any_known() else { return };
         let name = if known.name == "tank" { "other" } else { "tank" };
-        let here: Vec<String> = known.paths.iter().filter(|path| self.files.contains_key(*path)).cloned().collect();
+        let here: Vec<String> =
+            known.paths.iter().filter(|path| self.files.contains_key(*path)).cloned().collect();
         if here.len() < known.paths.len() {
             return;
         }
-        let possible = self.usable(&guid, &here).is_some() && self.known.values().all(|other| other.name != name);
+        let possible =
+            self.usable(&guid, &here).is_some() && self.known.values().all(|other| other.name != name);
         let mut words = vec!["import"];
         words.extend(here.iter().flat_map(|path| ["-d", path.as_str()]));
         words.extend([guid.as_str(), name]);
@@ -515,7 +552,11 @@ impl History {
                 format!("d/{}", PathBuf::from(path.as_str().unwrap()).file_name().unwrap().to_str().unwrap())
             };
             let files = pool["devices"].as_array().unwrap().iter().chain(alike).map(name).collect();
-            found.push((pool["guid"].as_str().unwrap().into(), files, pool["state"].as_str().unwrap().into()));
+            found.push((
+                pool["guid"].as_str().unwrap().into(),
+                files,
+                pool["state"].as_str().unwrap().into(),
+            ));
         }
         found.sort();
         let mut expected: Vec<_> = versions
@@ -578,7 +619,9 @@ fn no_history_of_copies_opens_the_wrong_one() {
         let workers: Vec<_> = (0..2)
             .map(|_| {
                 scope.spawn(|| {
-                    while let Some(seed) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < count) {
+                    while let Some(seed) =
+                        Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < count)
+                    {
                         eprintln!("history {seed}");
                         run(seed);
                     }

@@ -26,11 +26,14 @@ fn add_pool(sandbox: &Sandbox, name: &str) {
 }
 
 fn copy(sandbox: &Sandbox, from: &str, to: &str) {
-    let copied = Command::new("cp").arg("--sparse=always").arg(sandbox.path(from)).arg(sandbox.path(to)).status();
+    let copied =
+        Command::new("cp").arg("--sparse=always").arg(sandbox.path(from)).arg(sandbox.path(to)).status();
     assert!(copied.unwrap().success());
 }
 
+/// Another name, or a directory that nobody looks into.
 fn rename(sandbox: &Sandbox, from: &str, to: &str) {
+    sandbox.dir("away");
     fs::rename(sandbox.path(from), sandbox.path(to)).unwrap();
 }
 
@@ -89,13 +92,16 @@ fn an_older_copy_is_never_taken_for_the_pool() {
     sandbox.ok(&["export", "prod"]);
     assert_eq!(told(&sandbox, &["-d", "."]), pairs(&[("monday.pf", "OLD"), ("prod.pf", "EXPORTED")]));
     let text = sandbox.ok(&["import", "-d", "."]);
-    assert!(text.contains("an older copy: the pool went on until 20") && text.contains("pagefold reguid"), "{text}");
+    assert!(
+        text.contains("an older copy: the pool went on until 20") && text.contains("pagefold reguid"),
+        "{text}"
+    );
     sandbox.ok(&["import", "-d", ".", "prod"]);
     assert_eq!(snapshots(&sandbox, "prod"), ["later"]);
     sandbox.ok(&["export", "prod"]);
 
     // The newer one is away.
-    rename(&sandbox, "prod.pf", "prod.away");
+    rename(&sandbox, "prod.pf", "away/prod.pf");
     for words in [&["import", "-d", ".", "prod"][..], &["import", "-d", "monday.pf", "prod"]] {
         refused(&sandbox, words, &["older copy", "went on until 20", "prod.pf", "--accept-older"]);
     }
@@ -107,10 +113,14 @@ fn an_older_copy_is_never_taken_for_the_pool() {
     sandbox.ok(&["export", "prod"]);
 
     // It comes back: each went on by itself, and the one that was used last here is known.
-    rename(&sandbox, "prod.away", "prod.pf");
+    rename(&sandbox, "away/prod.pf", "prod.pf");
     let apart = pairs(&[("monday.pf", "APART"), ("prod.pf", "APART")]);
     assert_eq!(told(&sandbox, &["-d", "."]), apart);
-    refused(&sandbox, &["import", "-d", ".", "prod"], &["2 copies of one pool are named prod", "monday.pf", "prod.pf"]);
+    refused(
+        &sandbox,
+        &["import", "-d", ".", "prod"],
+        &["2 copies of one pool are named prod", "monday.pf", "prod.pf"],
+    );
     refused(&sandbox, &["import", "-d", "prod.pf", "prod"], &["went on by itself", "monday.pf"]);
     sandbox.ok(&["import", "-d", "monday.pf", "prod"]);
     assert_eq!(snapshots(&sandbox, "prod"), ["other"]);
@@ -153,7 +163,7 @@ fn a_stale_device_of_two_is_told_and_left_alone() {
     copy(&sandbox, "two.pf", "stale.pf");
     sandbox.ok(&["snapshot", "pair@later"]);
     assert_eq!(told(&sandbox, &["-d", "."]), pairs(&[("one.pf", "EXPORTED"), ("stale.pf", "OLD")]));
-    rename(&sandbox, "two.pf", "two.away");
+    rename(&sandbox, "two.pf", "away/two.pf");
     rename(&sandbox, "stale.pf", "two.pf");
     refused(&sandbox, &["snapshot", "pair@wrong"], &["two.pf is an older copy of device 1"]);
     refused(&sandbox, &["check", "pair"], &["two.pf is an older copy of device 1"]);
@@ -161,7 +171,7 @@ fn a_stale_device_of_two_is_told_and_left_alone() {
     refused(&sandbox, &["import", "-d", ".", "pair"], &["only 1 of its 2 devices"]);
     refused(&sandbox, &["import", "-d", "one.pf", "-d", "two.pf", "pair"], &["only 1 of its 2 devices"]);
     rename(&sandbox, "two.pf", "stale.pf");
-    rename(&sandbox, "two.away", "two.pf");
+    rename(&sandbox, "away/two.pf", "two.pf");
     sandbox.ok(&["import", "-d", ".", "pair"]);
     sandbox.ok(&["snapshot", "pair@right"]);
     assert_eq!(snapshots(&sandbox, "pair"), ["later", "right"]);
@@ -284,7 +294,11 @@ fn mount_points_of_pools_from_elsewhere_are_obeyed_only_when_trusted() {
     sandbox.ok(&["import", "-d", ".", "tank"]);
     let skipped = sandbox.run(&["mount", "-a"]);
     assert!(skipped.status.success() && skipped.stderr.contains("import --adopt tank"), "{}", skipped.stderr);
-    refused(&sandbox, &["mount", "tank"], &["was not made here", "pagefold mount tank DIR", "import --adopt tank"]);
+    refused(
+        &sandbox,
+        &["mount", "tank"],
+        &["was not made here", "pagefold mount tank DIR", "import --adopt tank"],
+    );
     assert!(!wanted.exists());
     // Below another root.
     let root = sandbox.dir("root");

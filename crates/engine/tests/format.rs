@@ -11,7 +11,8 @@ use pagefold_engine::dataset::{Change, ModelEntry, encode_ptrs};
 use pagefold_engine::device::{AlignedBuf, Device, SimDevice};
 use pagefold_engine::pool::label::{self, Superblock};
 use pagefold_engine::pool::{
-    CreateOptions, EARLIER_OPENINGS, Guid, Label, LearnOptions, Membership, OpenOptions, Opening, Pool, Source, Token, create_on,
+    CreateOptions, EARLIER_OPENINGS, Guid, Label, LearnOptions, Membership, OpenOptions, Opening, Pool,
+    Source, Token, create_on,
 };
 use pagefold_engine::record::{Codec, Compression, Encoder, NoModels, bases_of, decode, encode_delta};
 use pagefold_engine::segment::{

@@ -168,7 +168,9 @@ fn cuts(sims: &Sims, work: impl FnOnce()) -> Vec<Sims> {
         sim.watch(move || {
             let mut images = images.lock().unwrap();
             let seed = images.len() as u64;
-            let all = |crash: &dyn Fn(&SimDevice) -> SimDevice| -> Sims { all.iter().map(|sim| Arc::new(crash(sim))).collect() };
+            let all = |crash: &dyn Fn(&SimDevice) -> SimDevice| -> Sims {
+                all.iter().map(|sim| Arc::new(crash(sim))).collect()
+            };
             images.push(all(&|sim| sim.crash(&mut |_| 0)));
             images.push(all(&|sim| sim.crash(&mut |contents| contents - 1)));
             images.push(all(&|sim| sim.crash_seeded(seed)));
@@ -326,7 +328,9 @@ impl Files {
         let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
         let mut found: Vec<_> = found
             .into_iter()
-            .map(|one| (one.state, one.devices.iter().map(|path| name(path)).collect::<Vec<_>>(), one.alike.len()))
+            .map(|one| {
+                (one.state, one.devices.iter().map(|path| name(path)).collect::<Vec<_>>(), one.alike.len())
+            })
             .collect();
         found.sort_by(|one, two| one.1.cmp(&two.1));
         found

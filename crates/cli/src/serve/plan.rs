@@ -91,12 +91,19 @@ fn below(root: &Path, dir: &str) -> Result<PathBuf> {
             Component::RootDir | Component::CurDir => {}
             Component::Normal(name) => path.push(name),
             Component::ParentDir | Component::Prefix(_) => {
-                return Err(Failure::new(format!("{} is no mount point below {}", table::printable(dir), root.display())));
+                return Err(Failure::new(format!(
+                    "{} is no mount point below {}",
+                    table::printable(dir),
+                    root.display()
+                )));
             }
         }
         if path.is_symlink() {
-            return Err(Failure::new(format!("{} is a link: nothing is mounted through it", table::printable(&path.to_string_lossy())))
-                .hint("give the directory to mount at"));
+            return Err(Failure::new(format!(
+                "{} is a link: nothing is mounted through it",
+                table::printable(&path.to_string_lossy())
+            ))
+            .hint("give the directory to mount at"));
         }
     }
     Ok(path)
@@ -125,7 +132,10 @@ pub fn check_server(client: &mut Client, plan: &Plan) -> Result<()> {
         .hint("make the copy a pool of its own first: pagefold reguid --device DEVICE"));
     }
     Err(Failure::new(format!("another pool named {name} (GUID {}) is mounted, from {on}", figures.guid))
-        .hint(format!("unmount it first, or give this one another name: pagefold import {} NEWNAME", known.guid)))
+        .hint(format!(
+            "unmount it first, or give this one another name: pagefold import {} NEWNAME",
+            known.guid
+        )))
 }
 
 #[cfg(test)]

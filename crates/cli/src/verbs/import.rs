@@ -55,7 +55,11 @@ fn one<'a>(args: &Import, found: &'a [Found], wanted: &str) -> Result<&'a Found>
         ([pool], _) if args.accept_older || pool.is_current() => Ok(pool),
         (_, [pool]) if !args.accept_older => Ok(pool),
         ([pool], _) => {
-            let what = format!("pool {} cannot be imported: {}", pool.name, pool.problem.as_deref().unwrap_or_default());
+            let what = format!(
+                "pool {} cannot be imported: {}",
+                pool.name,
+                pool.problem.as_deref().unwrap_or_default()
+            );
             Err(Failure::new(what).hint(pool.action.clone().unwrap_or_default()))
         }
         (several, _) => Err(ambiguous(several, wanted)),
@@ -92,10 +96,13 @@ fn ambiguous(several: &[&Found], wanted: &str) -> Failure {
     let mut guids: Vec<&str> = several.iter().map(|pool| pool.guid.as_str()).collect();
     guids.dedup();
     let (what, hint) = match guids.as_slice() {
-        [guid] => ("copies of one pool", format!("say which by its devices: pagefold import -d DEVICE {guid}")),
+        [guid] => {
+            ("copies of one pool", format!("say which by its devices: pagefold import -d DEVICE {guid}"))
+        }
         several => ("pools", format!("import one by its GUID: {}", several.join(", "))),
     };
-    Failure::new(format!("{} {what} are named {}:{lines}", several.len(), table::printable(wanted))).hint(hint)
+    Failure::new(format!("{} {what} are named {}:{lines}", several.len(), table::printable(wanted)))
+        .hint(hint)
 }
 
 /// Imports what was chosen.
@@ -158,9 +165,11 @@ fn check_mounted(before: &Known, pool: &Found) -> Result<()> {
 
 /// From now on the older copy is the pool.
 fn go_back(pool: &Found) -> Result<()> {
-    let device = pool.devices.first().ok_or_else(|| Failure::new(format!("pool {} has no device", pool.name)))?;
-    let (_, standing) = pool::stands(device)
-        .map_err(|error| pools::failed(format!("cannot tell how far {} has come", pools::shown(device)), &error))?;
+    let device =
+        pool.devices.first().ok_or_else(|| Failure::new(format!("pool {} has no device", pool.name)))?;
+    let (_, standing) = pool::stands(device).map_err(|error| {
+        pools::failed(format!("cannot tell how far {} has come", pools::shown(device)), &error)
+    })?;
     Seen::open(&pool.guid)?.note(&standing)
 }
 

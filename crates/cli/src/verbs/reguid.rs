@@ -46,9 +46,7 @@ pub fn run(args: &Reguid) -> Result<()> {
 
 /// Whether a pool that is known is just on these devices.
 fn is_of(known: &Known, devices: &[PathBuf]) -> bool {
-    let holds = |path: &PathBuf| {
-        matches!(pools::held_by(path), Some(pools::Held::Pool { guid, .. }) if guid == known.guid)
-    };
+    let holds = |path: &PathBuf| matches!(pools::held_by(path), Some(pools::Held::Pool { guid, .. }) if guid == known.guid);
     known.devices.len() == devices.len()
         && known.devices.iter().all(|path| devices.contains(path))
         && devices.iter().any(holds)

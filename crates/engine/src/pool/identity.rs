@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use super::label::{Label, Superblock};
 use super::opening::{Relation, Standing};
 use crate::device::Device;
+use crate::segment::Devices;
 use crate::{Error, Result};
 
 /// A device, and what it tells of itself.
@@ -146,6 +147,20 @@ pub(super) fn judge(members: &[Member]) -> Result<Superblock> {
     });
     let head = heads.max_by_key(|head| head.order()).unwrap_or(newest);
     Ok(Superblock { opening: newest.opening, ..*head })
+}
+
+/// An error where devices of one pool have not come equally far. Damage is for others to tell.
+pub(super) fn refuse_stale(devices: &Devices) -> Result<()> {
+    let read: Result<Vec<Member>> = devices.iter().map(|device| Member::read(device.as_ref())).collect();
+    let Ok(members) = read else { return Ok(()) };
+    let log = members.first().map(|member| member.label.log);
+    if members.iter().any(|member| Some(member.label.log) != log) {
+        return Ok(());
+    }
+    match judge(&members) {
+        Err(error @ Error::NotCurrent(_)) => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// A stale device, in words.

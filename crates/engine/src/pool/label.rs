@@ -222,7 +222,8 @@ impl Label {
         let formerly = Guid(reader.take(16)?.try_into().unwrap_or_default());
         let membership = Membership::decode(&mut reader)?;
         let len = usize::from(reader.u8()?);
-        let name = std::str::from_utf8(reader.take(len.min(NAME_BYTES_MAX))?).ok().filter(|name| is_name(name));
+        let name =
+            std::str::from_utf8(reader.take(len.min(NAME_BYTES_MAX))?).ok().filter(|name| is_name(name));
         let name = name.ok_or_else(|| reader.bad("the pool's name is none that a pool can have"))?.to_owned();
         if u64::from(chunk) != CHUNK_BYTES
             || devices == 0
@@ -307,7 +308,8 @@ impl Label {
     /// and is written when all others are there.
     pub(super) fn rewrite(&self, device: &dyn Device) -> Result<()> {
         let offsets = self.offsets();
-        let (first, others) = offsets.split_first().ok_or_else(|| Error::corrupt("label", "it has no place"))?;
+        let (first, others) =
+            offsets.split_first().ok_or_else(|| Error::corrupt("label", "it has no place"))?;
         others.iter().try_for_each(|offset| self.write_at(device, *offset))?;
         device.flush()?;
         self.write_at(device, *first)?;

@@ -41,7 +41,16 @@ pub struct Membership {
 impl Membership {
     /// That of device `device` of `devices`, each a group of its own.
     pub fn single(device: u16, devices: u16) -> Self {
-        Self { epoch: 1, group: device, groups: devices, kind: 0, members: 1, member: 0, state: 0, whole_to: 0 }
+        Self {
+            epoch: 1,
+            group: device,
+            groups: devices,
+            kind: 0,
+            members: 1,
+            member: 0,
+            state: 0,
+            whole_to: 0,
+        }
     }
 
     /// Whether it is such a one, of whatever epoch.

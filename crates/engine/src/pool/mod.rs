@@ -83,8 +83,8 @@ pub use open::{CACHE_BYTES_DEFAULT, OpenOptions, READS_AT_ONCE_DEFAULT, ReplayRe
 pub use opening::{EARLIER_OPENINGS, Earlier, Opening, OpeningId, Relation, Standing};
 pub use quotas::QuotaUse;
 pub use rebase::Rebase;
-pub use relabel::{reguid, reguid_on, rename, rename_on};
 pub use recode::{CALL_PAGES, PageRange, RecodeReport};
+pub use relabel::{reguid, reguid_on, rename, rename_on};
 pub use rescue::RescueReport;
 pub use rewrites::{Rewrites, Rewritten};
 pub use scan::{Found, FoundState, scan, stands};

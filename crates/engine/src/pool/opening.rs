@@ -148,7 +148,9 @@ impl Standing {
             };
         }
         let follows = |newer: &Opening, older: &Self| match newer.names(older.opening.id) {
-            Some(generation) => older.generation < generation || older.generation == generation && !older.open,
+            Some(generation) => {
+                older.generation < generation || older.generation == generation && !older.open
+            }
             None => {
                 let number = older.opening.id.number;
                 newer.id.number > number && !newer.reaches(number)

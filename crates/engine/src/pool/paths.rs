@@ -24,7 +24,9 @@ pub(super) fn target(path: &Path, sys: &Path) -> Option<Target> {
     let meta = fs::metadata(path).ok()?;
     if meta.file_type().is_block_device() {
         let (major, minor) = (major(meta.rdev()), minor(meta.rdev()));
-        return Some(file_of_loop(&sys.join(format!("{major}:{minor}"))).unwrap_or(Target::Block(major, minor)));
+        return Some(
+            file_of_loop(&sys.join(format!("{major}:{minor}"))).unwrap_or(Target::Block(major, minor)),
+        );
     }
     meta.is_file().then(|| Target::File(meta.dev(), meta.ino()))
 }
@@ -43,12 +45,15 @@ pub(super) fn made_of(target: Target, sys: &Path) -> BTreeSet<Target> {
     let mut found = BTreeSet::new();
     let mut open = vec![target];
     while let Some(Target::Block(major, minor)) = open.pop() {
-        let Ok(holders) = fs::read_dir(sys.join(format!("{major}:{minor}")).join("holders")) else { continue };
+        let Ok(holders) = fs::read_dir(sys.join(format!("{major}:{minor}")).join("holders")) else {
+            continue;
+        };
         for holder in holders.flatten() {
             let number = fs::read_to_string(holder.path().join("dev")).unwrap_or_default();
-            let parsed = number.trim().split_once(':').and_then(|(major, minor)| {
-                Some(Target::Block(major.parse().ok()?, minor.parse().ok()?))
-            });
+            let parsed = number
+                .trim()
+                .split_once(':')
+                .and_then(|(major, minor)| Some(Target::Block(major.parse().ok()?, minor.parse().ok()?)));
             if let Some(above) = parsed
                 && found.insert(above)
             {

@@ -8,10 +8,10 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use super::Pool;
 use super::identity::{Member, judge};
 use super::label::{Guid, is_name};
 use super::open::{OpenOptions, in_order};
-use super::Pool;
 use crate::segment::Devices;
 use crate::{Error, Result};
 

@@ -73,7 +73,7 @@ pub fn scan(paths: &[PathBuf], progress: &mut dyn FnMut(&Path)) -> Result<Vec<Fo
         progress(&path);
         let Some(target) = target(&path, Path::new(SYS)) else { continue };
         match seen.iter_mut().find(|other| other.target == target) {
-            Some(other) if other.member.path == path => {}
+            Some(other) if other.member.path == path || other.also.contains(&path) => {}
             Some(other) => other.also.push(path),
             None => seen.extend(look(&path, target)),
         }
