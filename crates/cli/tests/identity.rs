@@ -17,6 +17,7 @@ const POOL_SIZE: &str = "131M";
 /// A sandbox with a pool in `NAME.pf`.
 fn with_pool(name: &str) -> Sandbox {
     let sandbox = Sandbox::new();
+    sandbox.dir("mnt");
     add_pool(&sandbox, name);
     sandbox
 }
@@ -105,7 +106,7 @@ fn an_older_copy_is_never_taken_for_the_pool() {
     for words in [&["import", "-d", ".", "prod"][..], &["import", "-d", "monday.pf", "prod"]] {
         refused(&sandbox, words, &["older copy", "went on until 20", "prod.pf", "--accept-older"]);
     }
-    refused(&sandbox, &["mount", "./monday.pf", "/mnt"], &["older copy", "prod.pf", "--accept-older"]);
+    refused(&sandbox, &["mount", "./monday.pf", "mnt"], &["older copy", "prod.pf", "--accept-older"]);
     assert_eq!(told(&sandbox, &["-d", "."]), pairs(&[("monday.pf", "OLD")]));
     sandbox.ok(&["import", "--accept-older", "-d", "monday.pf", "prod"]);
     assert!(snapshots(&sandbox, "prod").is_empty());
@@ -188,7 +189,7 @@ fn of_copies_that_are_alike_the_one_that_is_asked_for_is_taken() {
     assert_eq!(told(&sandbox, &["-d", "."]), pairs(&[("a1.pf", "COPIES")]));
     let texts = ["copies that are alike", "a1.pf", "b1.pf", "a2.pf", "b2.pf", "pagefold import -d"];
     refused(&sandbox, &["import", "-d", ".", "pair"], &texts);
-    refused(&sandbox, &["mount", "./b1.pf", "/mnt"], &["copies that are alike", "a2.pf", "b2.pf"]);
+    refused(&sandbox, &["mount", "./b1.pf", "mnt"], &["copies that are alike", "a2.pf", "b2.pf"]);
     sandbox.ok(&["import", "-d", "b1.pf", "-d", "b2.pf", "pair"]);
     sandbox.ok(&["snapshot", "pair@b"]);
     assert_eq!(told(&sandbox, &["-d", "."]), pairs(&[("a1.pf", "OLD"), ("b1.pf", "EXPORTED")]));
