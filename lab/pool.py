@@ -117,6 +117,10 @@ class Pool(Place):
         unmount(self.mountpoint, lazy=True)
         self._forget()
 
+    def go_back(self) -> None:
+        """The device holds an earlier state, put there on purpose: without this word it is refused as an older copy."""
+        self.pagefold("import", "--accept-older", "-d", self.device, self.pool)
+
     def recover(self) -> None:
         """Removes the dead mount and mounts the pool again."""
         self.detach()

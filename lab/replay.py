@@ -174,6 +174,7 @@ class Replay:
         """Makes one state and demands all that it owes; returns how many acknowledged transactions were asked for."""
         states.advance(position)
         states.make(self.pool.device, kind, self.draw)
+        self.pool.go_back()
         moment_ns = recording.events[position - 1].time_ns
         promised = {number for number, at_ns in self.acknowledged_ns.items() if at_ns <= moment_ns}
         while self.draw.random() < RECOVERY_SHARE:
@@ -220,6 +221,7 @@ class Replay:
             states = States(recording, base)
             states.advance(self.draw.randrange(len(recording.events)) + 1)
             states.make(self.pool.device, self.draw.choice(KINDS), self.draw)
+            self.pool.go_back()
         recording.close()
         path.unlink()
         base.unlink()

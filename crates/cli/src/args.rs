@@ -247,15 +247,41 @@ Examples:
     )]
     Diff(Diff),
     /// Find pools on devices and remember them.
-    #[command(after_long_help = "Without a pool's name, shows what could be imported.
+    #[command(
+        after_long_help = "Without a pool's name, shows what could be imported: each copy by itself, with its state and what to do.
+
+  EXPORTED, CRASHED   can be imported; after a crash, the first mount recovers it
+  INUSE               a process has it open
+  INCOMPLETE          some of its devices were not found
+  COPIES              devices were found in several copies that are alike
+  OLD                 an older copy: the pool went on, on other devices
+  APART               a copy that went on by itself, as others did
+
+By name or GUID the pool is imported that went on; where nothing tells which that is, none. With -d DEVICE only that device is looked at. Mount
+points that a pool says are obeyed if it was made here, or imported with --adopt, or below the directory of -R.
 
 Examples:
   pagefold import                            what is on this machine's devices?
   pagefold import -d /srv/pools              what is in the files of this directory?
   pagefold import -d /srv/pools tank         remember tank, so that `mount tank` finds it
+  pagefold import -d /dev/sdc tank old       the pool on this device, which is named old from now on
+  pagefold import -R /mnt tank               its mount points are below /mnt
+  pagefold import --adopt tank               made elsewhere, and trusted: its mount points are obeyed
   pagefold import -a                         all that are found
-  pagefold import --accept-loss tank         give up what lies behind damage to its log")]
+  pagefold import --accept-older -d tank.pf tank   go back to an older copy
+  pagefold import --accept-loss tank         give up what lies behind damage to its log"
+    )]
     Import(Import),
+    /// Make a copy of a pool a pool of its own, with another GUID.
+    #[command(
+        after_long_help = "For copies of devices (cp, dd, snapshots of volumes) that are to be used beside the pool that they were made of. The pool must not be
+mounted. If it is interrupted, it is gone on with by the same command.
+
+Examples:
+  pagefold reguid --device monday.pf         then: pagefold import -d monday.pf tank monday
+  pagefold reguid tank                       the pool that is known as tank"
+    )]
+    Reguid(Reguid),
     /// Close a pool cleanly and forget it.
     #[command(
         after_long_help = "A mounted pool is unmounted first: all of it, or nothing if one of its mounts is in use.
@@ -843,18 +869,40 @@ pub struct Inherit {
 pub struct Import {
     /// Which pool, by name or GUID.
     pub pool: Option<String>,
+    /// The name that it has from now on.
+    pub new_name: Option<String>,
     /// Search this directory's files, or this device (may be repeated) instead of all block devices.
     #[arg(short, long = "dir")]
     pub dir: Vec<PathBuf>,
     /// Import all that are found.
     #[arg(short, long, conflicts_with = "pool")]
     pub all: bool,
+    /// Mount it below this directory: its mount points are taken for paths in it.
+    #[arg(short = 'R', long, value_name = "DIR")]
+    pub altroot: Option<PathBuf>,
+    /// Obey the mount points that it says, though it was made elsewhere.
+    #[arg(long)]
+    pub adopt: bool,
+    /// Import an older copy of a pool, though a newer one is known: what was written since is not in it.
+    #[arg(long, requires = "pool")]
+    pub accept_older: bool,
     /// Where the pool's log is damaged, go back to before the damage: what was acknowledged since is lost for good.
     #[arg(long, requires = "pool")]
     pub accept_loss: bool,
     /// How to print.
     #[command(flatten)]
     pub output: Output,
+}
+
+/// See [`Verb::Reguid`].
+#[derive(Args, Debug)]
+pub struct Reguid {
+    /// A pool that is known.
+    #[arg(required_unless_present = "device")]
+    pub pool: Option<String>,
+    /// A device of the pool (once for each of them).
+    #[arg(long, value_name = "DEVICE", conflicts_with = "pool")]
+    pub device: Vec<PathBuf>,
 }
 
 /// See [`Verb::Export`].

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::raw;
+use crate::table;
 
 /// The result of everything in this program that a user may see fail.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
@@ -46,9 +46,11 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&raw::visible(&self.what))?;
+        let printable =
+            |text: &str| -> String { text.split('\n').map(table::printable).collect::<Vec<_>>().join("\n") };
+        f.write_str(&printable(&self.what))?;
         match &self.hint {
-            Some(hint) => write!(f, "\n  {}", raw::visible(hint)),
+            Some(hint) => write!(f, "\n  {}", printable(hint)),
             None => Ok(()),
         }
     }

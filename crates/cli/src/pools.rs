@@ -11,24 +11,23 @@ use pagefold_engine::device::{Device, FileDevice, OpenMode};
 use pagefold_engine::limits::ATOMIC_WRITE_MAX;
 use pagefold_engine::pool::label::Label;
 use pagefold_engine::pool::{
-    self, CreateOptions, FoundState, Guid, Listed, OpenOptions, Pool, QuotaUse, Rewrites, ScrubState,
-    ScrubStatus, Status, TrimState, TrimStatus,
+    self, CreateOptions, Guid, Listed, OpenOptions, Pool, QuotaUse, Relation, Rewrites, ScrubState,
+    ScrubStatus, Status, TrimState, TrimStatus, Witness,
 };
 use pagefold_fs::{FormatOptions, Fs, SystemClock};
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
-use serde::Serialize;
 
 use crate::control::{
     Activity, CacheFigures, Counter, DeviceErrors, DeviceFigures, LengthFigures, PoolFigures, PropertyValue,
     QuotaFigures, RewriteFigures, ScrubFigures, SnapshotFigures, Source, TrimFigures,
 };
 use crate::failure::{Context, Failure, Result};
-use crate::progress::Progress;
 use crate::props::{self, PROPERTIES, Property, Scope};
 use crate::registry::Known;
+use crate::seen::{self, Seen};
 use crate::units::{FULL_PERCENT, hundredths};
-use crate::{errors, names, raw, settings, startup, table, units};
+use crate::{errors, finding, names, raw, settings, startup, table, units};
 
 /// Devices that are open.
 pub type Devices = Vec<Arc<dyn Device>>;
@@ -38,45 +37,6 @@ const CACHE_BYTES_BRIEF: u64 = 64 << 20;
 /// Permissions of a new pool's root directory.
 const ROOT_PERM: u16 = 0o755;
 
-/// A pool that was found on devices.
-#[derive(Debug, Serialize)]
-pub struct Found {
-    /// Its name.
-    pub name: String,
-    /// Its unique number.
-    pub guid: String,
-    /// The devices that were found.
-    #[serde(serialize_with = "crate::raw::paths::serialize")]
-    pub devices: Vec<PathBuf>,
-    /// `EXPORTED`, `CRASHED`, `INUSE`, `INCOMPLETE`.
-    pub state: &'static str,
-    /// Why it cannot be imported, if it cannot.
-    pub problem: Option<String>,
-}
-
-impl From<pool::Found> for Found {
-    fn from(found: pool::Found) -> Self {
-        let problem = (found.state == FoundState::Incomplete)
-            .then(|| format!("only {} of its {} devices were found", found.devices.len(), found.expected));
-        Self {
-            name: found.name,
-            guid: found.guid.to_string(),
-            devices: found.devices,
-            state: state_text(found.state),
-            problem,
-        }
-    }
-}
-
-fn state_text(state: FoundState) -> &'static str {
-    match state {
-        FoundState::Exported => "EXPORTED",
-        FoundState::NotExported => "CRASHED",
-        FoundState::InUse => "INUSE",
-        FoundState::Incomplete => "INCOMPLETE",
-    }
-}
-
 /// An engine's error with what was being done, and what helps.
 pub fn failed(doing: impl Into<String>, error: &Error) -> Failure {
     let failure = Failure::new(format!("{}: {error}", doing.into()));
@@ -84,6 +44,7 @@ pub fn failed(doing: impl Into<String>, error: &Error) -> Failure {
         Error::Corrupt { .. } => failure.hint(
             "see how far the damage goes: pagefold check; to read what is left: pagefold mount -o rescue",
         ),
+        Error::NotCurrent(_) => failure.hint("see which copies there are: pagefold import -d DIR"),
         Error::NotAPool(_) => failure.hint("see what is on this machine: pagefold import [-d DIR]"),
         Error::Unsupported(_) => failure.hint("use the version of pagefold that made it, or a newer one"),
         Error::NoSpace(_) => {
@@ -101,56 +62,6 @@ pub fn failed_on_devices(doing: impl Into<String>, error: &Error) -> Failure {
             failure.hint("another process has it open; see which pools are mounted: pagefold list")
         }
         _ => failure,
-    }
-}
-
-/// Pools on the devices and in the directories given, or on all block devices.
-pub fn scan(paths: &[PathBuf]) -> Result<Vec<Found>> {
-    let paths = if paths.is_empty() { block_devices()? } else { paths.to_vec() };
-    let paths: Vec<PathBuf> =
-        paths.iter().map(|path| crate::target::absolute(path)).collect::<Result<_>>()?;
-    let progress = Progress::counter("devices looked at");
-    let found = pool::scan(&paths, &mut |_| progress.step(1))
-        .map_err(|error| failed("cannot look for pools", &error))?;
-    progress.finish();
-    Ok(found.into_iter().map(Found::from).collect())
-}
-
-/// All block devices that the kernel knows (`/proc/partitions`: major, minor, blocks, name).
-fn block_devices() -> Result<Vec<PathBuf>> {
-    let text =
-        std::fs::read_to_string("/proc/partitions").context(|| "cannot read /proc/partitions".into())?;
-    let names = text.lines().skip(1).filter_map(|line| line.split_whitespace().nth(3));
-    Ok(names.map(|name| Path::new("/dev").join(name)).filter(|path| path.exists()).collect())
-}
-
-/// The pool that a device belongs to, with its other devices if they lie in the same directory.
-pub fn identify(device: &Path) -> Result<Found> {
-    let of = |paths: &[PathBuf]| {
-        let found = pool::scan(paths, &mut |_| ());
-        found.map_err(|error| failed_on_devices(format!("cannot look at {}", shown(device)), &error))
-    };
-    let Some(found) = of(&[device.to_owned()])?.into_iter().next() else {
-        return Err(why_no_pool(device));
-    };
-    if found.state != FoundState::Incomplete {
-        return Ok(found.into());
-    }
-    let beside = device.parent().map(|dir| of(&[dir.to_owned()])).transpose()?.unwrap_or_default();
-    Ok(beside.into_iter().find(|other| other.guid == found.guid).unwrap_or(found).into())
-}
-
-/// Why nothing was found on a device.
-fn why_no_pool(device: &Path) -> Failure {
-    let read = FileDevice::open(device, OpenMode::ReadOnly).and_then(|opened| Label::read(&opened));
-    match read {
-        Err(error) => failed(format!("cannot use {}", shown(device)), &error),
-        Ok(label) => Failure::new(format!(
-            "{} belongs to pool {}, but has no whole superblock",
-            shown(device),
-            table::printable(&label.name)
-        ))
-        .hint("give a copy of the device, or another device of the pool"),
     }
 }
 
@@ -191,7 +102,7 @@ pub fn create(
     let make = if trim { pool::create_trimmed } else { pool::create };
     make(name, devices, &CreateOptions { force, created, guid })
         .map_err(|error| failed_on_devices(doing(), &error))?;
-    let filled = fill(devices, properties);
+    let filled = fill(devices, guid, properties);
     if let Err(failure) = filled {
         // Half a pool is no pool.
         if let Err(error) = pool::destroy(devices) {
@@ -202,8 +113,10 @@ pub fn create(
     Ok(guid.to_string())
 }
 
-fn fill(devices: &[PathBuf], properties: &[(&'static Property, String)]) -> Result<()> {
-    let options = OpenOptions { cache_bytes: CACHE_BYTES_BRIEF, ..OpenOptions::default() };
+fn fill(devices: &[PathBuf], guid: Guid, properties: &[(&'static Property, String)]) -> Result<()> {
+    let witness = Some(witness(Seen::open(&guid.to_string())?));
+    let now = units::now();
+    let options = OpenOptions { cache_bytes: CACHE_BYTES_BRIEF, witness, now, ..OpenOptions::default() };
     let pool = Pool::open(devices, &options).map_err(|error| failed("cannot open it", &error))?;
     format(pool.dataset().as_ref())?;
     for (property, value) in properties {
@@ -224,7 +137,7 @@ pub fn format(dataset: &dyn Dataset) -> Result<()> {
 }
 
 /// Random bytes of the kernel.
-fn random<const N: usize>() -> Result<[u8; N]> {
+pub fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     let drawing = || "cannot draw random bytes".to_owned();
     // As few as these come at once or not at all.
@@ -236,7 +149,7 @@ fn random<const N: usize>() -> Result<[u8; N]> {
 pub fn destroy(known: &Known) -> Result<()> {
     for device in &known.devices {
         match held_by(device) {
-            Some(Held::Pool { guid, .. }) if guid == known.guid => {}
+            Some(Held::Pool { guid, .. }) if guid == known.guid => demand_current(known, device)?,
             _ => {
                 return Err(Failure::new(format!(
                     "cannot destroy pool {}: {} does not hold it, or cannot be read",
@@ -254,9 +167,54 @@ pub fn destroy(known: &Known) -> Result<()> {
         .map_err(|error| failed_on_devices(format!("cannot destroy pool {}", known.name), &error))
 }
 
+/// An error where a device has an older copy of its pool than is known, or one that went on by itself.
+fn demand_current(known: &Known, device: &Path) -> Result<()> {
+    let Some((last, _)) = seen::last(&known.guid)? else { return Ok(()) };
+    // One that tells nothing is damaged, and no copy.
+    let Ok((label, standing)) = pool::stands(device) else { return Ok(()) };
+    if label.pool.to_string() != known.guid {
+        return Ok(());
+    }
+    let (path, number, name) = (shown(device), label.device, &known.name);
+    let what = match standing.relation(&last) {
+        Relation::Same | Relation::After => return Ok(()),
+        Relation::Before => format!("{path} is an older copy of device {number} of pool {name}"),
+        Relation::Apart => {
+            format!("{path} is a copy of device {number} of pool {name} that went on by itself")
+        }
+    };
+    Err(not_opened(known, &Error::NotCurrent(what)))
+}
+
+/// Writes down how far a pool has come.
+fn witness(seen: Arc<Seen>) -> Witness {
+    Witness::new(move |standing| {
+        // The pool is none the worse for it: an older copy of it may go unnoticed.
+        if let Err(failure) = seen.note(standing) {
+            eprintln!("pagefold: warning: {failure}");
+        }
+    })
+}
+
+/// The options for opening a pool that is known: who is behind what is known of it is refused, and how far it comes is written down.
+pub fn attentive(known: &Known, options: OpenOptions) -> Result<OpenOptions> {
+    if options.rescue {
+        return Ok(options);
+    }
+    // The engine looks again, with the devices locked; but a server that is confined cannot say where the newer copy was.
+    known.devices.iter().try_for_each(|device| demand_current(known, device))?;
+    if options.read_only {
+        let since = seen::last(&known.guid)?.map(|(standing, _)| standing);
+        return Ok(OpenOptions { since, ..options });
+    }
+    let seen = Seen::open(&known.guid)?;
+    Ok(OpenOptions { since: seen.standing(), now: units::now(), witness: Some(witness(seen)), ..options })
+}
+
 /// Opens a pool that is known, and makes sure that it is the one.
 pub fn open_known(known: &Known, options: &OpenOptions) -> Result<Arc<Pool>> {
-    open_on(known, open_devices(known, options)?, options)
+    let options = attentive(known, options.clone())?;
+    open_on(known, open_devices(known, &options)?, &options)
 }
 
 /// Opens the devices of a pool that is known, for [`open_on`]. Nothing on them but their labels is read.
@@ -315,8 +273,27 @@ fn not_opened(known: &Known, error: &Error) -> Failure {
     match known.devices.iter().find(|path| !path.exists()) {
         Some(path) => Failure::new(format!("{doing}: its device {} does not exist", shown(path)))
             .hint(format!("connect it, or tell where it is now: pagefold import -d DIR {}", known.name)),
+        None if matches!(error, Error::NotCurrent(_)) => not_current(known, &doing, error),
         None => failed_on_devices(doing, error),
     }
+}
+
+/// That devices hold an older copy, where the newer one was seen last, and what to do.
+fn not_current(known: &Known, doing: &str, error: &Error) -> Failure {
+    let failure = Failure::new(format!("{doing}: {error}"));
+    let Ok(Some((_, noted))) = seen::last(&known.guid) else {
+        return failure.hint("see which copies there are: pagefold import -d DIR");
+    };
+    let went_on = finding::went_on(&known.guid, noted, &known.devices).unwrap_or_default();
+    let devices = |option: &str| -> String {
+        known.devices.iter().map(|path| format!(" {option} {}", shown(path))).collect()
+    };
+    failure.hint(format!(
+        "the pool went on {went_on}; look for the newer copy: pagefold import -d DIR; to use this one as a pool of its own: pagefold reguid{}; to go back to it for good: pagefold import --accept-older{} {}",
+        devices("--device"),
+        devices("-d"),
+        known.guid
+    ))
 }
 
 fn other_pool(known: &Known, guid: &str, name: &str) -> Failure {
@@ -334,10 +311,11 @@ fn open_briefly(known: &Known, read_only: bool) -> Result<Arc<Pool>> {
 
 /// Closes a pool that is not mounted: replays its log if it crashed, and marks it as exported.
 pub fn close_cleanly(known: &Known) -> Result<()> {
-    let pool = open_briefly(known, false)?;
-    if pool.replayed().clean {
+    // Who only looks claims no opening.
+    if open_briefly(known, true)?.replayed().clean {
         return Ok(());
     }
+    let pool = open_briefly(known, false)?;
     pool.export().map_err(|error| failed(format!("cannot close pool {}", known.name), &error))
 }
 
@@ -722,6 +700,7 @@ pub fn no_such_dataset(name: &str, error: &Error) -> Failure {
     }
 }
 
-fn shown(path: &Path) -> String {
+/// A path for a message.
+pub fn shown(path: &Path) -> String {
     table::printable(&raw::text(path))
 }

@@ -19,8 +19,11 @@ const VERSION: u32 = 1;
 /// Longer files are not ours.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
+/// Pools that were exported, of which paths and whether they were adopted are remembered.
+const FORMER_MAX: usize = 1000;
+
 /// A pool that is known.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {
     /// Its name.
     pub name: String,
@@ -29,12 +32,21 @@ pub struct Known {
     /// Absolute paths of its devices.
     #[serde(with = "crate::raw::paths")]
     pub devices: Vec<PathBuf>,
+    /// It was made here, or adopted: its mount points are obeyed.
+    #[serde(default)]
+    pub adopted: bool,
+    /// Its mount points lie below this directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub altroot: Option<PathBuf>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Contents {
     version: u32,
     pools: Vec<Known>,
+    /// Those that were exported, the last one last.
+    #[serde(default)]
+    former: Vec<Known>,
 }
 
 /// The cache's file.
@@ -75,28 +87,47 @@ impl Registry {
         )))
     }
 
+    /// The pool of this GUID, which is known, or was until it was exported.
+    pub fn of_guid(&self, guid: &str) -> Result<Option<Known>> {
+        let Contents { pools, former, .. } = self.read()?;
+        Ok(pools.into_iter().chain(former.into_iter().rev()).find(|known| known.guid == guid))
+    }
+
     /// Remembers a pool; one of the same GUID is replaced. Errors where another pool has its name.
     pub fn add(&self, new: Known) -> Result<()> {
-        self.change(|pools| {
-            if let Some(other) = pools.iter().find(|known| known.name == new.name && known.guid != new.guid) {
-                return Err(Failure::new(format!(
-                    "another pool named {} (GUID {}) is known, on {}",
-                    other.name,
-                    other.guid,
-                    paths_text(&other.devices)
-                ))
-                .hint(format!("export it first: pagefold export {}", other.name)));
-            }
+        self.change(|Contents { pools, former, .. }| {
+            free_name(pools, &new)?;
             pools.retain(|known| known.guid != new.guid);
+            former.retain(|known| known.guid != new.guid);
             pools.push(new);
             Ok(())
         })
     }
 
-    /// Forgets a pool.
+    /// Errors where another pool has its name.
+    pub fn check_name(&self, new: &Known) -> Result<()> {
+        free_name(&self.read()?.pools, new)
+    }
+
+    /// Forgets a pool, but for where it was and whether it was adopted here.
     pub fn remove(&self, guid: &str) -> Result<()> {
-        self.change(|pools| {
-            pools.retain(|known| known.guid != guid);
+        let mut lost = Vec::new();
+        self.change(|Contents { pools, former, .. }| {
+            let gone = pools.extract_if(.., |known| known.guid == guid);
+            former.extend(gone.map(|known| Known { altroot: None, ..known }));
+            lost.extend(former.drain(..former.len().saturating_sub(FORMER_MAX)));
+            Ok(())
+        })?;
+        lost.iter().try_for_each(|known| crate::seen::forget(&known.guid))
+    }
+
+    /// A pool has got another GUID.
+    pub fn change_guid(&self, from: &str, to: &str) -> Result<()> {
+        self.change(|Contents { pools, .. }| {
+            pools
+                .iter_mut()
+                .filter(|known| known.guid == from)
+                .for_each(|known| to.clone_into(&mut known.guid));
             Ok(())
         })
     }
@@ -126,7 +157,7 @@ impl Registry {
     }
 
     /// Changes the list of pools, as a whole or not at all.
-    fn change(&self, change: impl FnOnce(&mut Vec<Known>) -> Result<()>) -> Result<()> {
+    fn change(&self, change: impl FnOnce(&mut Contents) -> Result<()>) -> Result<()> {
         let dir = self.path.parent().unwrap_or(Path::new("/"));
         places::make_private(dir)?;
         let lock_path = self.path.with_extension("lock");
@@ -134,7 +165,7 @@ impl Registry {
         flock(&lock, FlockOperation::LockExclusive)
             .context(|| format!("cannot lock {}", lock_path.display()))?;
         let mut contents = self.read()?;
-        change(&mut contents.pools)?;
+        change(&mut contents)?;
         contents.version = VERSION;
         self.replace(dir, &contents)
     }
@@ -156,6 +187,22 @@ impl Registry {
     }
 }
 
+fn free_name(pools: &[Known], new: &Known) -> Result<()> {
+    match pools.iter().find(|known| known.name == new.name && known.guid != new.guid) {
+        None => Ok(()),
+        Some(other) => Err(Failure::new(format!(
+            "another pool named {} (GUID {}) is known, on {}",
+            other.name,
+            other.guid,
+            paths_text(&other.devices)
+        ))
+        .hint(format!(
+            "export it first (pagefold export {}), or give this one another name: pagefold import {} NEWNAME",
+            other.name, new.guid
+        ))),
+    }
+}
+
 /// Paths for a message.
 pub fn paths_text(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| table::printable(&raw::text(path))).collect::<Vec<_>>().join(", ")
@@ -170,7 +217,7 @@ mod tests {
     }
 
     fn known(name: &str, guid: &str) -> Known {
-        Known { name: name.into(), guid: guid.into(), devices: vec!["/dev/null".into()] }
+        Known { name: name.into(), guid: guid.into(), devices: vec!["/dev/null".into()], ..Known::default() }
     }
 
     #[test]
@@ -185,6 +232,22 @@ mod tests {
         assert_eq!(registry.all().unwrap().len(), 2);
         registry.remove("1").unwrap();
         assert_eq!(registry.all().unwrap(), [known("dozer", "2")]);
+    }
+
+    #[test]
+    fn what_was_exported_is_still_known_by_its_guid() {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = registry(dir.path());
+        let adopted = Known { adopted: true, altroot: Some("/mnt".into()), ..known("tank", "1") };
+        registry.add(adopted.clone()).unwrap();
+        registry.remove("1").unwrap();
+        assert!(registry.all().unwrap().is_empty());
+        assert_eq!(registry.of_guid("1").unwrap(), Some(Known { altroot: None, ..adopted }));
+        registry.add(Known { name: "other".into(), ..known("", "1") }).unwrap();
+        assert_eq!(registry.of_guid("1").unwrap().unwrap().name, "other");
+        registry.change_guid("1", "2").unwrap();
+        assert_eq!(registry.of_guid("1").unwrap(), None);
+        assert_eq!(registry.all().unwrap()[0].guid, "2");
     }
 
     #[test]

@@ -62,12 +62,14 @@ impl Table {
     }
 }
 
-/// The text with control characters, and bytes that are not UTF-8, made visible: names of files and devices cannot move the cursor.
+/// The text with control characters, and bytes that are not UTF-8, made visible, and those that change the direction of text: names of files and devices
+/// cannot move the cursor, nor stand in another's place.
 pub fn printable(text: &str) -> String {
-    raw::visible(text)
-        .chars()
-        .flat_map(|c| if c.is_control() { c.escape_default().collect::<Vec<_>>() } else { vec![c] })
-        .collect()
+    let turns =
+        |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let shown =
+        |c: char| if c.is_control() { c.escape_default().collect() } else { c.escape_unicode().collect() };
+    raw::visible(text).chars().flat_map(|c| if c.is_control() || turns(c) { shown(c) } else { vec![c] }).collect()
 }
 
 /// Width of help and manual text.
@@ -150,5 +152,9 @@ mod tests {
     #[test]
     fn control_characters_are_shown_not_sent() {
         assert_eq!(printable("a\x1b[2Jb\n"), "a\\u{1b}[2Jb\\n");
+        assert_eq!(printable("a\u{202e}bü"), "a\\u{202e}bü");
+        let mut table = Table::new(&[("NAME", Align::Left), ("SIZE", Align::Right)]);
+        table.row(vec!["a\tb\n\x1b[1m".into(), "5B".into()]);
+        assert_eq!(table.render(true), "a\\tb\\n\\u{1b}[1m\t5B\n");
     }
 }

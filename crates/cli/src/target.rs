@@ -10,7 +10,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::mounts::{self, MountEntry};
 use crate::names::Name;
 use crate::registry::{Known, Registry};
-use crate::{places, pools, raw, table};
+use crate::{finding, places, pools, raw, table};
 
 /// The dataset or snapshot that `word` names, or whose mount it is a path on. What is both is the name.
 pub fn name(word: &str) -> Result<Name> {
@@ -161,13 +161,12 @@ pub fn source(word: &str) -> Result<(Known, String, bool)> {
 /// All devices of the pool that `path` belongs to: those remembered, or those beside it.
 fn by_device(path: &Path) -> Result<Known> {
     let path = absolute(path)?;
-    let found = pools::identify(&path)?;
+    let found = finding::identify(&path)?;
     places::check_pool_name(&found.name)?;
     let remembered = Registry::open()?.all()?.into_iter().find(|known| known.guid == found.guid);
-    let devices = match remembered {
+    match remembered {
+        Some(known) if known.devices.contains(&path) => Ok(known),
         // The one named comes first: the pool may have moved.
-        Some(known) if known.devices.contains(&path) => known.devices,
-        _ => found.devices,
-    };
-    Ok(Known { name: found.name, guid: found.guid, devices })
+        _ => found.known(),
+    }
 }

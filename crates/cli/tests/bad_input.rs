@@ -181,6 +181,7 @@ fn any_label_or_ring_of_superblocks_may_be_lost() {
             sandbox.ok(&["check", "tank"]);
         }
         open(&path).write_all_at(&whole, 0).unwrap();
+        sandbox.ok(&["import", "--accept-older", "-d", "tank.pf", "tank"]);
     }
     let file = open(&path);
     for at in [0, SECOND] {

@@ -4,10 +4,11 @@ mod common;
 
 use common::{Sandbox, assert_failure};
 
-const VERBS: [&str; 41] = [
+const VERBS: [&str; 42] = [
     "create",
     "destroy",
     "import",
+    "reguid",
     "export",
     "mount",
     "unmount",

@@ -79,6 +79,9 @@ pub enum Error {
     /// The device holds no pool, or not the one that was asked for.
     #[error("{0}")]
     NotAPool(String),
+    /// Devices hold an older copy of a pool, or one that went on for itself.
+    #[error("{0}")]
+    NotCurrent(String),
     /// The pool was made by a version with features that this one does not know.
     #[error("{0}")]
     Unsupported(String),

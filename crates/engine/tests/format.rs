@@ -11,7 +11,8 @@ use pagefold_engine::dataset::{Change, ModelEntry, encode_ptrs};
 use pagefold_engine::device::{AlignedBuf, Device, SimDevice};
 use pagefold_engine::pool::label::{self, Superblock};
 use pagefold_engine::pool::{
-    CreateOptions, Guid, Label, LearnOptions, OpenOptions, Pool, Source, Token, create_on,
+    CreateOptions, EARLIER_OPENINGS, Guid, Label, LearnOptions, Membership, OpenOptions, Opening, Pool,
+    Source, Token, create_on,
 };
 use pagefold_engine::record::{Codec, Compression, Encoder, NoModels, bases_of, decode, encode_delta};
 use pagefold_engine::segment::{
@@ -73,6 +74,7 @@ fn constants() {
             "RING_SLOTS" => label::RING_SLOTS,
             "RING_START" => label::RING_START,
             "NAME_BYTES_MAX" => label::NAME_BYTES_MAX as u64,
+            "EARLIER_OPENINGS" => EARLIER_OPENINGS as u64,
             "FORMAT_VERSION" => label::FORMAT_VERSION.into(),
             "KNOWN_FEATURES" => label::KNOWN_FEATURES,
             "SLOT_BITS" => types::SLOT_BITS.into(),
@@ -110,7 +112,7 @@ fn constants() {
 fn label_and_superblock() {
     let (device, all) = devices(256 * MIB);
     let label = Label {
-        version: 1,
+        version: 2,
         device: 0,
         devices: 1,
         incompat: 0,
@@ -119,6 +121,9 @@ fn label_and_superblock() {
         guid: Guid(*b"fedcba9876543210"),
         size_bytes: 256 * MIB,
         created: 1_763_664_000,
+        log: Guid(*b"a log's own GUID"),
+        formerly: Guid(*b"an earlier GUID."),
+        membership: Membership { epoch: 3, ..Membership::single(0, 1) },
         name: "tank".into(),
     };
     label.write(device.as_ref()).unwrap();
@@ -128,7 +133,21 @@ fn label_and_superblock() {
     let root = Located { device: 0, offset: 1_310_872, len_bytes: 77, checksum: 0x1234_5678 };
     let addr = Addr::new(9, 5);
     let second = Located { offset: 8_392_704, checksum: 0x0bad_cafe, ..root };
-    let block = Superblock { generation: 34, pool: GUID, root, second, addr, exported: true, flushed: 1001 };
+    let opening = Opening::first(0x1122_3344_5566_7788, 1_763_664_000);
+    let opening = opening.next(33, 4, 0x99aa_bbcc_ddee_ff00, 1_763_664_060).unwrap();
+    let (log, exported, confirmed) = (label.log, true, true);
+    let block = Superblock {
+        generation: 34,
+        log,
+        root,
+        second,
+        addr,
+        exported,
+        flushed: 1001,
+        confirmed,
+        epoch: 3,
+        opening,
+    };
     block.write(all[0].as_ref(), &label).unwrap();
     let slot = label::RING_START + 34 % label::RING_SLOTS * 4096;
     for at in [slot, 129 * MIB + slot] {

@@ -93,7 +93,7 @@ fn first_blocks(count: usize) -> Vec<Vec<u8>> {
     let Some(device) = image() else { return Vec::new() };
     let mut buf = AlignedBuf::zeroed(count * BLOCK_BYTES);
     match device.read(0, &mut buf) {
-        Ok(()) => buf.chunks(BLOCK_BYTES).map(|block| block[..256].to_vec()).collect(),
+        Ok(()) => buf.chunks(BLOCK_BYTES).map(|block| block[..3200].to_vec()).collect(),
         Err(_) => Vec::new(),
     }
 }

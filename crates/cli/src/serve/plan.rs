@@ -1,6 +1,6 @@
 //! What is to be mounted where: worked out before a server is started, and once more in the server.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use super::keep;
 use super::mounted::Wanted;
@@ -8,7 +8,7 @@ use crate::args;
 use crate::control::{Client, Reply, Request};
 use crate::failure::{Context, Failure, Result};
 use crate::names;
-use crate::registry::Known;
+use crate::registry::{Known, paths_text};
 use crate::{pools, raw, startup, table, target};
 
 /// A mount to be made.
@@ -82,6 +82,94 @@ fn default_dir(known: &Known, path: &str) -> Result<PathBuf> {
                 format!(", or once: pagefold set mountpoint=DIR {name}")
             }
         ))),
-        Some(dir) => Ok(raw::path_of(&dir)),
+        Some(dir) => obeyed(known, &name, &dir),
+    }
+}
+
+/// Where a mount point that the pool says is here: below the directory that it was imported with; as it says, if the pool was made or adopted here.
+fn obeyed(known: &Known, name: &str, dir: &str) -> Result<PathBuf> {
+    match &known.altroot {
+        Some(root) => below(root, dir),
+        None if known.adopted => Ok(raw::path_of(dir)),
+        None => Err(Failure::new(format!(
+            "pool {} was not made here: its mount points are not obeyed ({name} says {})",
+            known.name,
+            table::printable(dir)
+        ))
+        .hint(format!(
+            "say where: pagefold mount {name} DIR; or trust what the pool says from now on: pagefold import --adopt {}",
+            known.name
+        ))),
+    }
+}
+
+/// The directory `dir`, with `root` for the root directory. Links below `root` are not followed: what is mounted there is the pool's.
+fn below(root: &Path, dir: &str) -> Result<PathBuf> {
+    let mut path = root.to_owned();
+    for part in raw::path_of(dir).components() {
+        match part {
+            Component::RootDir | Component::CurDir => {}
+            Component::Normal(name) => path.push(name),
+            Component::ParentDir | Component::Prefix(_) => {
+                return Err(Failure::new(format!(
+                    "{} is no mount point below {}",
+                    table::printable(dir),
+                    table::printable(&raw::text(root))
+                )));
+            }
+        }
+        if path.is_symlink() {
+            return Err(Failure::new(format!(
+                "{} is a link: nothing is mounted through it",
+                table::printable(&raw::text(&path))
+            ))
+            .hint("give the directory to mount at"));
+        }
+    }
+    Ok(path)
+}
+
+/// An error where the server that has the pool's name has another pool, or another copy of it.
+pub fn check_server(client: &mut Client, plan: &Plan) -> Result<()> {
+    let known = &plan.known;
+    let figures = match client.ask(&Request::Status {}) {
+        Ok(Reply::Status { figures }) => figures,
+        Err(_) if client.has_ended() => return Ok(()),
+        Ok(_) => return Err(client.misunderstood()),
+        Err(failure) => return Err(failure),
+    };
+    let there: Vec<PathBuf> = figures.devices.iter().map(|device| device.path.clone()).collect();
+    let same = there.iter().all(|path| known.devices.contains(path)) && there.len() == known.devices.len();
+    if figures.guid == known.guid && (same || !plan.by_device) {
+        return Ok(());
+    }
+    let (name, on) = (&known.name, paths_text(&there));
+    if figures.guid == known.guid {
+        return Err(Failure::new(format!(
+            "{} is another copy of pool {name}, which is mounted from {on}",
+            paths_text(&known.devices)
+        ))
+        .hint("make the copy a pool of its own first: pagefold reguid --device DEVICE"));
+    }
+    Err(Failure::new(format!("another pool named {name} (GUID {}) is mounted, from {on}", figures.guid))
+        .hint(format!(
+            "unmount it first, or give this one another name: pagefold import {} NEWNAME",
+            known.guid
+        )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_stay_below_another_root() {
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/etc", dir.path().join("link")).unwrap();
+        assert_eq!(below(dir.path(), "/srv/./tank").unwrap(), dir.path().join("srv/tank"));
+        assert_eq!(below(dir.path(), "srv").unwrap(), dir.path().join("srv"));
+        for outside in ["/../etc", "/srv/../../etc", "/link/cron.d", "/link"] {
+            assert!(below(dir.path(), outside).is_err(), "{outside}");
+        }
     }
 }

@@ -186,6 +186,7 @@ impl Server {
         if let Some(bytes) = wanted.cache_bytes {
             options.cache_bytes = bytes;
         }
+        let options = pools::attentive(known, options)?;
         let devices = keep.open_devices(known, &options)?;
         // Opened as the devices are; without it a pool is served all the same.
         let events = EventLog::open(&known.guid);

@@ -49,17 +49,18 @@ pub fn run(args: &Create) -> Result<()> {
         args.devices.iter().map(|path| crate::target::absolute(path)).collect::<Result<_>>()?;
     let overwritten: Vec<_> = devices.iter().filter_map(|device| pools::held_by(device)).collect();
     let guid = pools::create(&args.pool, &devices, &properties, args.force, !args.no_trim)?;
+    let known = Known { name: args.pool.clone(), guid, devices, adopted: true, altroot: None };
     let remember = || {
         for held in &overwritten {
             if let Held::Pool { guid, .. } = held {
                 registry.remove(guid)?;
             }
         }
-        registry.add(Known { name: args.pool.clone(), guid: guid.clone(), devices: devices.clone() })
+        registry.add(known.clone())
     };
     if let Err(failure) = remember() {
         // What nobody knows is left on no device.
-        pools::destroy(&Known { name: args.pool.clone(), guid, devices })?;
+        pools::destroy(&known)?;
         return Err(failure);
     }
     made.0.clear();

@@ -1,38 +1,39 @@
 //! `import`: finds pools on devices and remembers them.
 
+use std::path::PathBuf;
+
+use pagefold_engine::pool;
 use serde_json::json;
 
 use crate::args::Import;
 use crate::failure::{Failure, Result};
-use crate::pools::{self, Found};
-use crate::registry::{Known, Registry};
+use crate::finding::{self, Found};
+use crate::registry::{Known, Registry, paths_text};
+use crate::seen::Seen;
 use crate::table::{Align, Table};
-use crate::{places, suggest, table};
+use crate::{places, pools, suggest, table, target};
 
 /// Shows, or remembers, what is found.
 pub fn run(args: &Import) -> Result<()> {
-    if let (Some(wanted), true, true) = (&args.pool, args.accept_loss, args.dir.is_empty())
-        && let Ok(known) = Registry::open()?.find(wanted)
-    {
-        return pools::give_up_damaged_log(&known);
-    }
-    let found = pools::scan(&args.dir)?;
+    let found = finding::scan(&where_to_look(args)?)?;
     match &args.pool {
-        Some(wanted) if args.accept_loss => {
-            let pool = one(&found, wanted)?;
-            remember(pool)?;
-            pools::give_up_damaged_log(&known(pool))
-        }
-        Some(wanted) => remember(one(&found, wanted)?),
-        None if args.all => {
-            let whole: Vec<_> = found.iter().filter(|pool| pool.problem.is_none()).collect();
-            if whole.is_empty() {
-                return Err(nothing(args));
-            }
-            whole.into_iter().try_for_each(remember)
-        }
+        Some(wanted) => import(args, one(args, &found, wanted)?),
+        None if args.all => all(args, &found),
         None => show(args, &found),
     }
+}
+
+/// The directories and devices that are named; else all block devices, and those of a pool that is named and known.
+fn where_to_look(args: &Import) -> Result<Vec<PathBuf>> {
+    if let (Some(wanted), true) = (&args.pool, args.dir.is_empty()) {
+        let known = Registry::open()?.all()?;
+        let known = known.into_iter().find(|known| known.name == *wanted || known.guid == *wanted);
+        if let Some(known) = known {
+            let there = known.devices.into_iter().filter(|path| path.exists());
+            return Ok(there.chain(finding::block_devices()?).collect());
+        }
+    }
+    Ok(args.dir.clone())
 }
 
 fn nothing(args: &Import) -> Failure {
@@ -44,39 +45,156 @@ fn nothing(args: &Import) -> Failure {
     }
 }
 
-fn one<'a>(found: &'a [Found], wanted: &str) -> Result<&'a Found> {
+/// The pool that is meant: of its copies the one that went on.
+fn one<'a>(args: &Import, found: &'a [Found], wanted: &str) -> Result<&'a Found> {
     let matching: Vec<&Found> =
         found.iter().filter(|pool| pool.name == wanted || pool.guid == wanted).collect();
-    match matching.as_slice() {
-        [pool] => Ok(pool),
-        [] => {
-            let names: Vec<&str> = found.iter().map(|pool| pool.name.as_str()).collect();
-            let near =
-                suggest::nearest(wanted, names.iter().copied()).map(|n| format!("; did you mean {n}?"));
-            let failure = Failure::new(format!("no pool \"{}\" was found", table::printable(wanted)));
-            Err(match names.is_empty() {
-                true => failure.hint("pools in files are found with: pagefold import -d DIR"),
-                false => failure.hint(format!("found: {}{}", names.join(", "), near.unwrap_or_default())),
-            })
+    let current: Vec<&Found> = matching.iter().copied().filter(|pool| pool.is_current()).collect();
+    match (matching.as_slice(), current.as_slice()) {
+        ([], _) => Err(not_found(args, found, wanted)),
+        ([pool], _) if args.accept_older || pool.is_current() => Ok(pool),
+        (_, [pool]) if !args.accept_older => Ok(pool),
+        ([pool], _) => {
+            let what = format!(
+                "pool {} cannot be imported: {}",
+                pool.name,
+                pool.problem.as_deref().unwrap_or_default()
+            );
+            Err(Failure::new(what).hint(pool.action.clone().unwrap_or_default()))
         }
-        several => {
-            let guids: Vec<&str> = several.iter().map(|pool| pool.guid.as_str()).collect();
-            Err(Failure::new(format!("{} pools are named {}", several.len(), table::printable(wanted)))
-                .hint(format!("import one by its GUID: {}", guids.join(", "))))
-        }
+        (several, _) => Err(ambiguous(several, wanted)),
     }
 }
 
-fn remember(pool: &Found) -> Result<()> {
+fn not_found(args: &Import, found: &[Found], wanted: &str) -> Failure {
+    let mut names: Vec<&str> = found.iter().map(|pool| pool.name.as_str()).collect();
+    names.dedup();
+    let near = suggest::nearest(wanted, names.iter().copied()).map(|n| format!("; did you mean {n}?"));
+    let failure = Failure::new(format!("no pool \"{}\" was found", table::printable(wanted)));
+    if names.is_empty() && args.dir.is_empty() {
+        failure.hint("pools in files are found with: pagefold import -d DIR")
+    } else if names.is_empty() {
+        failure
+    } else {
+        failure.hint(format!("found: {}{}", names.join(", "), near.unwrap_or_default()))
+    }
+}
+
+/// Nothing tells which of several pools is meant.
+fn ambiguous(several: &[&Found], wanted: &str) -> Failure {
+    let line = |pool: &&Found| {
+        let problem = pool.problem.as_ref().map(|problem| format!(": {problem}"));
+        format!(
+            "\n  {} {} on {}{}",
+            pool.guid,
+            pool.state,
+            paths_text(&pool.devices),
+            problem.unwrap_or_default()
+        )
+    };
+    let lines: String = several.iter().map(line).collect();
+    let mut guids: Vec<&str> = several.iter().map(|pool| pool.guid.as_str()).collect();
+    guids.dedup();
+    let (what, hint) = match guids.as_slice() {
+        [guid] => {
+            ("copies of one pool", format!("say which by its devices: pagefold import -d DEVICE {guid}"))
+        }
+        several => ("pools", format!("import one by its GUID: {}", several.join(", "))),
+    };
+    Failure::new(format!("{} {what} are named {}:{lines}", several.len(), table::printable(wanted)))
+        .hint(hint)
+}
+
+/// Imports what was chosen.
+fn import(args: &Import, pool: &Found) -> Result<()> {
     places::check_pool_name(&pool.name)?;
-    if let Some(problem) = &pool.problem {
-        return Err(Failure::new(format!("pool {} cannot be imported: {problem}", pool.name)));
+    if !pool.is_whole() {
+        let few = format!("{} of its {} devices were found, each once", pool.devices.len(), pool.expected);
+        let problem = pool.problem.as_ref().filter(|_| pool.is_current()).unwrap_or(&few);
+        return Err(Failure::new(format!("pool {} cannot be imported: {problem}", pool.name))
+            .hint(pool.action.clone().unwrap_or_default()));
     }
-    Registry::open()?.add(known(pool))
+    let registry = Registry::open()?;
+    let before = registry.of_guid(&pool.guid)?;
+    let mut known = Known { adopted: args.adopt || pool.known()?.adopted, ..pool.known()? };
+    if let Some(before) = &before {
+        check_mounted(before, pool)?;
+    }
+    if let Some(root) = &args.altroot {
+        let dir = target::absolute(root)?;
+        if !dir.is_dir() {
+            return Err(Failure::new(format!("{} is not a directory", pools::shown(&dir))));
+        }
+        known.altroot = Some(dir);
+    }
+    if let Some(name) = &args.new_name {
+        places::check_pool_name(name)?;
+        known.name.clone_from(name);
+    }
+    // Before anything is changed.
+    registry.check_name(&known)?;
+    if !pool.is_current() {
+        go_back(pool)?;
+    }
+    if args.new_name.is_some() {
+        pool::rename(&known.devices, &known.name)
+            .map_err(|error| pools::failed(format!("cannot rename pool {}", pool.name), &error))?;
+    }
+    registry.add(known.clone())?;
+    if args.accept_loss { pools::give_up_damaged_log(&known) } else { Ok(()) }
 }
 
-fn known(pool: &Found) -> Known {
-    Known { name: pool.name.clone(), guid: pool.guid.clone(), devices: pool.devices.clone() }
+/// The pool is not taken from under its server.
+fn check_mounted(before: &Known, pool: &Found) -> Result<()> {
+    if before.devices == pool.devices && before.name == pool.name {
+        return Ok(());
+    }
+    let mounted = Registry::open()?.all()?.iter().any(|known| known.guid == before.guid)
+        && target::connect(&before.name)?.is_some();
+    if !mounted {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "pool {} (GUID {}) is mounted, from {}",
+        before.name,
+        before.guid,
+        paths_text(&before.devices)
+    ))
+    .hint(format!("unmount it first (pagefold unmount {}); a copy of it can become a pool of its own: pagefold reguid --device DEVICE", before.name)))
+}
+
+/// From now on the older copy is the pool.
+fn go_back(pool: &Found) -> Result<()> {
+    let device =
+        pool.devices.first().ok_or_else(|| Failure::new(format!("pool {} has no device", pool.name)))?;
+    let (_, standing) = pool::stands(device).map_err(|error| {
+        pools::failed(format!("cannot tell how far {} has come", pools::shown(device)), &error)
+    })?;
+    Seen::open(&pool.guid)?.note(&standing)
+}
+
+/// Imports every pool that is whole and is no old copy.
+fn all(args: &Import, found: &[Found]) -> Result<()> {
+    let mut imported = 0;
+    let mut failed = 0;
+    for pool in found {
+        if let Some(problem) = &pool.problem {
+            eprintln!("pagefold: {} on {}: {problem}; it is left out", pool.name, paths_text(&pool.devices));
+            continue;
+        }
+        match import(args, pool) {
+            Ok(()) => imported += 1,
+            Err(failure) => {
+                eprintln!("pagefold: {}: {failure}", pool.name);
+                failed += 1;
+            }
+        }
+    }
+    match (imported, failed) {
+        (0, 0) => Err(nothing(args)),
+        (_, 0) => Ok(()),
+        _ => Err(Failure::new(format!("{failed} pools could not be imported"))),
+    }
 }
 
 fn show(args: &Import, found: &[Found]) -> Result<()> {
@@ -98,10 +216,22 @@ fn show(args: &Import, found: &[Found]) -> Result<()> {
             pool.name.clone(),
             pool.guid.clone(),
             pool.state.into(),
-            crate::registry::paths_text(&pool.devices),
+            paths_text(&pool.devices),
             pool.problem.clone().unwrap_or_else(|| "-".into()),
         ]);
     }
     table.print(args.output.script);
+    if args.output.script {
+        return Ok(());
+    }
+    for pool in found {
+        let on = paths_text(&pool.devices);
+        if !pool.also.is_empty() {
+            println!("\n{on}: other paths to the same: {}", paths_text(&pool.also));
+        }
+        if let Some(action) = &pool.action {
+            println!("\n{} on {on} ({}):\n{}", pool.name, pool.state, table::wrapped(action, 2).trim_end());
+        }
+    }
     Ok(())
 }

@@ -21,6 +21,7 @@ mod mount_all;
 mod policy;
 mod properties;
 mod rebase;
+mod reguid;
 mod remount;
 mod restart;
 mod scrub;
@@ -59,6 +60,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Receive(args) => send::receive(&args),
         Verb::Diff(args) => diff::run(&args),
         Verb::Import(args) => import::run(&args),
+        Verb::Reguid(args) => reguid::run(&args),
         Verb::Export(args) => export::run(&args),
         Verb::Mount(args) => mount::run(&args),
         Verb::Unmount(args) => unmount::run(&args),

@@ -48,6 +48,7 @@ fn mount(args: &Mount, plan: &Plan) -> Result<()> {
     turns::wait(&turn, &format!("another mount of pool {pool}"))?;
     loop {
         let Some(mut client) = Client::connect(pool)? else { return start_server(args, plan) };
+        plan::check_server(&mut client, plan)?;
         let Wanted { path, dir, .. } = plan.wanted.clone();
         let name = names::full(pool, &path);
         let server = client.named();

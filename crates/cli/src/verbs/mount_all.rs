@@ -8,7 +8,7 @@ use crate::datasets::{self, Figures};
 use crate::failure::{Failure, Result};
 use crate::failures::Failures;
 use crate::names::{Name, is_within};
-use crate::registry::Registry;
+use crate::registry::{Known, Registry};
 use crate::{table, target};
 
 /// Mounts, parents first; what cannot be mounted is told, and the rest is mounted all the same: but for what belongs below it.
@@ -16,7 +16,10 @@ pub fn run(args: &Mount) -> Result<()> {
     let mut failures = Failures::new();
     let tops: Vec<Name> = match &args.source {
         Some(word) => vec![target::name(word)?],
-        None => Registry::open()?.all()?.into_iter().map(|known| Name::new(&known.name, "")).collect(),
+        None => {
+            let known = Registry::open()?.all()?;
+            known.into_iter().filter(obeys).map(|known| Name::new(&known.name, "")).collect()
+        }
     };
     for top in tops {
         // A pool that is away, or damaged, keeps no other from being mounted.
@@ -47,6 +50,18 @@ pub fn run(args: &Mount) -> Result<()> {
         }
     }
     failures.finish_all("mounted")
+}
+
+/// Whether a pool's mount points are obeyed; says so if not.
+fn obeys(known: &Known) -> bool {
+    let obeys = known.adopted || known.altroot.is_some();
+    if !obeys {
+        eprintln!(
+            "pagefold: {0}: not mounted: it was not made here; to obey its mount points from now on: pagefold import --adopt {0}",
+            known.name
+        );
+    }
+    obeys
 }
 
 /// The dataset and those below it, as far as they have a mount point and are not mounted.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
 use super::catalogue::{Catalogue, Dying};
+use super::identity::refuse_stale;
 use super::store::Nodes;
 use super::{OpenOptions, Pool};
 use crate::dataset::{Blocks, LiveDataset, ModelEntry, Part, references, space_of};
@@ -78,7 +79,10 @@ pub fn check(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(std::sync::Arc<Pool>, CheckReport)> {
     let options = OpenOptions { cache_bytes, ..OpenOptions::for_rescue() };
-    let pool = Pool::open(paths, &options)?;
+    let devices = Pool::open_devices(paths, &options)?;
+    // A stale device would be told as damage all over.
+    refuse_stale(&devices)?;
+    let pool = Pool::open_on(devices, &options)?;
     let mut report = pool.check_open(progress);
     if let Some(lost) = pool.replayed().lost {
         let device = pool.paths().get(usize::from(lost.device)).map(|path| path.display().to_string());

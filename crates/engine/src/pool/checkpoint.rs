@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use super::copies::Copies;
-use super::label::Superblock;
+use super::label::{Guid, Superblock};
 use super::root::{Placed, Root, TablePage, encode_dead, encode_lists};
 use super::versions::Versions;
 use super::{Maintenance, Pool};
@@ -199,12 +199,15 @@ impl Pool {
         self.flushes.flush()?;
         let superblock = Superblock {
             generation: number,
-            pool: self.guid(),
+            log: self.labels.first().map_or(Guid::NONE, |label| label.log),
             root: root.first,
             second: root.second,
             addr: root.addr,
             exported,
             flushed: self.flushes.flushed_txg(),
+            confirmed: true,
+            epoch: self.labels.first().map_or(0, |label| label.membership.epoch),
+            opening: self.opening,
         };
         write_superblock(&self.shared.devices, &self.labels, &superblock)?;
         // One in each ring.
@@ -237,19 +240,20 @@ fn store_table(
     Ok(page_ptrs)
 }
 
-/// Step 4: the superblock on every device.
+/// Step 4: the superblock on every device. Where there are several it goes to the first ring of all, and as confirmed to the second of all, so that a device
+/// which lacks it is known to be stale ([`super::identity`]).
 pub(super) fn write_superblock(
     devices: &crate::segment::Devices,
     labels: &[super::Label],
     superblock: &Superblock,
 ) -> Result<()> {
+    if devices.len() > 1 {
+        return rewrite_superblock(devices, labels, superblock);
+    }
     for (device, label) in devices.iter().zip(labels) {
         superblock.write(device.as_ref(), label)?;
     }
-    for device in devices {
-        device.flush()?;
-    }
-    Ok(())
+    flush(devices)
 }
 
 /// The superblock that counts, with something else in it: one ring after the other, so that a whole copy is there whenever the power goes.
@@ -259,10 +263,18 @@ pub(super) fn rewrite_superblock(
     superblock: &Superblock,
 ) -> Result<()> {
     for ring in 0..2 {
+        let written = Superblock { confirmed: ring == 1 || devices.len() == 1, ..*superblock };
         for (device, label) in devices.iter().zip(labels) {
-            superblock.write_to(ring, device.as_ref(), label)?;
+            written.write_to(ring, device.as_ref(), label)?;
         }
-        devices.iter().try_for_each(|device| device.flush())?;
+        flush(devices)?;
+    }
+    Ok(())
+}
+
+fn flush(devices: &crate::segment::Devices) -> Result<()> {
+    for device in devices {
+        device.flush()?;
     }
     Ok(())
 }

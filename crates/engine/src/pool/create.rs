@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::checkpoint::write_superblock;
-use super::label::{FORMAT_VERSION, Guid, Label, NAME_BYTES_MAX, Superblock};
+use super::label::{FORMAT_VERSION, Guid, Label, NAME_BYTES_MAX, Superblock, is_name};
+use super::membership::Membership;
+use super::opening::Opening;
 use super::root::Root;
 use super::trim::discard_chunks;
 use crate::device::{AlignedBuf, Device, FileDevice, OpenMode};
@@ -110,10 +112,6 @@ fn new_label(
             old.name
         )));
     }
-    let mut guid = options.guid.0;
-    for (byte, bits) in guid[14..].iter_mut().zip((number + 1).to_le_bytes()) {
-        *byte ^= bits;
-    }
     Ok(Label {
         version: FORMAT_VERSION,
         device: number,
@@ -121,9 +119,12 @@ fn new_label(
         incompat: 0,
         readonly_compat: 0,
         pool: options.guid,
-        guid: Guid(guid),
+        guid: options.guid.of_device(number),
         size_bytes: device.size_bytes(),
         created: options.created,
+        log: options.guid,
+        formerly: Guid::NONE,
+        membership: Membership::single(number, devices.len() as u16),
         name: name.into(),
     })
 }
@@ -175,21 +176,20 @@ fn write_first_root(
     let second = Located { device: copies.device, offset: copies.offset(), len_bytes, checksum };
     Ok(Superblock {
         generation: 1,
-        pool: options.guid,
+        log: options.guid,
         root: segments.locate(devices, ptr.addr)?,
         second,
         addr: ptr.addr,
         exported: true,
         flushed: writer.flushes().flushed_txg(),
+        confirmed: true,
+        epoch: labels.first().map_or(0, |label| label.membership.epoch),
+        opening: Opening::first(options.guid.high(), options.created),
     })
 }
 
 fn check_name(name: &str) -> Result<()> {
-    let sane = !name.is_empty()
-        && name.len() <= NAME_BYTES_MAX
-        && name.starts_with(|first: char| first.is_ascii_alphabetic())
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.:".contains(c));
-    if sane {
+    if is_name(name) {
         return Ok(());
     }
     Err(Error::Invalid(format!(

@@ -25,9 +25,14 @@
 //! | 64 | size of this device in bytes | 8 |
 //! | 72 | seconds since 1970 at which the pool was created | 8 |
 //! | 80 | chunk size in bytes | 4 |
-//! | 84 | length of the name | 1 |
-//! | 85 | name, UTF-8 | up to 63 |
+//! | 84 | GUID of the log: what superblocks and batches carry | 16 |
+//! | 100 | GUID that the pool had before, or zeros | 16 |
+//! | 116 | membership ([`Membership`]) | 24 |
+//! | 140 | length of the name | 1 |
+//! | 141 | name, as [`is_name`] demands | up to 63 |
 //! | 4092 | crc32c of the bytes before | 4 |
+//!
+//! The GUID of the pool can be changed ([`super::reguid`]), that of its log never: so changing the one touches labels alone.
 //!
 //! Superblock:
 //!
@@ -35,15 +40,24 @@
 //! |---|---|---|
 //! | 0 | magic `PFsuperb` | 8 |
 //! | 8 | generation | 8 |
-//! | 16 | GUID of the pool | 16 |
+//! | 16 | GUID of the log | 16 |
 //! | 32 | offset of the root on its device | 8 |
 //! | 40 | address of the root | 8 |
 //! | 48 | length of the root | 4 |
 //! | 52 | checksum of the root | 4 |
 //! | 56 | device of the root | 2 |
 //! | 58 | 1: the pool was exported | 1 |
+//! | 59 | all batches with lower numbers were flushed | 8 |
+//! | 67 | offset of the root's second copy | 8 |
+//! | 75 | checksum of it | 4 |
+//! | 79 | device of it | 2 |
+//! | 81 | 1: all devices have this superblock or one that has 0 here, flushed | 1 |
+//! | 82 | epoch of membership | 8 |
+//! | 90 | number, nonce and time of the opening; number, nonce and last checkpoint of the 128 before it | 3096 |
 //! | 4092 | crc32c of the bytes before | 4 |
 
+use super::membership::Membership;
+use super::opening::{Opening, Standing};
 use crate::device::{AlignedBuf, Device};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN};
 use crate::segment::Located;
@@ -56,7 +70,7 @@ pub const LABEL_MAGIC: [u8; 8] = *b"PAGEFOLD";
 /// First bytes of a superblock.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"PFsuperb";
 /// Version of the format that this program writes.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 /// Features that this program knows.
 pub const KNOWN_FEATURES: u64 = 0;
 /// Slots of a superblock ring.
@@ -69,16 +83,42 @@ pub const NAME_BYTES_MAX: usize = 63;
 const CHECKSUM_AT: usize = BLOCK_BYTES - 4;
 
 /// What identifies a pool or a device.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Guid(pub [u8; 16]);
 
 impl Guid {
+    /// Stands for none.
+    pub const NONE: Self = Self([0; 16]);
+
     /// The low 8 bytes, which batches carry.
     pub fn low(self) -> u64 {
         let mut low = [0; 8];
         low.copy_from_slice(&self.0[..8]);
         u64::from_le_bytes(low)
     }
+
+    /// The high 8 bytes.
+    pub(super) fn high(self) -> u64 {
+        let mut high = [0; 8];
+        high.copy_from_slice(&self.0[8..]);
+        u64::from_le_bytes(high)
+    }
+
+    /// That of device `number` of a pool with this GUID.
+    pub(super) fn of_device(self, number: u16) -> Self {
+        let mut guid = self.0;
+        for (byte, bits) in guid[14..].iter_mut().zip((number + 1).to_le_bytes()) {
+            *byte ^= bits;
+        }
+        Self(guid)
+    }
+}
+
+/// Whether a pool can have this name: then it can be part of a file's name, and shown as it is.
+pub fn is_name(name: &str) -> bool {
+    name.len() <= NAME_BYTES_MAX
+        && name.starts_with(|first: char| first.is_ascii_alphabetic())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.:".contains(c))
 }
 
 impl std::fmt::Display for Guid {
@@ -120,6 +160,12 @@ pub struct Label {
     pub size_bytes: u64,
     /// Seconds since 1970 at which the pool was created.
     pub created: u64,
+    /// GUID of the log, which superblocks and batches carry: the pool's own when it was made.
+    pub log: Guid,
+    /// The pool's GUID before it was changed last; [`Guid::NONE`]: it never was.
+    pub formerly: Guid,
+    /// The group that the device is a member of.
+    pub membership: Membership,
     /// The pool's name.
     pub name: String,
 }
@@ -138,6 +184,9 @@ impl Label {
         out.extend_from_slice(&self.size_bytes.to_le_bytes());
         out.extend_from_slice(&self.created.to_le_bytes());
         out.extend_from_slice(&(CHUNK_BYTES as u32).to_le_bytes());
+        out.extend_from_slice(&self.log.0);
+        out.extend_from_slice(&self.formerly.0);
+        self.membership.encode(&mut out);
         out.push(self.name.len() as u8);
         out.extend_from_slice(self.name.as_bytes());
         sealed_block(&out)
@@ -169,9 +218,13 @@ impl Label {
         let pool = Guid(reader.take(16)?.try_into().unwrap_or_default());
         let guid = Guid(reader.take(16)?.try_into().unwrap_or_default());
         let (size_bytes, created, chunk) = (reader.u64()?, reader.u64()?, reader.u32()?);
+        let log = Guid(reader.take(16)?.try_into().unwrap_or_default());
+        let formerly = Guid(reader.take(16)?.try_into().unwrap_or_default());
+        let membership = Membership::decode(&mut reader)?;
         let len = usize::from(reader.u8()?);
-        let name = String::from_utf8(reader.take(len.min(NAME_BYTES_MAX))?.to_vec())
-            .map_err(|_| reader.bad("the pool's name is not UTF-8"))?;
+        let name =
+            std::str::from_utf8(reader.take(len.min(NAME_BYTES_MAX))?).ok().filter(|name| is_name(name));
+        let name = name.ok_or_else(|| reader.bad("the pool's name is none that a pool can have"))?.to_owned();
         if u64::from(chunk) != CHUNK_BYTES
             || devices == 0
             || device_number >= devices
@@ -188,6 +241,11 @@ impl Label {
                 ),
             ));
         }
+        if !membership.is_single(device_number, devices) {
+            return Err(Error::Unsupported(format!(
+                "{path} belongs to a group of devices of a kind that this program does not know; use a later version of pagefold"
+            )));
+        }
         Ok(Self {
             version,
             device: device_number,
@@ -198,6 +256,9 @@ impl Label {
             guid,
             size_bytes,
             created,
+            log,
+            formerly,
+            membership,
             name,
         })
     }
@@ -243,6 +304,18 @@ impl Label {
         reserved_places(self.size_bytes)
     }
 
+    /// Writes the label over another one of the same device, so that the device shows one of the two whenever the power goes: the first copy counts,
+    /// and is written when all others are there.
+    pub(super) fn rewrite(&self, device: &dyn Device) -> Result<()> {
+        let offsets = self.offsets();
+        let (first, others) =
+            offsets.split_first().ok_or_else(|| Error::corrupt("label", "it has no place"))?;
+        others.iter().try_for_each(|offset| self.write_at(device, *offset))?;
+        device.flush()?;
+        self.write_at(device, *first)?;
+        device.flush()
+    }
+
     /// Writes one copy of the label.
     pub(super) fn write_at(&self, device: &dyn Device, offset: u64) -> Result<()> {
         device.write(offset, &self.encode(), false)
@@ -283,8 +356,8 @@ impl Label {
 pub struct Superblock {
     /// Rises by one with each checkpoint.
     pub generation: u64,
-    /// The pool.
-    pub pool: Guid,
+    /// GUID of the log.
+    pub log: Guid,
     /// The root's place.
     pub root: Located,
     /// That of its second copy, which is as long.
@@ -295,14 +368,31 @@ pub struct Superblock {
     pub exported: bool,
     /// All batches of the log with lower numbers were on stable storage when it was written (T7).
     pub flushed: u64,
+    /// Before it was written, all devices had it with this being false, on stable storage: from then on a device without it is stale. Pools of one device
+    /// have nothing else.
+    pub confirmed: bool,
+    /// Epoch of membership: the labels of all devices have the same.
+    pub epoch: u64,
+    /// The opening that wrote it.
+    pub opening: Opening,
 }
 
 impl Superblock {
+    /// How far who wrote it had come.
+    pub fn standing(&self) -> Standing {
+        Standing { opening: self.opening, generation: self.generation, open: !self.exported }
+    }
+
+    /// Orders the superblocks of one device by their age.
+    pub(super) fn order(&self) -> (u64, u64, bool, u64) {
+        (self.opening.id.number, self.generation, self.confirmed, self.flushed)
+    }
+
     fn encode(&self) -> AlignedBuf {
         let mut out = Vec::with_capacity(BLOCK_BYTES);
         out.extend_from_slice(&SUPERBLOCK_MAGIC);
         out.extend_from_slice(&self.generation.to_le_bytes());
-        out.extend_from_slice(&self.pool.0);
+        out.extend_from_slice(&self.log.0);
         out.extend_from_slice(&self.root.offset.to_le_bytes());
         out.extend_from_slice(&self.addr.raw().to_le_bytes());
         out.extend_from_slice(&self.root.len_bytes.to_le_bytes());
@@ -313,6 +403,9 @@ impl Superblock {
         out.extend_from_slice(&self.second.offset.to_le_bytes());
         out.extend_from_slice(&self.second.checksum.to_le_bytes());
         out.extend_from_slice(&self.second.device.to_le_bytes());
+        out.push(u8::from(self.confirmed));
+        out.extend_from_slice(&self.epoch.to_le_bytes());
+        self.opening.encode(&mut out);
         sealed_block(&out)
     }
 
@@ -325,7 +418,7 @@ impl Superblock {
             return None;
         }
         let generation = reader.u64().ok()?;
-        let pool = Guid(reader.take(16).ok()?.try_into().ok()?);
+        let log = Guid(reader.take(16).ok()?.try_into().ok()?);
         let offset = reader.u64().ok()?;
         let addr = Addr::from_raw(reader.u64().ok()?)?;
         let (len_bytes, checksum, device) = (reader.u32().ok()?, reader.u32().ok()?, reader.u16().ok()?);
@@ -333,7 +426,9 @@ impl Superblock {
         let root = Located { device, offset, len_bytes, checksum };
         let (offset, checksum, device) = (reader.u64().ok()?, reader.u32().ok()?, reader.u16().ok()?);
         let second = Located { device, offset, len_bytes, checksum };
-        Some(Self { generation, pool, root, second, addr, exported, flushed })
+        let (confirmed, epoch) = (reader.u8().ok()? == 1, reader.u64().ok()?);
+        let opening = Opening::decode(&mut reader).ok()?;
+        Some(Self { generation, log, root, second, addr, exported, flushed, confirmed, epoch, opening })
     }
 
     /// Writes the superblock to both rings of a device.
@@ -358,10 +453,10 @@ impl Superblock {
                 continue;
             }
             found.extend(
-                ring.chunks(BLOCK_BYTES).filter_map(Self::decode).filter(|block| block.pool == label.pool),
+                ring.chunks(BLOCK_BYTES).filter_map(Self::decode).filter(|block| block.log == label.log),
             );
         }
-        found.sort_unstable_by_key(|block| std::cmp::Reverse(block.generation));
+        found.sort_unstable_by_key(|block| std::cmp::Reverse(block.order()));
         found.dedup();
         found
     }

@@ -24,19 +24,24 @@ mod faults;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod group;
+mod identity;
 mod image;
 pub mod label;
 mod load;
+mod membership;
 mod memory;
 mod models;
 mod open;
+mod opening;
 mod pack;
+mod paths;
 mod places;
 mod quotas;
 mod reap;
 mod rebase;
 mod recode;
 mod redo;
+mod relabel;
 mod repair;
 mod rescue;
 mod rewrites;
@@ -73,15 +78,18 @@ pub use compare::Comparison;
 pub use create::{CreateOptions, create, create_on, create_trimmed, destroy};
 pub use group::Flight;
 pub use label::{Guid, Label};
+pub use membership::Membership;
 pub use memory::MemoryUse;
 pub use models::{LearnOptions, Learned};
-pub use open::{CACHE_BYTES_DEFAULT, OpenOptions, READS_AT_ONCE_DEFAULT, ReplayReport};
+pub use open::{CACHE_BYTES_DEFAULT, OpenOptions, READS_AT_ONCE_DEFAULT, ReplayReport, Witness};
+pub use opening::{EARLIER_OPENINGS, Earlier, Opening, OpeningId, Relation, Standing};
 pub use quotas::QuotaUse;
 pub use rebase::Rebase;
 pub use recode::{CALL_PAGES, PageRange, RecodeReport};
+pub use relabel::{reguid, reguid_on, rename, rename_on};
 pub use rescue::RescueReport;
 pub use rewrites::{Rewrites, Rewritten};
-pub use scan::{Found, FoundState, scan};
+pub use scan::{Found, FoundState, scan, stands};
 pub use scrub::{ScrubState, ScrubStatus};
 pub use send::{Origin, Partial, ReceiveOptions, Source, Token, Transfer};
 pub use status::{DeviceStatus, Status, Totals};
@@ -137,6 +145,9 @@ struct Signal {
 /// A pool that is open.
 pub struct Pool {
     labels: Vec<Label>,
+    /// The opening that every superblock names from now on; of a pool that is only read, the last one.
+    opening: Opening,
+    witness: Option<Witness>,
     table_pages: Arc<StoredPages>,
     shared: Arc<Shared>,
     chunks: Arc<Chunks>,
@@ -203,6 +214,11 @@ impl Pool {
         self.labels.first().map_or(Guid([0; 16]), |label| label.pool)
     }
 
+    /// How far the pool has come, as far as is known by checkpoints.
+    pub fn standing(&self) -> Standing {
+        Standing { opening: self.opening, generation: self.maintenance.lock().checkpoint, open: false }
+    }
+
     /// Paths of the pool's devices.
     pub fn paths(&self) -> Vec<PathBuf> {
         self.shared.devices.iter().map(|device| device.path().to_path_buf()).collect()
@@ -253,6 +269,9 @@ impl Pool {
         }
         self.checkpoint(true)?;
         self.shared.read_only.store(true, Ordering::Relaxed);
+        if let Some(witness) = &self.witness {
+            witness.tell(&self.standing());
+        }
         Ok(())
     }
 }

@@ -9,13 +9,15 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::ahead::Ahead;
 use super::catalogue::{Catalogue, Parts};
-use super::checkpoint::{rewrite_superblock, write_superblock};
+use super::checkpoint::rewrite_superblock;
 use super::clean::Cleaner;
 use super::copies::CopiesState;
 use super::create::{FIRST_DATASET, OWN};
-use super::image::Image;
-use super::label::{Label, Superblock};
+use super::identity::{Member, demand, judge};
+use super::image::{Head, Image};
+use super::label::{Guid, Label, Superblock};
 use super::load::{Filled, load_lists, load_table, read_placed};
+use super::opening::{Opening as Claim, Standing};
 use super::places::check_places;
 use super::redo::Redoing;
 use super::rescue::{Missing, RescueReport};
@@ -56,8 +58,14 @@ pub struct OpenOptions {
     /// Open the pool although parts of its metadata are damaged, to read what is left: what is below them cannot be read. With
     /// `read_only` and `accept_loss`; [`OpenOptions::for_rescue`] sets all three.
     pub rescue: bool,
-    /// A number that no other opening of the pool was given; the default draws one at random (T5).
+    /// A number that no other opening of the pool was given; the default draws one at random (T5). It is the nonce of the opening, too.
     pub salt: u64,
+    /// Seconds since 1970: when the opening is, for people.
+    pub now: u64,
+    /// How far the pool is known to have come: who has not come as far is a copy of it, and not opened.
+    pub since: Option<Standing>,
+    /// Who is told how far the pool has come, once an opening for writing is claimed and when it ends.
+    pub witness: Option<Witness>,
     /// How many reads are under way at once while the pool is opened; 1: none beside another, and always in the same order.
     pub reads_at_once: usize,
     /// How many segments share a page of the segment table, for a pool that has no page yet: the simulator's small pools have tables of many pages
@@ -89,6 +97,9 @@ impl Default for OpenOptions {
             accept_loss: false,
             rescue: false,
             salt,
+            now: 0,
+            since: None,
+            witness: None,
             reads_at_once: READS_AT_ONCE_DEFAULT,
             table_page_ids: None,
             table_bytes: None,
@@ -102,6 +113,27 @@ impl OpenOptions {
     /// To read what is left of a damaged pool.
     pub fn for_rescue() -> Self {
         Self { read_only: true, accept_loss: true, rescue: true, ..Self::default() }
+    }
+}
+
+/// Is told how far a pool has come.
+#[derive(Clone)]
+pub struct Witness(Arc<dyn Fn(&Standing) + Send + Sync>);
+
+impl Witness {
+    /// Calls `tell`, within the opening or closing of the pool.
+    pub fn new(tell: impl Fn(&Standing) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(tell))
+    }
+
+    pub(super) fn tell(&self, standing: &Standing) {
+        (self.0)(standing);
+    }
+}
+
+impl std::fmt::Debug for Witness {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Witness")
     }
 }
 
@@ -146,6 +178,8 @@ struct Opening {
     devices: Devices,
     ahead: Ahead,
     superblock: Superblock,
+    /// The opening that this is.
+    claim: Claim,
     root: Root,
     /// All records of the checkpoint that no segment accounts for.
     roots: Vec<Placed>,
@@ -193,12 +227,12 @@ impl Pool {
         if options.rescue && !(options.read_only && options.accept_loss) {
             return Err(Error::Invalid("a pool that is opened for rescue is not changed".into()));
         }
-        let (labels, devices) = order_devices(devices)?;
+        let (labels, devices) = in_order(devices)?;
         if !options.read_only {
             labels.iter().try_for_each(Label::check_writable)?;
         }
-        let superblock = newest_superblock(&labels, &devices)?;
-        let mut opening = Opening::load(labels, devices, superblock, options)?;
+        let (superblock, claim) = identify(&labels, &devices, options)?;
+        let mut opening = Opening::load(labels, devices, (superblock, claim), options)?;
         let mut ops = Vec::new();
         let end = opening.scan(&mut ops, options.accept_loss)?;
         let pool = opening.finish(end, &ops, options)?;
@@ -224,19 +258,14 @@ fn recorded(devices: Devices, path: &Path) -> Result<Devices> {
 }
 
 /// Labels and devices by number.
-pub(super) fn order_devices(devices: Devices) -> Result<(Vec<Label>, Devices)> {
+pub(super) fn in_order(devices: Devices) -> Result<(Vec<Label>, Devices)> {
     let mut found: BTreeMap<u16, (Label, Arc<dyn Device>)> = BTreeMap::new();
     for device in devices {
         let label = Label::read(device.as_ref())?;
-        if let Some((other, _)) = found.values().next()
+        if let Some((other, twin)) = found.values().next()
             && other.pool != label.pool
         {
-            return Err(Error::Invalid(format!(
-                "{} belongs to pool '{}' and not to '{}'",
-                device.path().display(),
-                label.name,
-                other.name
-            )));
+            return Err(Error::Invalid(two_pools((&label, device.as_ref()), (other, twin.as_ref()))));
         }
         if let Some((_, twin)) = found.insert(label.device, (label, Arc::clone(&device))) {
             return Err(Error::Invalid(format!(
@@ -257,18 +286,52 @@ pub(super) fn order_devices(devices: Devices) -> Result<(Vec<Label>, Devices)> {
     Ok(found.into_values().unzip())
 }
 
-pub(super) fn newest_superblock(labels: &[Label], devices: &Devices) -> Result<Superblock> {
-    let all =
-        devices.iter().zip(labels).flat_map(|(device, label)| Superblock::read_all(device.as_ref(), label));
-    // An opening may have had the power cut while it told in one ring what it had found.
-    let newest = all.max_by_key(|superblock| (superblock.generation, superblock.flushed));
-    newest.ok_or_else(|| {
+/// Why two devices are not of one pool.
+fn two_pools((label, device): (&Label, &dyn Device), (other, twin): (&Label, &dyn Device)) -> String {
+    let (path, twin) = (device.path().display(), twin.path().display());
+    if label.log == other.log && (label.formerly == other.pool || other.formerly == label.pool) {
+        return format!(
+            "{path} and {twin} have GUIDs of two pools, one of which was made of the other: if that was interrupted, go on with pagefold reguid --device for each of them"
+        );
+    }
+    format!("{path} belongs to pool '{}' and not to '{}', as {twin} does", label.name, other.name)
+}
+
+/// What devices say of themselves, and the superblock that counts; with `rescue` what is left of them.
+pub(super) fn weigh(labels: &[Label], devices: &Devices, rescue: bool) -> Result<(Vec<Member>, Superblock)> {
+    let read = |(label, device): (&Label, &Arc<dyn Device>)| Member::of(device.as_ref(), label.clone());
+    let members: Vec<Result<Member>> = labels.iter().zip(devices).map(read).collect();
+    if rescue {
+        // What is left of any of them is read, and verified.
+        let members: Vec<Member> = members.into_iter().filter_map(Result::ok).collect();
+        let newest = members.iter().map(|member| member.head).max_by_key(Superblock::order);
         let name = labels.first().map_or("", |label| &label.name);
-        Error::corrupt(
-            format!("pool '{name}'"),
-            "none of its superblocks is sound; creating the pool may have been interrupted",
-        )
-    })
+        let none = || Error::corrupt(format!("pool '{name}'"), "none of its superblocks is sound");
+        return Ok((members, newest.ok_or_else(none)?));
+    }
+    let members = members.into_iter().collect::<Result<Vec<Member>>>()?;
+    let superblock = judge(&members)?;
+    Ok((members, superblock))
+}
+
+/// The superblock that counts, and the opening that this is.
+fn identify(labels: &[Label], devices: &Devices, options: &OpenOptions) -> Result<(Superblock, Claim)> {
+    let (members, superblock) = weigh(labels, devices, options.rescue)?;
+    if let (Some(known), Some(label)) = (&options.since, labels.first()) {
+        let paths: Vec<&Path> = devices.iter().map(|device| device.path()).collect();
+        demand(&superblock.standing(), known, &label.name, &paths)?;
+    }
+    if options.read_only {
+        return Ok((superblock, superblock.opening));
+    }
+    let seen = members.iter().map(|member| member.head.opening.id.number).max().unwrap_or_default();
+    let claim = superblock.opening.next(superblock.generation, seen, options.salt, options.now)?;
+    Ok((superblock, claim))
+}
+
+/// What batches of the log carry.
+fn log_of(labels: &[Label]) -> u64 {
+    labels.first().map_or(Guid::NONE, |label| label.log).low()
 }
 
 /// What tree nodes, segment directories and models may take of the cache budget at most, in sixteenths. Records have what is left, see
@@ -281,7 +344,7 @@ impl Opening {
     fn load(
         labels: Vec<Label>,
         devices: Devices,
-        superblock: Superblock,
+        (superblock, claim): (Superblock, Claim),
         options: &OpenOptions,
     ) -> Result<Self> {
         let sizes: Vec<u64> = labels.iter().map(|label| label.size_bytes).collect();
@@ -318,7 +381,7 @@ impl Opening {
         load_table(&devices, &segments, (&root, &table), &mut missing, &ahead, &mut visit)?;
         let mut rescue = None;
         if options.rescue {
-            let pool = labels.first().map_or(0, |label| label.pool.low());
+            let pool = log_of(&labels);
             let search = Search::new(&devices, pool);
             rescue = Some(missing.salvage(&table, search, &sizes, &segments, root.position.segment));
         }
@@ -352,6 +415,7 @@ impl Opening {
             devices,
             ahead,
             superblock,
+            claim,
             root,
             roots,
             image,
@@ -375,7 +439,7 @@ impl Opening {
         let (segments, used, unflushed) = (&self.segments, &mut self.used, &mut self.unflushed);
         let operations_below = &mut self.operations_below;
         let source = Source {
-            pool: self.labels.first().map_or(0, |label| label.pool.low()),
+            pool: log_of(&self.labels),
             devices: &self.devices,
             chunks: &self.chunks,
             flushed: self.superblock.flushed,
@@ -442,7 +506,7 @@ impl Opening {
         own.load_models(options.rescue)?;
         let datasets = catalogue.datasets().map(|(_, version)| Arc::clone(&version.data)).collect();
         let dataset = Arc::clone(&catalogue.get(FIRST_DATASET)?.data);
-        let mut position = self.settle_space(&end, options.read_only)?;
+        let mut position = self.settle_space(&end, options)?;
         let operations_below = self.operations_below;
         if let Some(lost) = end.lost {
             tracing::error!(
@@ -455,7 +519,7 @@ impl Opening {
         shared.read_only.store(options.read_only, Ordering::Relaxed);
         let page_ptrs = self.table.iter().map(|page| (page.page, page.placed.ptr())).collect();
         let writer = LogWriter::new(
-            self.labels.first().map_or(0, |label| label.pool.low()),
+            log_of(&self.labels),
             position,
             Arc::clone(&self.segments),
             Arc::clone(&self.chunks),
@@ -470,6 +534,8 @@ impl Opening {
         }
         let pool = Arc::new(Pool {
             labels: self.labels,
+            opening: self.claim,
+            witness: options.witness.clone(),
             table_pages: self.table_pages,
             shared: Arc::clone(&shared),
             chunks: self.chunks,
@@ -541,7 +607,7 @@ impl Opening {
     }
 
     /// Chunk states after replay, directories of replayed segments, and where the log goes on.
-    fn settle_space(&self, end: &LogEnd, read_only: bool) -> Result<Position> {
+    fn settle_space(&self, end: &LogEnd, options: &OpenOptions) -> Result<Position> {
         self.chunks.retain_all(self.segments.chunks());
         let next = end.position.next;
         if !self.chunks.exists(next) {
@@ -550,7 +616,7 @@ impl Opening {
         self.chunks.retain(next);
         self.chunks.hold_all(&self.used_before);
         let segment = end.position.segment + 1;
-        if read_only {
+        if options.read_only {
             return Ok(Position { segment, chunk: next, used: 0, slots: 0, next, ..end.position });
         }
         for id in self.segments.open_ids() {
@@ -566,13 +632,16 @@ impl Opening {
         // The superblock, too: a flush of it may have failed, and then a device shows it until the power goes. What the one before refers to is
         // given out from now on.
         let flushed = end.position.txg;
+        let mut told = Superblock { opening: self.claim, exported: false, ..self.superblock };
         if flushed > self.superblock.flushed {
             // It tells that all that was found is there (T7): the log goes on elsewhere, and only its last batches say where.
             self.devices.iter().try_for_each(|device| device.flush())?;
-            let told = Superblock { flushed, ..self.superblock };
-            rewrite_superblock(&self.devices, &self.labels, &told)?;
-        } else {
-            write_superblock(&self.devices, &self.labels, &self.superblock)?;
+            told.flushed = flushed;
+        }
+        // From here on the opening is claimed: what was written before says nothing that was not there.
+        rewrite_superblock(&self.devices, &self.labels, &told)?;
+        if let Some(witness) = &options.witness {
+            witness.tell(&Standing { open: false, ..told.standing() });
         }
         self.segments.insert(Segment::fresh(segment, next))?;
         let after = self.chunks.allocate()?;

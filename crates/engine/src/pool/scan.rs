@@ -1,9 +1,12 @@
-//! Finding pools on devices.
+//! Finding pools on devices, and telling their copies apart.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::label::{Guid, Label, Superblock};
+use super::identity::{Member, Version, versions};
+use super::label::{Guid, Label};
+use super::opening::{Relation, Standing};
+use super::paths::{SYS, Target, made_of, target};
 use crate::device::{FileDevice, OpenMode};
 use crate::limits::DEVICE_BYTES_MIN;
 use crate::{Error, Result};
@@ -19,55 +22,138 @@ pub enum FoundState {
     InUse,
     /// Some of its devices were not found.
     Incomplete,
+    /// Some of its devices were found several times, and nothing tells which of the copies is the one.
+    Copies,
+    /// Copies of the pool went on from here: these devices are older.
+    Old,
+    /// Copies of the pool went on, each for itself, and this is one of them.
+    Apart,
 }
 
-/// A pool that was found.
+/// A pool that was found, or one of several copies of it.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// Name.
     pub name: String,
     /// GUID.
     pub guid: Guid,
-    /// The devices that were found, by number.
+    /// GUID that the pool had before its last change.
+    pub formerly: Option<Guid>,
+    /// The devices that were found, by number; of copies that are alike the first.
     pub devices: Vec<PathBuf>,
     /// How many devices it has.
     pub expected: u16,
     /// Its state.
     pub state: FoundState,
+    /// Whether a process has it open, whatever its state.
+    pub in_use: bool,
+    /// How far it has come.
+    pub standing: Standing,
+    /// Devices of which there are several copies that are alike: the paths of all.
+    pub alike: Vec<Vec<PathBuf>>,
+    /// Other paths to the devices.
+    pub also: Vec<PathBuf>,
+}
+
+/// A device of a pool.
+struct Seen {
+    member: Member,
+    target: Target,
+    exported: bool,
+    in_use: bool,
+    also: Vec<PathBuf>,
 }
 
 /// Finds the pools whose devices are among `paths`; a folder stands for the files and block devices in it.
-/// What holds no pool is passed over; `progress` is called with each path before it is looked at.
+/// What holds no pool is passed over; `progress` is called with each path before it is looked at. Each copy of a pool is found by itself, the newest
+/// first; no device is part of two, and several paths to one device are one.
 pub fn scan(paths: &[PathBuf], progress: &mut dyn FnMut(&Path)) -> Result<Vec<Found>> {
-    let mut pools: BTreeMap<[u8; 16], (Found, BTreeMap<u16, PathBuf>)> = BTreeMap::new();
+    let mut seen: Vec<Seen> = Vec::new();
     for path in candidates(paths)? {
         progress(&path);
-        let Some((label, state)) = look(&path) else { continue };
-        let entry = pools.entry(label.pool.0).or_insert_with(|| {
-            let found = Found {
-                name: label.name.clone(),
-                guid: label.pool,
-                devices: Vec::new(),
-                expected: label.devices,
-                state,
-            };
-            (found, BTreeMap::new())
-        });
-        if state == FoundState::InUse || entry.0.state == FoundState::Exported {
-            entry.0.state = state;
+        let Some(target) = target(&path, Path::new(SYS)) else { continue };
+        match seen.iter_mut().find(|other| other.target == target) {
+            Some(other) if other.member.path == path || other.also.contains(&path) => {}
+            Some(other) => other.also.push(path),
+            None => seen.extend(look(&path, target)),
         }
-        entry.1.entry(label.device).or_insert(path);
     }
-    Ok(pools
-        .into_values()
-        .map(|(mut found, devices)| {
-            if devices.len() < usize::from(found.expected) && found.state != FoundState::InUse {
-                found.state = FoundState::Incomplete;
-            }
-            found.devices = devices.into_values().collect();
-            found
-        })
-        .collect())
+    let seen = without_lower_paths(seen);
+    let mut pools: BTreeMap<(Guid, Guid), Vec<Seen>> = BTreeMap::new();
+    for one in seen {
+        pools.entry((one.member.label.pool, one.member.label.log)).or_default().push(one);
+    }
+    Ok(pools.values().flat_map(|seen| of_one_pool(seen)).collect())
+}
+
+/// Without the paths that others of them are made of, and that show the same.
+fn without_lower_paths(mut seen: Vec<Seen>) -> Vec<Seen> {
+    let mut at = 0;
+    while let Some(lower) = seen.get(at) {
+        let above = made_of(lower.target, Path::new(SYS));
+        let same = |other: &Seen| {
+            above.contains(&other.target)
+                && other.member.label == lower.member.label
+                && other.member.head == lower.member.head
+        };
+        let Some(upper) = seen.iter().position(same) else {
+            at += 1;
+            continue;
+        };
+        let lower = seen.remove(at);
+        if let Some(upper) = seen.get_mut(upper - usize::from(upper > at)) {
+            upper.also.push(lower.member.path);
+            upper.also.extend(lower.also);
+        }
+    }
+    seen
+}
+
+/// The copies of a pool.
+fn of_one_pool(seen: &[Seen]) -> Vec<Found> {
+    let members: Vec<Member> = seen.iter().map(|one| one.member.clone()).collect();
+    let versions = versions(&members);
+    let relation = |version: &Version| {
+        let to = |other: &Version| version.standing.relation(&other.standing);
+        let others: Vec<Relation> = versions.iter().map(to).collect();
+        [Relation::Before, Relation::Apart].into_iter().find(|relation| others.contains(relation))
+    };
+    versions.iter().filter_map(|version| found(seen, version, relation(version))).collect()
+}
+
+fn found(seen: &[Seen], version: &Version, relation: Option<Relation>) -> Option<Found> {
+    let of = |members: &[usize]| -> Vec<&Seen> { members.iter().filter_map(|at| seen.get(*at)).collect() };
+    let first = of(version.members.values().next()?).into_iter().next()?;
+    let all: Vec<Vec<&Seen>> = version.members.values().map(|members| of(members)).collect();
+    let alike: Vec<Vec<PathBuf>> = all
+        .iter()
+        .filter(|copies| copies.len() > 1)
+        .map(|copies| copies.iter().map(|one| one.member.path.clone()).collect())
+        .collect();
+    let in_use = all.iter().flatten().any(|one| one.in_use);
+    let exported = all.iter().flatten().all(|one| one.exported);
+    let label = &first.member.label;
+    let state = match relation {
+        Some(Relation::Before) => FoundState::Old,
+        Some(_) => FoundState::Apart,
+        None if all.len() < usize::from(label.devices) => FoundState::Incomplete,
+        None if !alike.is_empty() => FoundState::Copies,
+        None if in_use => FoundState::InUse,
+        None if exported => FoundState::Exported,
+        None => FoundState::NotExported,
+    };
+    Some(Found {
+        name: label.name.clone(),
+        guid: label.pool,
+        formerly: (label.formerly != Guid::NONE).then_some(label.formerly),
+        devices: all.iter().filter_map(|copies| Some(copies.first()?.member.path.clone())).collect(),
+        expected: label.devices,
+        state,
+        in_use,
+        standing: version.standing,
+        alike,
+        also: all.iter().flatten().flat_map(|one| one.also.iter().cloned()).collect(),
+    })
 }
 
 fn candidates(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
@@ -94,20 +180,23 @@ fn may_hold_pool(path: &Path) -> bool {
     })
 }
 
-fn look(path: &Path) -> Option<(Label, FoundState)> {
-    match FileDevice::open(path, OpenMode::ReadOnly) {
-        Ok(device) => {
-            let label = Label::read(&device).ok()?;
-            let newest = Superblock::read_all(&device, &label).into_iter().next()?;
-            Some((label, if newest.exported { FoundState::Exported } else { FoundState::NotExported }))
-        }
-        Err(Error::Busy(_)) => Some((peek(path)?, FoundState::InUse)),
-        Err(_) => None,
-    }
+fn look(path: &Path, target: Target) -> Option<Seen> {
+    let (device, in_use) = match FileDevice::open(path, OpenMode::ReadOnly) {
+        Ok(device) => (device, false),
+        Err(Error::Busy(_)) => (FileDevice::open(path, OpenMode::Unlocked).ok()?, true),
+        Err(_) => return None,
+    };
+    let member = Member::read(&device).ok()?;
+    let exported = member.head.exported;
+    Some(Seen { member, target, exported, in_use, also: Vec::new() })
 }
 
-/// The label of a device that another process has open.
-fn peek(path: &Path) -> Option<Label> {
-    let device = FileDevice::open(path, OpenMode::Unlocked).ok()?;
-    Label::read(&device).ok()
+/// The label of a device, and how far it has come, whoever has it open.
+///
+/// # Errors
+/// It cannot be read, or holds no pool.
+pub fn stands(path: &Path) -> Result<(Label, Standing)> {
+    let member = Member::read(&FileDevice::open(path, OpenMode::Unlocked)?)?;
+    let standing = member.standing();
+    Ok((member.label, standing))
 }

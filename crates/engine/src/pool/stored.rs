@@ -9,7 +9,7 @@ use super::create::FIRST_DATASET;
 use super::image::{Head, Image};
 use super::label::Superblock;
 use super::load::read_placed;
-use super::open::{newest_superblock, order_devices};
+use super::open::{in_order, weigh};
 use super::places::check_places;
 use super::root::{Placed, Root};
 use crate::device::Device;
@@ -69,8 +69,8 @@ impl Pool {
     /// # Errors
     /// The devices are not those of a pool, or what is on them is damaged. While another process writes to them it may look so.
     pub fn stored_properties(devices: Vec<Arc<dyn Device>>) -> Result<BTreeMap<String, String>> {
-        let (labels, devices) = order_devices(devices)?;
-        let Superblock { addr, root: first, second, .. } = newest_superblock(&labels, &devices)?;
+        let (labels, devices) = in_order(devices)?;
+        let (_, Superblock { addr, root: first, second, .. }) = weigh(&labels, &devices, false)?;
         let sizes: Vec<u64> = labels.iter().map(|label| label.size_bytes).collect();
         let chunks = Chunks::new(&sizes);
         // Nothing is cached: each record is read once.

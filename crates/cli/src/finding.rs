@@ -1,0 +1,290 @@
+//! Finding pools on devices, and telling which of several copies is the pool.
+
+use std::path::{Path, PathBuf};
+
+use pagefold_engine::device::{FileDevice, OpenMode};
+use pagefold_engine::pool::label::Label;
+use pagefold_engine::pool::{self, FoundState, Relation};
+use serde::{Serialize, Serializer};
+
+use crate::failure::{Context, Failure, Result};
+use crate::pools::{failed, shown};
+use crate::progress::Progress;
+use crate::registry::{Known, Registry, paths_text};
+use crate::{seen, table, units};
+
+/// A pool that was found on devices, or one of several copies of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Found {
+    /// Its name.
+    pub name: String,
+    /// Its unique number.
+    pub guid: String,
+    /// The devices that were found.
+    #[serde(serialize_with = "paths")]
+    pub devices: Vec<PathBuf>,
+    /// How many devices it has.
+    pub expected: u16,
+    /// `EXPORTED`, `CRASHED`, `INUSE`, `INCOMPLETE`, `COPIES`, `OLD`, `APART`.
+    pub state: &'static str,
+    /// Whether a process has it open.
+    pub in_use: bool,
+    /// How often it was opened for writing, its making included.
+    pub openings: u64,
+    /// When it was opened last, in seconds since 1970.
+    pub opened: u64,
+    /// The number of its last checkpoint.
+    pub checkpoint: u64,
+    /// Other paths to its devices.
+    #[serde(serialize_with = "paths")]
+    pub also: Vec<PathBuf>,
+    /// Devices that were found several times, in copies that are alike.
+    #[serde(serialize_with = "lists_of_paths")]
+    pub alike: Vec<Vec<PathBuf>>,
+    /// Why it cannot be imported, if it cannot.
+    pub problem: Option<String>,
+    /// What to do about that.
+    pub action: Option<String>,
+}
+
+/// JSON has no other bytes than those of text.
+fn paths<S: Serializer>(paths: &[PathBuf], serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_seq(paths.iter().map(|path| path.to_string_lossy()))
+}
+
+fn lists_of_paths<S: Serializer>(
+    lists: &[Vec<PathBuf>],
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    let lossy = |list: &Vec<PathBuf>| -> Vec<String> {
+        list.iter().map(|path| path.to_string_lossy().into_owned()).collect()
+    };
+    serializer.collect_seq(lists.iter().map(lossy))
+}
+
+impl Found {
+    fn new(found: pool::Found) -> Result<Self> {
+        let guid = found.guid.to_string();
+        let mut state = found.state;
+        let known = seen::last(&guid)?;
+        let relation = known.as_ref().map(|(known, _)| found.standing.relation(known));
+        match relation {
+            Some(Relation::Before) => state = FoundState::Old,
+            Some(Relation::Apart) => state = FoundState::Apart,
+            _ => {}
+        }
+        let mut new = Self {
+            name: table::printable(&found.name),
+            guid,
+            devices: found.devices,
+            expected: found.expected,
+            state: state_text(state),
+            in_use: found.in_use,
+            openings: found.standing.opening.id.number,
+            opened: found.standing.opening.time,
+            checkpoint: found.standing.generation,
+            also: found.also,
+            alike: found.alike,
+            problem: None,
+            action: None,
+        };
+        let formerly = found.formerly.map(|guid| guid.to_string());
+        let went_on = match (relation, known) {
+            (Some(Relation::Before | Relation::Apart), Some((_, noted))) => {
+                Some(went_on(&new.guid, noted, &new.devices)?)
+            }
+            _ => None,
+        };
+        (new.problem, new.action) = new.explained(state, formerly.as_deref(), went_on.as_deref());
+        Ok(new)
+    }
+
+    /// What is wrong, and what to do.
+    fn explained(
+        &self,
+        state: FoundState,
+        formerly: Option<&str>,
+        went_on: Option<&str>,
+    ) -> (Option<String>, Option<String>) {
+        let Self { name, guid, .. } = self;
+        let devices: Vec<String> = self.devices.iter().map(|path| format!(" -d {}", shown(path))).collect();
+        let devices = devices.concat();
+        let own = devices.replace(" -d ", " --device ");
+        let as_own = format!("to use it as a pool of its own: pagefold reguid{own}");
+        let (problem, action) = match state {
+            FoundState::Exported | FoundState::NotExported | FoundState::InUse => return (None, None),
+            FoundState::Incomplete => {
+                let few = format!("only {} of its {} devices were found", self.devices.len(), self.expected);
+                match formerly {
+                    Some(formerly) => (
+                        format!("{few}; its GUID was {formerly} before"),
+                        format!(
+                            "if changing that was interrupted, go on: pagefold reguid{own} and --device for each of the others"
+                        ),
+                    ),
+                    None => (
+                        few,
+                        format!("connect the others, or tell where they are: pagefold import -d DIR {name}"),
+                    ),
+                }
+            }
+            FoundState::Copies => {
+                let alike: Vec<String> = self.alike.iter().map(|paths| paths_text(paths)).collect();
+                (
+                    format!("these are copies that are alike: {}", alike.join("; ")),
+                    format!("say which by its devices: pagefold import{devices} {guid}"),
+                )
+            }
+            FoundState::Old => (
+                went_on.map_or_else(
+                    || "an older copy: the pool went on, on other devices that were found".into(),
+                    |went_on| format!("an older copy: the pool went on {went_on}"),
+                ),
+                format!(
+                    "{as_own}; to go back to it for good: pagefold import --accept-older{devices} {guid}"
+                ),
+            ),
+            FoundState::Apart => match went_on {
+                Some(went_on) => (
+                    format!("a copy that went on by itself: the pool went on {went_on}"),
+                    format!(
+                        "{as_own}; to use it instead of the other one: pagefold import --accept-older{devices} {guid}"
+                    ),
+                ),
+                None => (
+                    "one of several copies that went on, each by itself".into(),
+                    format!("say which by its devices: pagefold import{devices} {guid}; {as_own}"),
+                ),
+            },
+        };
+        (Some(problem), Some(action))
+    }
+
+    /// Whether each of its devices is there, and once.
+    pub fn is_whole(&self) -> bool {
+        self.devices.len() == usize::from(self.expected) && self.alike.is_empty()
+    }
+
+    /// Whether it is the pool, as far as can be told, and not an older copy or one beside it.
+    pub fn is_current(&self) -> bool {
+        !matches!(self.state, "OLD" | "APART")
+    }
+
+    /// As a pool that is known. It is adopted if it was before: whoever made these devices had the pool then.
+    pub fn known(&self) -> Result<Known> {
+        let before = Registry::open()?.of_guid(&self.guid)?;
+        let trusted = seen::last(&self.guid)?.is_some() && self.state != "APART";
+        Ok(Known {
+            name: self.name.clone(),
+            guid: self.guid.clone(),
+            devices: self.devices.clone(),
+            adopted: trusted && before.is_some_and(|before| before.adopted),
+            altroot: None,
+        })
+    }
+
+    /// Of copies that are alike takes the one at `path`.
+    fn choose(&mut self, path: &Path) {
+        let group = self.alike.iter().position(|group| group.iter().any(|one| one == path));
+        let Some(group) = group.map(|at| self.alike.remove(at)) else { return };
+        if let Some(device) = self.devices.iter_mut().find(|device| group.contains(device)) {
+            path.clone_into(device);
+        }
+    }
+}
+
+fn state_text(state: FoundState) -> &'static str {
+    match state {
+        FoundState::Exported => "EXPORTED",
+        FoundState::NotExported => "CRASHED",
+        FoundState::InUse => "INUSE",
+        FoundState::Incomplete => "INCOMPLETE",
+        FoundState::Copies => "COPIES",
+        FoundState::Old => "OLD",
+        FoundState::Apart => "APART",
+    }
+}
+
+/// Until when, and where, the pool with this GUID is known to have gone on, beside these devices.
+pub fn went_on(guid: &str, noted: u64, devices: &[PathBuf]) -> Result<String> {
+    let known = Registry::open()?.of_guid(guid)?.filter(|known| known.devices != devices);
+    let on = known.map_or_else(String::new, |known| format!(", on {}", paths_text(&known.devices)));
+    Ok(format!("until {}{on}", units::utc(noted)))
+}
+
+/// Pools on the devices and in the directories given, or on all block devices.
+pub fn scan(paths: &[PathBuf]) -> Result<Vec<Found>> {
+    let named = paths;
+    let paths = if named.is_empty() { block_devices()? } else { named.to_vec() };
+    let paths: Vec<PathBuf> =
+        paths.iter().map(|path| crate::target::absolute(path)).collect::<Result<_>>()?;
+    let progress = Progress::counter("devices looked at");
+    let found = pool::scan(&paths, &mut |_| progress.step(1))
+        .map_err(|error| failed("cannot look for pools", &error))?;
+    progress.finish();
+    if let ([], [device], [_]) = (found.as_slice(), paths.as_slice(), named)
+        && !device.is_dir()
+    {
+        return Err(why_no_pool(device));
+    }
+    found.into_iter().map(Found::new).collect()
+}
+
+/// All block devices that the kernel knows (`/proc/partitions`: major, minor, blocks, name).
+pub fn block_devices() -> Result<Vec<PathBuf>> {
+    let text =
+        std::fs::read_to_string("/proc/partitions").context(|| "cannot read /proc/partitions".into())?;
+    let names = text.lines().skip(1).filter_map(|line| line.split_whitespace().nth(3));
+    Ok(names.map(|name| Path::new("/dev").join(name)).filter(|path| path.exists()).collect())
+}
+
+/// The pool that a device belongs to, with its other devices if they lie in the same directory.
+pub fn identify(device: &Path) -> Result<Found> {
+    let of = |paths: &[PathBuf]| -> Result<Vec<pool::Found>> {
+        pool::scan(paths, &mut |_| ())
+            .map_err(|error| failed(format!("cannot look at {}", shown(device)), &error))
+    };
+    let Some(found) = of(&[device.to_owned()])?.into_iter().next() else {
+        return Err(why_no_pool(device));
+    };
+    if found.state != FoundState::Incomplete {
+        return Found::new(found);
+    }
+    // The device itself first: of several paths to it that one counts.
+    let beside =
+        device.parent().map(|dir| of(&[device.to_owned(), dir.to_owned()])).transpose()?.unwrap_or_default();
+    let has = |other: &pool::Found| {
+        other.guid == found.guid
+            && other.devices.iter().chain(other.alike.iter().flatten()).any(|one| one == device)
+    };
+    let mut found = Found::new(beside.into_iter().find(has).unwrap_or(found))?;
+    found.choose(device);
+    if found.alike.is_empty() {
+        return Ok(found);
+    }
+    let alike: Vec<String> = found.alike.iter().map(|paths| paths_text(paths)).collect();
+    Err(Failure::new(format!(
+        "pool {} has other devices of which there are copies that are alike: {}",
+        found.name,
+        alike.join("; ")
+    ))
+    .hint(format!(
+        "name all of its devices: pagefold import -d {} -d OTHER {}",
+        shown(device),
+        found.guid
+    )))
+}
+
+/// Why nothing was found on a device.
+fn why_no_pool(device: &Path) -> Failure {
+    let read = FileDevice::open(device, OpenMode::Unlocked).and_then(|opened| Label::read(&opened));
+    match read {
+        Err(error) => failed(format!("cannot use {}", shown(device)), &error),
+        Ok(label) => Failure::new(format!(
+            "{} belongs to pool {}, but has no whole superblock",
+            shown(device),
+            table::printable(&label.name)
+        ))
+        .hint("give a copy of the device, or another device of the pool"),
+    }
+}

@@ -1,0 +1,53 @@
+//! `reguid`: a copy becomes a pool of its own.
+
+use std::path::PathBuf;
+
+use pagefold_engine::pool::{self, Guid};
+
+use crate::args::Reguid;
+use crate::failure::{Failure, Result};
+use crate::registry::{Known, Registry, paths_text};
+use crate::seen::Seen;
+use crate::{pools, target};
+
+/// Changes the GUID, and tells the new one.
+pub fn run(args: &Reguid) -> Result<()> {
+    let registry = Registry::open()?;
+    let (known, devices) = match &args.pool {
+        Some(pool) => {
+            let known = registry.find(pool)?;
+            let devices = known.devices.clone();
+            (Some(known), devices)
+        }
+        None => {
+            let devices: Vec<PathBuf> =
+                args.device.iter().map(|path| target::absolute(path)).collect::<Result<_>>()?;
+            (registry.all()?.into_iter().find(|known| is_of(known, &devices)), devices)
+        }
+    };
+    if let Some(known) = &known
+        && target::connect(&known.name)?.is_some()
+    {
+        return Err(Failure::new(format!("pool {} is mounted", known.name))
+            .hint(format!("unmount it first: pagefold unmount {}", known.name)));
+    }
+    let on = paths_text(&devices);
+    let doing = |error| pools::failed(format!("cannot give the pool on {on} another GUID"), &error);
+    let guid = pool::reguid(&devices, Guid(pools::random()?)).map_err(doing)?;
+    let first = devices.first().ok_or_else(|| Failure::usage("no device is given"))?;
+    let (label, standing) = pool::stands(first).map_err(doing)?;
+    if let Some(known) = &known {
+        Seen::open(&guid.to_string())?.note(&standing)?;
+        registry.change_guid(&known.guid, &guid.to_string())?;
+    }
+    println!("pool {} on {on} has GUID {guid} now", label.name);
+    Ok(())
+}
+
+/// Whether a pool that is known is just on these devices.
+fn is_of(known: &Known, devices: &[PathBuf]) -> bool {
+    let holds = |path: &PathBuf| matches!(pools::held_by(path), Some(pools::Held::Pool { guid, .. }) if guid == known.guid);
+    known.devices.len() == devices.len()
+        && known.devices.iter().all(|path| devices.contains(path))
+        && devices.iter().any(holds)
+}

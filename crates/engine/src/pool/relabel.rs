@@ -1,0 +1,110 @@
+//! Another name, or another GUID, for a pool that nobody has open. Only labels are written: superblocks and batches carry the GUID of the log, which stays.
+//!
+//! Of each device the first label counts, and is written last; so each device has the old label or the new one, whenever the power goes.
+//! - A pool has the name that is on its first device, which is written last.
+//! - A pool some of whose devices have the new GUID is incomplete by either. Labels tell the GUID before; so [`reguid`] goes on with the new one where it
+//!   is called again for all devices.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use super::Pool;
+use super::identity::{Member, judge};
+use super::label::{Guid, is_name};
+use super::open::{OpenOptions, in_order};
+use crate::segment::Devices;
+use crate::{Error, Result};
+
+/// Gives the pool on these devices another name.
+///
+/// # Errors
+/// Those of opening it, before anything was changed; of devices.
+pub fn rename(paths: &[PathBuf], name: &str) -> Result<()> {
+    rename_on(Pool::open_devices(paths, &OpenOptions::default())?, name)
+}
+
+/// As [`rename`], on devices that are open.
+///
+/// # Errors
+/// As of [`rename`].
+pub fn rename_on(devices: Devices, name: &str) -> Result<()> {
+    if !is_name(name) {
+        return Err(Error::Invalid(format!("'{}' is no name for a pool", name.escape_default())));
+    }
+    let (labels, devices) = in_order(devices)?;
+    let members = members(&devices)?;
+    judge(&members)?;
+    labels.iter().try_for_each(super::Label::check_writable)?;
+    for (mut label, device) in labels.into_iter().zip(&devices).rev() {
+        name.clone_into(&mut label.name);
+        label.rewrite(device.as_ref())?;
+    }
+    Ok(())
+}
+
+/// Makes the pool on these devices a pool of its own, with this GUID; returns the one it has then, which is another where a call before was
+/// interrupted.
+///
+/// # Errors
+/// Those of opening it, before anything was changed; of devices.
+pub fn reguid(paths: &[PathBuf], guid: Guid) -> Result<Guid> {
+    reguid_on(&Pool::open_devices(paths, &OpenOptions::default())?, guid)
+}
+
+/// As [`reguid`], on devices that are open.
+///
+/// # Errors
+/// As of [`reguid`].
+pub fn reguid_on(devices: &Devices, guid: Guid) -> Result<Guid> {
+    let members = members(devices)?;
+    let (old, new) = change(&members, guid)?;
+    let name = members.first().map_or("", |member| &member.label.name);
+    let numbers: BTreeSet<u16> = members.iter().map(|member| member.label.device).collect();
+    let expected = members.first().map_or(0, |member| usize::from(member.label.devices));
+    if numbers.len() != expected || members.len() != expected {
+        return Err(Error::Invalid(format!(
+            "pool '{name}' has {expected} devices, and {} are given, {} of them once; name each device once",
+            members.len(),
+            numbers.len()
+        )));
+    }
+    judge(&members)?;
+    members.iter().try_for_each(|member| member.label.check_writable())?;
+    for (member, device) in members.iter().zip(devices).filter(|(member, _)| member.label.pool != new) {
+        let mut label = member.label.clone();
+        label.guid = new.of_device(label.device);
+        label.pool = new;
+        label.formerly = old;
+        label.rewrite(device.as_ref())?;
+    }
+    Ok(new)
+}
+
+/// The GUID that a pool has, and the one that it is to have: `guid`, or the one that some devices have already.
+fn change(members: &[Member], guid: Guid) -> Result<(Guid, Guid)> {
+    let first = members.first().ok_or_else(|| Error::Invalid("no device is given".into()))?;
+    if let Some(other) = members.iter().find(|member| member.label.log != first.label.log) {
+        return Err(Error::Invalid(format!(
+            "{} and {} belong to different pools",
+            first.path.display(),
+            other.path.display()
+        )));
+    }
+    let mut pools: Vec<Guid> = members.iter().map(|member| member.label.pool).collect();
+    pools.sort_unstable();
+    pools.dedup();
+    let formerly = |new: Guid, old: Guid| {
+        members.iter().filter(|member| member.label.pool == new).all(|member| member.label.formerly == old)
+    };
+    match *pools.as_slice() {
+        [one] if guid != one && guid != Guid::NONE => Ok((one, guid)),
+        [one, other] if formerly(other, one) => Ok((one, other)),
+        [one, other] if formerly(one, other) => Ok((other, one)),
+        [_] => Err(Error::Invalid("a pool's new GUID has to be another one".into())),
+        _ => Err(Error::Invalid("these devices belong to different pools".into())),
+    }
+}
+
+fn members(devices: &Devices) -> Result<Vec<Member>> {
+    devices.iter().map(|device| Member::read(device.as_ref())).collect()
+}
