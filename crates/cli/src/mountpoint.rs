@@ -21,11 +21,9 @@ const MODE_OF_USER: u32 = 0o700;
 pub struct Made(Option<PathBuf>);
 
 impl Made {
-    /// Something was mounted on it.
-    pub fn keep(mut self) {
-        if let Some(dir) = self.0.take() {
-            eprintln!("pagefold: made the directory {}", shown(&dir));
-        }
+    /// Something was mounted on it: its path, if it was made.
+    pub fn keep(mut self) -> Option<PathBuf> {
+        self.0.take()
     }
 }
 
@@ -111,7 +109,7 @@ mod tests {
         let dir = top.path().join("tank");
         drop(make(&dir).unwrap());
         assert!(!dir.exists());
-        make(&dir).unwrap().keep();
+        assert!(make(&dir).unwrap().keep().is_some());
         let mode = fs::metadata(&dir).unwrap().mode() & 0o777;
         assert_eq!(mode, if places::is_root() { 0 } else { 0o700 });
         // One that is there is nobody's to remove.
