@@ -298,6 +298,18 @@ fn who_still_uses_what_was_detached_is_named() {
     assert_eq!(state(&sandbox, "tank"), "EXPORTED");
 }
 
+/// /dev/fuse as it is on most machines, in this test's own mounts: users may open it.
+fn open_fuse_to_users(sandbox: &Sandbox) {
+    let devices = sandbox.dir("dev");
+    let fuse = devices.join("fuse");
+    let run = |program: &str, words: &[&std::ffi::OsStr]| {
+        assert!(Command::new(program).args(words).status().unwrap().success(), "{program} {words:?}");
+    };
+    run("mount", &["-t", "tmpfs", "none", devices.to_str().unwrap()].map(std::ffi::OsStr::new));
+    run("mknod", &["-m", "666", fuse.to_str().unwrap(), "c", "10", "229"].map(std::ffi::OsStr::new));
+    run("mount", &["--bind".as_ref(), fuse.as_ref(), "/dev/fuse".as_ref()]);
+}
+
 /// Another user's pool, as seen by who has other places for sockets.
 #[test]
 fn a_mount_whose_server_listens_to_others_is_left_alone() {
@@ -330,6 +342,7 @@ fn users_unmount_their_own_and_nobody_elses() {
         fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     }
     std::os::unix::fs::chown(&home, Some(65534), Some(65534)).unwrap();
+    open_fuse_to_users(&sandbox);
     // The program may lie where only root looks.
     let program = sandbox.path("pagefold");
     fs::copy(env!("CARGO_BIN_EXE_pagefold"), &program).unwrap();
