@@ -176,6 +176,42 @@ fn of_several_places_one_goes_alone_and_a_name_means_all() {
 }
 
 #[test]
+fn what_covers_a_mount_does_not_go_in_its_place() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pools(&["tank", "vault"]);
+    let over = |dir: &Path| {
+        assert!(Command::new("mount").args(["-t", "tmpfs", "above"]).arg(dir).status().unwrap().success());
+        fs::write(dir.join("of above"), "").unwrap();
+    };
+    mount(&sandbox, "tank", "mnt/tank");
+    mount(&sandbox, "vault", "vault");
+    for covered in ["mnt/tank", "mnt"] {
+        let dir = sandbox.path(covered);
+        over(&dir);
+        for words in [&["unmount", "tank"][..], &["unmount", "--lazy", "tank"], &["export", "tank"]] {
+            assert_failure(
+                &sandbox.run(words),
+                1,
+                &["something else was mounted above tank", "nothing was unmounted"],
+            );
+            assert!(dir.join("of above").exists(), "{words:?}");
+        }
+        assert!(Command::new("umount").arg(&dir).status().unwrap().success());
+    }
+    over(&sandbox.path("vault"));
+    assert_failure(
+        &sandbox.run(&["unmount", "./vault"]),
+        1,
+        &["above was mounted above vault", "unmount that first"],
+    );
+    assert!(Command::new("umount").arg(sandbox.path("vault")).status().unwrap().success());
+    sandbox.ok(&["unmount", "-a"]);
+    assert_eq!(mounted(&sandbox), [""; 0]);
+}
+
+#[test]
 fn all_mounts_of_a_pool_go_or_none() {
     if !can_mount() {
         return;

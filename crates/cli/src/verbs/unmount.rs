@@ -183,7 +183,17 @@ fn end(client: &mut Client, chosen: &Chosen, mode: UnmountMode) -> Result<()> {
     match mode {
         // The connection is that of all places: only the last one ends it.
         UnmountMode::Force if others.is_empty() => cut_off(client, devices),
-        UnmountMode::Force | UnmountMode::Lazy => leaving::leave(places, true).map(drop),
+        UnmountMode::Force | UnmountMode::Lazy => {
+            leaving::leave(places, true)?;
+            if let (UnmountMode::Force, Some(other)) = (mode, others.first()) {
+                eprintln!(
+                    "pagefold: {} stays mounted at {}: who had files open here goes on with them",
+                    table::printable(&other.source),
+                    shown(&other.dir)
+                );
+            }
+            Ok(())
+        }
         UnmountMode::Normal => {
             if places.is_empty() {
                 refuse_elsewhere(client.pool(), devices)?;
