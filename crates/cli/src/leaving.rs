@@ -127,6 +127,8 @@ fn is_reached(mount: &MountEntry, mounts: &[MountEntry]) -> bool {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     match statx(CWD, &mount.dir, flags, StatxFlags::MNT_ID) {
         Ok(found) => mounts.iter().any(|other| other.id == found.stx_mnt_id),
+        // Its path leads into what was mounted above it.
+        Err(Errno::NOENT | Errno::NOTDIR) => false,
         // Whoever may not look at it is told so by the kernel when it is to go.
         Err(_) => true,
     }
