@@ -11,7 +11,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::pools::{failed, shown};
 use crate::progress::Progress;
 use crate::registry::{Known, Registry, paths_text};
-use crate::{seen, table, units};
+use crate::{raw, seen, table, units};
 
 /// A pool that was found on devices, or one of several copies of it.
 #[derive(Clone, Debug, Serialize)]
@@ -21,7 +21,7 @@ pub struct Found {
     /// Its unique number.
     pub guid: String,
     /// The devices that were found.
-    #[serde(serialize_with = "paths")]
+    #[serde(serialize_with = "raw::paths::serialize")]
     pub devices: Vec<PathBuf>,
     /// How many devices it has.
     pub expected: u16,
@@ -36,7 +36,7 @@ pub struct Found {
     /// The number of its last checkpoint.
     pub checkpoint: u64,
     /// Other paths to its devices.
-    #[serde(serialize_with = "paths")]
+    #[serde(serialize_with = "raw::paths::serialize")]
     pub also: Vec<PathBuf>,
     /// Devices that were found several times, in copies that are alike.
     #[serde(serialize_with = "lists_of_paths")]
@@ -47,19 +47,12 @@ pub struct Found {
     pub action: Option<String>,
 }
 
-/// JSON has no other bytes than those of text.
-fn paths<S: Serializer>(paths: &[PathBuf], serializer: S) -> std::result::Result<S::Ok, S::Error> {
-    serializer.collect_seq(paths.iter().map(|path| path.to_string_lossy()))
-}
-
 fn lists_of_paths<S: Serializer>(
     lists: &[Vec<PathBuf>],
     serializer: S,
 ) -> std::result::Result<S::Ok, S::Error> {
-    let lossy = |list: &Vec<PathBuf>| -> Vec<String> {
-        list.iter().map(|path| path.to_string_lossy().into_owned()).collect()
-    };
-    serializer.collect_seq(lists.iter().map(lossy))
+    let texts = |list: &Vec<PathBuf>| list.iter().map(|path| raw::text(path)).collect::<Vec<_>>();
+    serializer.collect_seq(lists.iter().map(texts))
 }
 
 impl Found {

@@ -8,7 +8,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree};
 
@@ -27,8 +27,17 @@ pub enum Outcome {
     Half(Vec<MountEntry>, MountEntry),
 }
 
-/// Takes mounts away, the last in the list first; `lazy`: although they are in use.
+/// Takes mounts away, the last in the list first; `lazy`: although they are in use. Nothing goes where one is covered by another mount,
+/// which would go in its place.
 pub fn leave(mounts: &[MountEntry], lazy: bool) -> Result<Outcome> {
+    if let Some(covered) = mounts.iter().find(|mount| !is_reached(mount, mounts)) {
+        let dir = table::printable(&covered.dir.to_string_lossy());
+        return Err(Failure::new(format!(
+            "something else was mounted above {}, at {dir} or above that",
+            covered.source
+        ))
+        .hint(format!("unmount that first (findmnt {dir}); nothing was unmounted")));
+    }
     if lazy {
         mounts.iter().rev().try_for_each(|mount| unmount(mount, true).map(drop))?;
         return Ok(Outcome::Gone);
@@ -111,6 +120,18 @@ fn copy(dir: &Path) -> Result<OwnedFd, Errno> {
         | OpenTreeFlags::AT_SYMLINK_NOFOLLOW
         | OpenTreeFlags::AT_NO_AUTOMOUNT;
     open_tree(CWD, dir, flags)
+}
+
+/// Whether the path of a mount leads to it, or to another of the list.
+fn is_reached(mount: &MountEntry, mounts: &[MountEntry]) -> bool {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    match statx(CWD, &mount.dir, flags, StatxFlags::MNT_ID) {
+        Ok(found) => mounts.iter().any(|other| other.id == found.stx_mnt_id),
+        // Its path leads into what was mounted above it.
+        Err(Errno::NOENT | Errno::NOTDIR) => false,
+        // Whoever may not look at it is told so by the kernel when it is to go.
+        Err(_) => true,
+    }
 }
 
 /// Whether no other mount of the list lies on it: only then does being in use mean that others use it.

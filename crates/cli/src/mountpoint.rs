@@ -6,7 +6,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pagefold_engine::walk::{self, Place};
 use rustix::fs::{AtFlags, Mode, Stat};
@@ -25,11 +25,9 @@ const MODE_OF_USER: Mode = Mode::RWXU;
 pub struct Made(Option<(Place, OsString)>);
 
 impl Made {
-    /// Something was mounted on it.
-    pub fn keep(mut self) {
-        if let Some((parent, name)) = self.0.take() {
-            eprintln!("pagefold: made the directory {}", shown(&parent.path().join(name)));
-        }
+    /// Something was mounted on it: its path, if it was made.
+    pub fn keep(mut self) -> Option<PathBuf> {
+        self.0.take().map(|(parent, name)| parent.path().join(name))
     }
 }
 
@@ -115,7 +113,7 @@ mod tests {
         let dir = top.path().join("tank");
         drop(make(&dir).unwrap());
         assert!(!dir.exists());
-        make(&dir).unwrap().keep();
+        assert!(make(&dir).unwrap().keep().is_some());
         let mode = fs::metadata(&dir).unwrap().mode() & 0o777;
         assert_eq!(mode, if places::is_root() { 0 } else { 0o700 });
         // One that is there is nobody's to remove.

@@ -32,5 +32,30 @@ pub const TURN: Duration = Duration::from_secs(600);
 /// Between two looks whether it is our turn.
 pub const TURN_STEP: Duration = Duration::from_millis(20);
 
+/// How long the connection of a mount may take to end by itself after it was detached by force, before it is aborted.
+pub const CUT_OFF_GRACE: Duration = Duration::from_millis(200);
+/// How long it may take after it was aborted, where other mounts go on.
+pub const CUT_OFF: Duration = Duration::from_secs(10);
+
+/// How long users of the mounts have to leave when a server is told to end (SIGTERM), before the mounts are detached.
+pub const TOLD_TO_END: Duration = Duration::from_secs(5);
+/// How long they have after that before they are cut off, so that the pool can be closed. `TimeoutStopSec` of the unit is more than both.
+pub const TOLD_TO_END_AT_LAST: Duration = Duration::from_secs(30);
+/// Between two attempts to unmount meanwhile.
+pub const TOLD_TO_END_STEP: Duration = Duration::from_millis(200);
+
+/// How long another server may take to go on for one that was to be followed.
+pub const RESTART: Duration = Duration::from_secs(60);
+/// Between two looks whether it has.
+pub const RESTART_STEP: Duration = Duration::from_millis(20);
+
+/// How long the last replies of a server may take to leave. The one to an unmount waits for umount(2), which drops the page
+/// cache of every file after our connection has ended: seconds where that is gigabytes.
+pub const LAST_REPLIES: Duration = Duration::from_secs(60);
+
 const _: () = assert!(TELL_AFTER.as_millis() < END_OF_MOUNT.as_millis());
 const _: () = assert!(KERNEL_STEP.as_millis() < KERNEL.as_millis());
+
+/// Within this time a second signal is the first one again: who switches the machine off tells all processes, and the holder passes on
+/// what it was told.
+pub const ONE_WISH: Duration = Duration::from_secs(2);

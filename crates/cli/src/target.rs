@@ -10,7 +10,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::mounts::{self, MountEntry};
 use crate::names::Name;
 use crate::registry::{Known, Registry};
-use crate::{finding, places, pools, raw, table};
+use crate::{finding, places, raw, table};
 
 /// The dataset or snapshot that `word` names, or whose mount it is a path on. What is both is the name.
 pub fn name(word: &str) -> Result<Name> {

@@ -176,6 +176,42 @@ fn of_several_places_one_goes_alone_and_a_name_means_all() {
 }
 
 #[test]
+fn what_covers_a_mount_does_not_go_in_its_place() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pools(&["tank", "vault"]);
+    let over = |dir: &Path| {
+        assert!(Command::new("mount").args(["-t", "tmpfs", "above"]).arg(dir).status().unwrap().success());
+        fs::write(dir.join("of above"), "").unwrap();
+    };
+    mount(&sandbox, "tank", "mnt/tank");
+    mount(&sandbox, "vault", "vault");
+    for covered in ["mnt/tank", "mnt"] {
+        let dir = sandbox.path(covered);
+        over(&dir);
+        for words in [&["unmount", "tank"][..], &["unmount", "--lazy", "tank"], &["export", "tank"]] {
+            assert_failure(
+                &sandbox.run(words),
+                1,
+                &["something else was mounted above tank", "nothing was unmounted"],
+            );
+            assert!(dir.join("of above").exists(), "{words:?}");
+        }
+        assert!(Command::new("umount").arg(&dir).status().unwrap().success());
+    }
+    over(&sandbox.path("vault"));
+    assert_failure(
+        &sandbox.run(&["unmount", "./vault"]),
+        1,
+        &["above was mounted above vault", "unmount that first"],
+    );
+    assert!(Command::new("umount").arg(sandbox.path("vault")).status().unwrap().success());
+    sandbox.ok(&["unmount", "-a"]);
+    assert_eq!(mounted(&sandbox), [""; 0]);
+}
+
+#[test]
 fn all_mounts_of_a_pool_go_or_none() {
     if !can_mount() {
         return;
@@ -296,6 +332,83 @@ fn who_still_uses_what_was_detached_is_named() {
     drop(holder);
     assert!(unmount.wait().unwrap().success());
     assert_eq!(state(&sandbox, "tank"), "EXPORTED");
+}
+
+/// /dev/fuse as it is on most machines, in this test's own mounts: users may open it.
+fn open_fuse_to_users(sandbox: &Sandbox) {
+    let devices = sandbox.dir("dev");
+    let fuse = devices.join("fuse");
+    let run = |program: &str, words: &[&std::ffi::OsStr]| {
+        assert!(Command::new(program).args(words).status().unwrap().success(), "{program} {words:?}");
+    };
+    run("mount", &["-t", "tmpfs", "none", devices.to_str().unwrap()].map(std::ffi::OsStr::new));
+    run("mknod", &["-m", "666", fuse.to_str().unwrap(), "c", "10", "229"].map(std::ffi::OsStr::new));
+    run("mount", &["--bind".as_ref(), fuse.as_ref(), "/dev/fuse".as_ref()]);
+}
+
+/// Another user's pool, as seen by who has other places for sockets.
+#[test]
+fn a_mount_whose_server_listens_to_others_is_left_alone() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pools(&["tank"]);
+    mount(&sandbox, "tank", "mnt");
+    let told =
+        sandbox.command(&["unmount", "./mnt"]).env("PAGEFOLD_RUNTIME_DIR", sandbox.dir("other")).output();
+    let told = told.unwrap();
+    let stderr = String::from_utf8_lossy(&told.stderr);
+    assert_eq!(told.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("pagefold: waiting: nobody answers for pool tank"), "{stderr}");
+    assert!(stderr.contains("cannot be reached from here") && stderr.contains("umount "), "{stderr}");
+    assert_eq!(mounted(&sandbox), ["mnt"]);
+}
+
+/// Users have fusermount3, which says nothing to the server either; `pagefold unmount` asks it.
+#[test]
+fn users_unmount_their_own_and_nobody_elses() {
+    if !can_mount() || !Path::new("/bin/fusermount3").exists() {
+        eprintln!("skipped: needs root and fusermount3");
+        return;
+    }
+    let sandbox = with_pools(&["roots"]);
+    mount(&sandbox, "roots", "of-root");
+    let home = sandbox.dir("home");
+    for dir in [sandbox.path(""), home.clone()] {
+        fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    std::os::unix::fs::chown(&home, Some(65534), Some(65534)).unwrap();
+    open_fuse_to_users(&sandbox);
+    // The program may lie where only root looks.
+    let program = sandbox.path("pagefold");
+    fs::copy(env!("CARGO_BIN_EXE_pagefold"), &program).unwrap();
+    let user = |words: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"])
+            .arg(&program)
+            .args(words);
+        let output =
+            command.current_dir(&home).env("HOME", &home).env("XDG_RUNTIME_DIR", &home).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let ok = |words: &[&str]| {
+        let (status, stderr) = user(words);
+        assert_eq!(status, Some(0), "{words:?}: {stderr}");
+        stderr
+    };
+    ok(&["create", "tank", "tank.pf", "--size", POOL_SIZE]);
+    assert!(ok(&["mount", "-o", "takeover=off", "tank", "mnt"]).contains("made the directory"));
+    let (status, stderr) = user(&["unmount", "../of-root"]);
+    assert!(status == Some(1) && stderr.contains("cannot be reached from here"), "{stderr}");
+    let (status, stderr) = user(&["mount", "-o", "remount,ro", "./mnt"]);
+    assert!(status == Some(1) && stderr.contains("only root can remount"), "{stderr}");
+    fs::create_dir(home.join("second")).unwrap();
+    let (status, stderr) = user(&["mount", "tank", "second"]);
+    assert!(status == Some(1) && stderr.contains("only root can mount it at a second place"), "{stderr}");
+    fs::remove_dir(home.join("second")).unwrap();
+    ok(&["unmount", "./mnt"]);
+    assert_eq!(mounted(&sandbox), ["of-root"]);
 }
 
 fn spawn(sandbox: &Sandbox, words: &[&str]) -> Child {

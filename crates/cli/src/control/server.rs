@@ -17,16 +17,12 @@ use rustix::net::sockopt;
 use super::frame::{self, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use super::model::{Reply, Request};
 use crate::failure::{Context, Failure, Result};
-use crate::places;
+use crate::{patience, places};
 
 /// Connections served at a time; more are closed at once.
 const CONNECTIONS_MAX: usize = 64;
 /// How long a client may be silent, or slow to take its reply.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
-
-/// How long the last replies of a server may take to leave. The one to an unmount waits for umount(2), which drops the page
-/// cache of every file after our connection has ended: seconds where that is gigabytes.
-const LAST_REPLIES: Duration = Duration::from_secs(60);
 
 /// Answers requests; called from many threads.
 pub trait Handler: Send + Sync + 'static {
@@ -107,7 +103,7 @@ fn lock_name_in(dir: &Path, pool: &str) -> Result<OwnedFd> {
 /// Takes the lock of a name. One that is held although nobody listens belongs to a server that is just ending
 /// (or starting): that is waited for.
 fn take(lock: &File, socket: &Path) -> rustix::io::Result<()> {
-    let deadline = Instant::now() + LAST_REPLIES + LAST_REPLIES;
+    let deadline = Instant::now() + patience::LAST_REPLIES + patience::LAST_REPLIES;
     loop {
         let taken = flock(lock, FlockOperation::NonBlockingLockExclusive);
         if taken.is_ok() || UnixStream::connect(socket).is_ok() || Instant::now() > deadline {
@@ -122,7 +118,7 @@ impl Listener {
     pub fn finish(self) {
         // A left-over socket is removed by the next server.
         let _ = fs::remove_file(&self.path);
-        let deadline = Instant::now() + LAST_REPLIES;
+        let deadline = Instant::now() + patience::LAST_REPLIES;
         while self.unanswered.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(1));
         }

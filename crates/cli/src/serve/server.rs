@@ -31,11 +31,6 @@ use crate::registry::Known;
 use crate::retention::POLICY;
 use crate::{confine, holder, mountopts, names, patience, pools, props, raw, settings, startup};
 
-/// How long the connection may take to end by itself after the mount was detached by force.
-const CUT_OFF_GRACE: Duration = Duration::from_millis(200);
-/// How long it may take after it was aborted, where other mounts go on.
-const CUT_OFF_PATIENCE: Duration = Duration::from_secs(10);
-
 /// Between the answer to a request to restart and the end of the server.
 const RESTART_DELAY: Duration = Duration::from_millis(20);
 
@@ -429,7 +424,7 @@ impl Server {
             return Ok(());
         }
         for mounted in mounts {
-            if self.wait_until_ended(mounted, Some(CUT_OFF_PATIENCE)).is_none() {
+            if self.wait_until_ended(mounted, Some(patience::CUT_OFF)).is_none() {
                 let dir = raw::text(mounted.session.dir());
                 return Err(format!(
                     "{dir} is detached, and the programs that have files there open keep it in use"
@@ -448,7 +443,7 @@ impl Server {
                 Err(error) => return Err(format!("cannot detach {}: {error}", raw::text(&place))),
             }
         }
-        if self.wait_until_ended(mounted, Some(CUT_OFF_GRACE)).is_some() {
+        if self.wait_until_ended(mounted, Some(patience::CUT_OFF_GRACE)).is_some() {
             return Ok(());
         }
         if let Err(error) = session.abort() {

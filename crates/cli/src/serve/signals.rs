@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals as Caught;
@@ -10,16 +10,8 @@ use signal_hook::iterator::Signals as Caught;
 use super::server::Server;
 use crate::control::UnmountMode;
 use crate::failure::{Context, Result};
+use crate::patience;
 
-/// How long users of the mounts get to leave it before it is detached.
-const GRACE: Duration = Duration::from_secs(5);
-/// How long they get after that before the connection is cut, so that the pool can be closed.
-const LAST_GRACE: Duration = Duration::from_secs(30);
-/// Between two attempts to unmount.
-const RETRY: Duration = Duration::from_millis(200);
-/// Within this time a second signal is the first one again: who switches the machine off tells all processes, and the holder passes on
-/// what it was told.
-const ONE_WISH: Duration = Duration::from_secs(2);
 /// Exit status of a server that was told twice: as if the signal had killed it.
 const QUIT_STATUS: i32 = 128 + SIGTERM;
 
@@ -41,7 +33,7 @@ impl Signals {
                     continue;
                 }
                 if let Some(first) = told {
-                    if first.elapsed() < ONE_WISH {
+                    if first.elapsed() < patience::ONE_WISH {
                         continue;
                     }
                     tracing::warn!(
@@ -67,11 +59,11 @@ impl Signals {
 /// Ends streams, and unmounts, detaching and at last cutting off whoever does not leave.
 fn end(server: &Server) {
     server.cut_streams(true);
-    let patience = Instant::now() + GRACE;
+    let patience = Instant::now() + patience::TOLD_TO_END;
     loop {
         match server.detach(&server.mounts(), UnmountMode::Normal) {
             Ok(None) => return,
-            Ok(Some(_)) if Instant::now() < patience => thread::sleep(RETRY),
+            Ok(Some(_)) if Instant::now() < patience => thread::sleep(patience::TOLD_TO_END_STEP),
             Ok(Some(_)) => break,
             Err(error) => {
                 tracing::warn!(error, "cannot unmount");
@@ -86,7 +78,7 @@ fn end(server: &Server) {
     if let Err(error) = server.sync() {
         tracing::error!(error, "cannot sync");
     }
-    if !server.wait_until_unmounted(LAST_GRACE) {
+    if !server.wait_until_unmounted(patience::TOLD_TO_END_AT_LAST) {
         tracing::warn!("a mount is still in use: cutting its users off");
         if let Err(error) = server.detach(&server.mounts(), UnmountMode::Force) {
             tracing::error!(error, "cannot cut off the users of a mount");

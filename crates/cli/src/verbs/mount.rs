@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -34,10 +34,22 @@ pub fn run(args: &Mount) -> Result<()> {
     if args.dry_run {
         return Ok(());
     }
-    let made = mountpoint::make(&plan.wanted.dir)?;
-    mount(args, &plan)?;
-    made.keep();
+    if let Some(dir) = make(args, &plan)? {
+        eprintln!("pagefold: made the directory {}", table::printable(&dir.to_string_lossy()));
+    }
     Ok(())
+}
+
+/// As [`run`], of one thing for another verb, which tells where it is.
+pub fn run_quietly(args: &Mount) -> Result<()> {
+    make(args, &plan::make(args)?).map(drop)
+}
+
+/// Mounts; the mount point, if it was made.
+fn make(args: &Mount, plan: &Plan) -> Result<Option<PathBuf>> {
+    let made = mountpoint::make(&plan.wanted.dir)?;
+    mount(args, plan)?;
+    Ok(made.keep())
 }
 
 fn mount(args: &Mount, plan: &Plan) -> Result<()> {

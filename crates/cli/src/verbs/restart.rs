@@ -1,18 +1,13 @@
 //! `restart`: another server goes on with a pool's mounts, of the program as it is on disk now.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::args::Restart;
 use crate::control::{Client, PoolFigures, Reply, Request};
 use crate::failure::{Failure, Result};
 use crate::failures::Failures;
-use crate::target;
-
-/// How long the other one may take to go on.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two looks.
-const PAUSE: Duration = Duration::from_millis(20);
+use crate::{patience, target};
 
 /// Restarts the servers of the pools that are named.
 pub fn run(args: &Restart) -> Result<()> {
@@ -50,8 +45,9 @@ fn restarts(figures: &PoolFigures) -> u32 {
 
 /// Waits for a server that has more before it; how long nobody answered, in milliseconds.
 fn wait(pool: &str, before: u32) -> Result<u64> {
-    let deadline = Instant::now() + PATIENCE;
-    while Instant::now() < deadline {
+    let started = Instant::now();
+    let mut told = false;
+    while started.elapsed() < patience::RESTART {
         // While one ends and the other starts nobody answers, or somebody who ends.
         let asked = Client::connect(pool).ok().flatten().map(|mut client| figures(&mut client));
         if let Some(Ok(figures)) = asked
@@ -60,8 +56,14 @@ fn wait(pool: &str, before: u32) -> Result<u64> {
         {
             return Ok(stall);
         }
-        thread::sleep(PAUSE);
+        if started.elapsed() > patience::TELL_AFTER && !std::mem::replace(&mut told, true) {
+            eprintln!("pagefold: waiting: another server of pool {pool} has to go on");
+        }
+        thread::sleep(patience::RESTART_STEP);
     }
-    Err(Failure::new(format!("no other server of pool {pool} goes on after {} s", PATIENCE.as_secs()))
-        .hint(format!("its log tells why: pagefold events {pool}, or journalctl")))
+    Err(Failure::new(format!(
+        "no other server of pool {pool} goes on after {} s",
+        patience::RESTART.as_secs()
+    ))
+    .hint(format!("its log tells why: pagefold events {pool}, or journalctl")))
 }

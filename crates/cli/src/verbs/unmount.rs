@@ -1,17 +1,17 @@
 //! `unmount`: ends mounts, and returns when all is durable; with the last of a pool, when its server has closed it and ended.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::args::Unmount;
-use crate::control::{Client, MountFigures, Reply, Request, UnmountMode};
+use crate::control::{Client, MountFigures, PoolFigures, Reply, Request, UnmountMode};
 use crate::exact;
 use crate::failure::{Failure, Result};
 use crate::leaving::{self, Outcome};
 use crate::mounts::{self, MountEntry};
 use crate::names::{self, Name};
 use crate::registry::Registry;
-use crate::{failures, holders, patience, raw, table, target};
+use crate::{failures, finding, holders, patience, raw, table, target};
 
 /// Which of a pool's mounts.
 #[derive(Clone, Debug)]
@@ -69,6 +69,7 @@ fn one(which: &Which, word: &str, mode: UnmountMode) -> Result<()> {
         Which::At(mount) => mount.pool().to_owned(),
     };
     let started = Instant::now();
+    let mut told = false;
     loop {
         if let Some(mut client) = target::connect(&pool)? {
             match chosen(&mut client, which) {
@@ -83,12 +84,23 @@ fn one(which: &Which, word: &str, mode: UnmountMode) -> Result<()> {
             return dead.iter().rev().try_for_each(detach_dead);
         }
         // The kernel takes a moment to see that a server has died who answers no more.
-        let is_there = mounts::ours()?.iter().any(|mount| is_chosen(mount, which));
-        if !is_there || started.elapsed() > patience::KERNEL {
-            return not_mounted(word, &pool);
+        let there = mounts::ours()?.into_iter().find(|mount| is_chosen(mount, which));
+        let Some(there) = there else { return not_mounted(word, &pool) };
+        if started.elapsed() > patience::KERNEL {
+            return Err(out_of_reach(&there));
+        }
+        if started.elapsed() > patience::TELL_AFTER && !std::mem::replace(&mut told, true) {
+            eprintln!("pagefold: waiting: nobody answers for pool {pool}, mounted at {}", shown(&there.dir));
         }
         std::thread::sleep(patience::KERNEL_STEP);
     }
+}
+
+/// A mount that is alive, and whose server listens to others.
+fn out_of_reach(mount: &MountEntry) -> Failure {
+    let (source, dir) = (table::printable(&mount.source), shown(&mount.dir));
+    Failure::new(format!("the server of {source}, mounted at {dir}, cannot be reached from here"))
+        .hint(format!("somebody else mounted it, or with another PAGEFOLD_RUNTIME_DIR: let them unmount it, or: umount {dir}"))
 }
 
 /// What a word means: a path where it is written as one, else the name of what is known, else a path. Where the name of a dataset is
@@ -155,8 +167,12 @@ fn chosen(client: &mut Client, which: &Which) -> Result<Chosen> {
 }
 
 fn mounts_of(client: &mut Client) -> Result<Vec<MountFigures>> {
+    figures(client).map(|figures| figures.mounts)
+}
+
+fn figures(client: &mut Client) -> Result<PoolFigures> {
     match client.ask(&Request::Status {})? {
-        Reply::Status { figures } => Ok(figures.mounts),
+        Reply::Status { figures } => Ok(*figures),
         _ => Err(client.misunderstood()),
     }
 }
@@ -168,13 +184,30 @@ fn end(client: &mut Client, chosen: &Chosen, mode: UnmountMode) -> Result<()> {
     match mode {
         // The connection is that of all places: only the last one ends it.
         UnmountMode::Force if others.is_empty() => cut_off(client, devices),
-        UnmountMode::Force | UnmountMode::Lazy => leaving::leave(places, true).map(drop),
+        UnmountMode::Force | UnmountMode::Lazy => {
+            leaving::leave(places, true)?;
+            if let (UnmountMode::Force, Some(other)) = (mode, others.first()) {
+                eprintln!(
+                    "pagefold: {} stays mounted at {}: who had files open here goes on with them",
+                    table::printable(&other.source),
+                    shown(&other.dir)
+                );
+            }
+            Ok(())
+        }
         UnmountMode::Normal => {
             if places.is_empty() {
                 refuse_elsewhere(client.pool(), devices)?;
             }
+            // It may be gone when the last mount is.
+            let before = figures(client)?;
             leave(places)?;
-            settle(client, devices, &others)
+            let settled = settle(client, devices, &others);
+            if settled.is_err() && client.is_lost() {
+                ended_before(client, devices, &before)
+            } else {
+                settled
+            }
         }
     }
 }
@@ -266,6 +299,32 @@ fn settle(client: &mut Client, devices: &[u32], others: &[MountEntry]) -> Result
             Ok(_) => return Err(client.misunderstood()),
             Err(failure) => return Err(failure),
         }
+    }
+}
+
+/// The server ended before it could be asked to tell of it: it has closed the pool, which is seen on the devices; or it died, and another
+/// may have gone on.
+fn ended_before(client: &Client, devices: &[u32], before: &PoolFigures) -> Result<()> {
+    client.wait_for_end()?;
+    let pool = client.pool();
+    if let Some(mut next) = target::connect(pool)? {
+        return settle(&mut next, devices, &[]);
+    }
+    if before.mounts.iter().all(|mount| mount.read_only) {
+        return Ok(());
+    }
+    let paths: Vec<PathBuf> = before.devices.iter().map(|device| device.path.clone()).collect();
+    let found = finding::scan(&paths)?;
+    match found.iter().find(|found| found.guid == before.guid).map(|found| found.state) {
+        // In use is what somebody has opened since.
+        Some("EXPORTED" | "INUSE") => Ok(()),
+        state => Err(Failure::new(format!(
+            "the server of pool {pool} ended, and did not close it ({})",
+            state.unwrap_or("it is not found")
+        ))
+        .hint(
+            "what was synced is there, and what came after may be lost; mounting the pool again recovers it",
+        )),
     }
 }
 

@@ -14,7 +14,7 @@ use super::clean::Cleaner;
 use super::copies::CopiesState;
 use super::create::{FIRST_DATASET, OWN};
 use super::identity::{Member, demand, judge};
-use super::image::{Head, Image};
+use super::image::Image;
 use super::label::{Guid, Label, Superblock};
 use super::load::{Filled, load_lists, load_table, read_placed};
 use super::opening::{Opening as Claim, Standing};

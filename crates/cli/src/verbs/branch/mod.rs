@@ -176,7 +176,7 @@ fn mount(name: &Name) -> Result<PathBuf> {
         held_by: None,
         mounts_for: None,
     };
-    super::mount::run(&args)?;
+    super::mount::run_quietly(&args)?;
     let mounted = datasets::find(name)?.mounted;
     mounted.ok_or_else(|| Failure::new(format!("{name} was mounted, and is not mounted any more")))
 }
