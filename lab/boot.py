@@ -22,6 +22,7 @@ from . import proc, ui
 from .ledger import Run
 from .paths import ROOT, pagefold, tool
 
+NAME = "pagefold-boot"
 POOL_MIB = 768
 BOOT_S = 240
 CLUSTER = "postgresql@15-boot.service"
@@ -118,6 +119,8 @@ class Machine:
             path.mkdir()
         self._mount(lower, "--bind", "/", lower)
         self._mount(upper, "-t", "tmpfs", "-o", "size=2G", "boot", upper)
+        # systemd-nspawn does not remove it where the machine's root is on a disc.
+        run.command("rmdir", f"/run/systemd/nspawn/propagate/{NAME}")
         for name in ("changes", "work"):
             (upper / name).mkdir()
         layers = f"lowerdir={lower},upperdir={upper}/changes,workdir={upper}/work"
@@ -144,8 +147,8 @@ class Machine:
     def _nspawn(self, log: str, *argv: str) -> str:
         """Runs the container to its end; its console goes into a log."""
         command = [
-            *("systemd-nspawn", "--register=no", "--keep-unit", "--quiet", f"--directory={self.root}"),
-            *("--machine=pagefold-boot", f"--bind={self.pool}:/pool", "--bind=/dev/fuse", *argv),
+            *(tool("systemd-nspawn", profile="boot"), "--register=no", "--keep-unit", "--quiet", f"--directory={self.root}"),
+            *(f"--machine={NAME}", f"--bind={self.pool}:/pool", "--bind=/dev/fuse", *argv),
         ]
         path = self.run.logs / log
         with path.open("w") as out:
@@ -220,8 +223,7 @@ tail -n 40 /var/log/postgresql/postgresql-15-boot.log | grep 'is shut down' | ta
 
 def boot(*, keep_logs: Path) -> int:
     """All rounds; returns the exit status."""
-    if shutil.which("systemd-nspawn") is None:
-        raise RuntimeError("systemd-nspawn is not installed: scripts/setup boot")
+    tool("systemd-nspawn", profile="boot")
     shown = ui.Steps()
     with Run("boot", keep_logs=keep_logs) as run:
         with shown.step("a machine with PostgreSQL and MariaDB on a pool"):

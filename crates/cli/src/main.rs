@@ -51,9 +51,10 @@ mod units;
 mod verbs;
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
-use clap::builder::ValueParser;
+use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches};
 
@@ -133,7 +134,8 @@ fn any_bytes(command: clap::Command) -> clap::Command {
     let plain = ValueParser::string().type_id();
     let command = command.mut_args(|arg| {
         let is_text = arg.get_value_parser().type_id() == plain && arg.get_possible_values().is_empty();
-        if is_text { arg.value_parser(raw::word()) } else { arg }
+        let word = OsStringValueParser::new().map(|word: OsString| raw::text_of(word.as_bytes()));
+        if is_text { arg.value_parser(word) } else { arg }
     });
     command.mut_subcommands(any_bytes)
 }

@@ -262,9 +262,7 @@ impl Property {
             Values::Codec => "off | lz4 | zstd[-1..19] | zlib[-1..12] | page[-1..19] | auto".into(),
             Values::RecordSize => "auto | 4K | 8K | 16K ... 1M".into(),
             Values::Path => "an absolute path | none".into(),
-            Values::Policy => {
-                "none | minutely=N, hourly=N, daily=N, weekly=N, monthly=N, one or more of them".into()
-            }
+            Values::Policy => "none | minutely=N, hourly=N, daily=N, weekly=N, monthly=N, or several".into(),
             Values::Size => "none | a size such as 512M, 10G".into(),
             Values::Memory => format!(
                 "a size from {} to {}, such as 512M, 10G",
@@ -451,16 +449,16 @@ pub fn help() -> String {
     let mut text = String::from("Properties that can be set:\n");
     for property in PROPERTIES.iter().filter(|property| property.settable()) {
         let (name, values) = (property.name, property.values_text());
-        // Writing to a String cannot fail.
         let default = property.human(property.default);
-        let _ = writeln!(text, "  {name} = {values}");
+        text.push_str(&table::wrapped(&format!("{name} = {values}"), 2));
         text.push_str(&table::wrapped(&format!("Default: {default}. {}", property.doc), 6));
     }
     text.push_str(
-        "  NAME:WITH:COLON = any text\n      User properties: for you and your programs. Datasets below inherit them, too.\n",
+        "  NAME:WITH:COLON = any text\n      User properties: for you and your programs. Datasets below inherit them.\n",
     );
     text.push_str("\nComputed properties:\n");
     for property in PROPERTIES.iter().filter(|property| !property.settable()) {
+        // Writing to a String cannot fail.
         let _ = writeln!(text, "  {}", property.name);
         text.push_str(&table::wrapped(property.doc, 6));
     }

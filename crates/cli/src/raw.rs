@@ -7,7 +7,7 @@
 //! their place and beside it the bytes in hexadecimal, in a field of the same name and `_bytes` ([`told`]).
 
 use std::borrow::Cow;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -65,12 +65,6 @@ pub fn text(path: &Path) -> String {
 /// The path that a text stands for.
 pub fn path_of(text: &str) -> PathBuf {
     OsString::from_vec(bytes_of(text)).into()
-}
-
-/// The words of a command line as texts.
-pub fn word() -> impl clap::builder::TypedValueParser<Value = String> {
-    use clap::builder::TypedValueParser as _;
-    clap::builder::OsStringValueParser::new().map(|word: OsString| text_of(OsStr::as_bytes(&word)))
 }
 
 /// A text for people: bytes that are not UTF-8 are seen as `\xff`.

@@ -8,7 +8,7 @@ mod common;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use common::{Sandbox, can_mount, kill_to_the_end, wait_until};
@@ -279,6 +279,49 @@ fn devices_and_directories() {
         assert_eq!(fs::read(mnt.join("file")).unwrap(), b"x");
         ok(&sandbox, &words("unmount tank"));
     }
+}
+
+/// What a data directory is known by; it belongs to nobody that is root.
+fn database(dir: &Path) {
+    for folder in ["global", "pg_wal", "pg_tblspc", "base/1"] {
+        fs::create_dir_all(dir.join(folder)).unwrap();
+    }
+    fs::write(dir.join("PG_VERSION"), "15\n").unwrap();
+    fs::write(dir.join("postgresql.conf"), "").unwrap();
+    let mut control = vec![0; 8192];
+    control[8..12].copy_from_slice(&1300_u32.to_le_bytes());
+    let crc = crc32c::crc32c(&control[..288]);
+    control[288..292].copy_from_slice(&crc.to_le_bytes());
+    fs::write(dir.join("global/pg_control"), control).unwrap();
+    std::os::unix::fs::chown(dir, Some(54_321), Some(54_321)).unwrap();
+}
+
+#[test]
+fn branches() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.dir("prod");
+    ok(&sandbox, &words("create tank tank.pf --size 256M"));
+    ok(&sandbox, &words("dataset create tank/prod"));
+    ok(&sandbox, &words("mount tank/prod prod"));
+    database(&sandbox.path("prod/data"));
+    let dir = sandbox.path("").canonicalize().unwrap().join(os(b"bran\xff\nch"));
+    fs::create_dir(&dir).unwrap();
+    let words_of = ["branch", "create", "tank/prod", "x", "--mountpoint"].map(OsStr::new);
+    let made = json(&sandbox, &[&words_of[..], &[dir.as_ref()]].concat());
+    assert_eq!(exact(&made, "mounted"), dir.as_os_str().as_bytes());
+    ok(&sandbox, &words("branch list"));
+    ok(&sandbox, &words("branch list -H"));
+    let listed = json(&sandbox, &words("branch list"));
+    assert_eq!(exact(&listed["branches"][0], "mounted"), dir.as_os_str().as_bytes());
+    assert_eq!(exact(&listed["branches"][0], "mountpoint"), dir.as_os_str().as_bytes());
+    ok(&sandbox, &words("unmount tank/x"));
+    ok(&sandbox, &words("mount tank/x"));
+    assert!(dir.join("data/PG_VERSION").exists());
+    ok(&sandbox, &words("branch delete tank/x"));
+    ok(&sandbox, &words("unmount tank"));
 }
 
 #[test]

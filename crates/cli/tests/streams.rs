@@ -190,14 +190,14 @@ fn mistakes_tell_what_to_do() {
         (&["receive", "vault/a@b"], 2, &["a dataset is wanted"]),
         (&["receive", "--abort", "vault/a"], 1, &["nothing was received in part into vault/a"]),
         (&["receive", "nopool/a"], 1, &["there is no pool \"nopool\""]),
-        (&["diff", "tank/db", "tank/db@one"], 2, &["a snapshot is wanted"]),
+        (&["diff", "tank/db", "tank/db@one"], 2, &["the older snapshot comes first"]),
         (&["diff", "tank/db@two", "tank/db@one"], 1, &["comes after"]),
         (&["diff", "tank/db@none", "tank/db"], 1, &["there is no snapshot tank/db@none"]),
     ] {
         assert_failure(&sandbox.run(words), status, texts);
     }
     assert_failure(&receive(&sandbox, &["vault/a"], "noise"), 1, &["it is not one that 'send' makes"]);
-    assert_failure(&receive(&sandbox, &["vault/a"], "nothing"), 1, &["it ends too early"]);
+    assert_failure(&receive(&sandbox, &["vault/a"], "nothing"), 1, &["standard input is empty"]);
     send(&sandbox, &["tank/db@one"], "one");
     assert_failure(&receive(&sandbox, &["tank/db"], "one"), 1, &["there is a dataset 'db' already"]);
     assert_failure(&receive(&sandbox, &["vault/no/a"], "one"), 1, &["there is no dataset 'no'"]);

@@ -218,6 +218,12 @@ fn manual_pages_name_the_values_of_options() {
         let page = fs::read_to_string(entry.unwrap().path()).unwrap();
         assert!(!page.contains("\\fB\\-o \\fR") && !page.lines().any(|line| line.ends_with(' ')), "{page}");
     }
+    // mandoc(1) checks them, where it is installed.
+    let pages = fs::read_dir(sandbox.path("man")).unwrap().map(|entry| entry.unwrap().path());
+    match std::process::Command::new("mandoc").args(["-Tlint", "-Wwarning"]).args(pages).output() {
+        Ok(output) => assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout)),
+        Err(error) => eprintln!("the pages are not checked: mandoc: {error}"),
+    }
     let page = fs::read_to_string(sandbox.path("man/pagefold-create.8")).unwrap();
     assert!(page.contains("[\\fB\\-o\\fR \\fIPROPERTY=VALUE\\fR]..."), "{page}");
     assert!(page.contains("\\fIPOOL\\fR \\fIDEVICES\\fR...\n"), "{page}");

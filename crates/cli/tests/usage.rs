@@ -67,9 +67,33 @@ fn every_verb_has_help_with_examples() {
 }
 
 #[test]
+fn help_fits_a_terminal_of_80_columns() {
+    let sandbox = Sandbox::new();
+    let below = [("dataset", "create"), ("branch", "create"), ("branch", "reset"), ("systemd", "install")];
+    let below = below.map(|(verb, below)| vec![verb, below]);
+    for mut words in VERBS.iter().map(|verb| vec![*verb]).chain(below).chain([vec![]]) {
+        words.push("--help");
+        let help = sandbox.ok(&words);
+        let long: Vec<&str> = help.lines().filter(|line| line.chars().count() > 80).collect();
+        assert!(long.is_empty(), "{words:?}: {long:#?}");
+        // A line that a terminal has wrapped once more leaves a word alone on the next one.
+        let lines: Vec<&str> = help.lines().collect();
+        for three in lines.windows(3) {
+            let [before, word, after] = three else { continue };
+            let text = |line: &str| !line.is_empty() && !line.starts_with(' ') && !line.ends_with(':');
+            let alone = text(before) && text(word) && text(after) && word.len() < 20;
+            assert!(!alone, "{words:?} is wrapped twice: {three:#?}");
+        }
+    }
+}
+
+#[test]
 fn hidden_verbs_stay_hidden() {
     let top = Sandbox::new().run(&["--help"]).stdout;
-    assert!(!top.contains("\n  serve") && !top.contains("\n  man"), "{top}");
+    assert!(
+        ["serve", "man", "probe", "generator"].iter().all(|verb| !top.contains(&format!("\n  {verb}"))),
+        "{top}"
+    );
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::failure::Result;
 use crate::failures::Failures;
 use crate::names;
 use crate::table::{Align, Table, printable};
-use crate::{target, units};
+use crate::{raw, target, units};
 
 /// What is told of a branch.
 struct Told {
@@ -73,13 +73,13 @@ impl Told {
             "version": record.version,
             "data": record.data,
             "mountpoint": figures.mountpoint,
-            "mounted": figures.mounted,
+            "mounted": figures.mounted.as_deref().map(raw::text),
             "lsn": record.position.lsn,
             "checkpoint_lsn": record.position.checkpoint_lsn,
             "system_identifier": record.position.system,
             "port": record.port,
             "options": record.options,
-            "socket": self.socket,
+            "socket": self.socket.as_deref().map(raw::text),
             "connection": self.connection(),
             "state": self.state(),
             "pid": self.pid,
@@ -154,9 +154,9 @@ pub fn tell(branch: &Branch, as_json: bool) -> Result<()> {
     }
     let record = &branch.record;
     println!("{} of {}, {}", branch.name, told.of_what(), told.state());
-    let dir = branch.figures.mounted.as_deref().map_or_else(|| "-".into(), |dir| dir.display().to_string());
+    let dir = branch.figures.mounted.as_deref().map_or_else(|| "-".into(), |dir| printable(&raw::text(dir)));
     let (version, lsn) = (printable(&record.version), printable(&told.lsn()));
-    println!("  {} {version} at {}, LSN {lsn}", record.product.name(), printable(&dir));
+    println!("  {} {version} at {dir}, LSN {lsn}", record.product.name());
     println!("  {}", told.connection());
     if let Some(socket) = told.socket {
         println!("  {}", client(record.product, &socket, record.port));
@@ -168,9 +168,9 @@ pub fn tell(branch: &Branch, as_json: bool) -> Result<()> {
 fn client(product: Product, socket: &std::path::Path, port: u16) -> String {
     match product {
         Product::PostgreSql => {
-            let dir = socket.parent().unwrap_or(socket).display().to_string();
+            let dir = printable(&raw::text(socket.parent().unwrap_or(socket)));
             format!("psql -h {dir} -p {port}")
         }
-        Product::MariaDb => format!("mariadb --socket={}", socket.display()),
+        Product::MariaDb => format!("mariadb --socket={}", printable(&raw::text(socket))),
     }
 }
