@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use pagefold_engine::dataset::redo::{Bases, Deed, PageRun, Redo, for_each};
 use pagefold_engine::dataset::{Change, ModelEntry, encode_ptrs};
 use pagefold_engine::device::{AlignedBuf, Device, SimDevice};
+use pagefold_engine::faults::{FaultCounts, FaultReport, Struck, Subject};
 use pagefold_engine::pool::label::{self, Superblock};
 use pagefold_engine::pool::{
     CreateOptions, EARLIER_OPENINGS, Guid, Label, LearnOptions, Membership, OpenOptions, Opening, Pool,
@@ -719,7 +720,6 @@ fn values_of_the_engine() {
     encode_ptrs(&[ptr(9, 300, 1000), ptr(9, 299, 1300)], &mut block);
     assert_example("dead", &block);
 
-    use pagefold_engine::faults::{FaultCounts, FaultReport, Struck, Subject};
     assert_eq!(
         codes("struck-kinds", "code", "what").iter().map(|(code, _)| *code).collect::<Vec<_>>(),
         [1, 2, 3, 4, 5]

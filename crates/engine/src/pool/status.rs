@@ -208,7 +208,9 @@ impl Pool {
         let totals = datasets.iter().map(|dataset| dataset.totals().unwrap_or_default());
         let (logical_bytes, stored_bytes) = totals.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         let node_bytes: u64 = datasets.iter().map(|dataset| dataset.ledger.lock().node_bytes).sum();
-        let held_bytes = self.catalogue.read().held_bytes().saturating_add(self.dying_bytes());
+        // One lock after the other: who waits to change the catalogue comes between two readings.
+        let of_versions = self.catalogue.read().held_bytes();
+        let held_bytes = of_versions.saturating_add(self.dying_bytes());
         // Two sums that are taken one after the other may be of different instants.
         let own_bytes = space.used_bytes.saturating_sub(held_bytes);
         let (log_bytes, txg) = {
