@@ -435,6 +435,15 @@ fn our_processes_inherit_nothing_that_was_not_meant_for_them() {
     }
 }
 
+/// Takes a user's mount away, also after a failure: its server ends with it.
+struct Detached(PathBuf);
+
+impl Drop for Detached {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-lq").arg(&self.0).output();
+    }
+}
+
 /// A user without any privilege, whose mounts fusermount3 makes.
 const USER: u32 = 65_534;
 
@@ -455,6 +464,7 @@ fn users_mount_nothing_over_the_system_and_see_nothing_of_each_others_servers() 
         chown(sandbox.dir(dir), Some(USER), Some(USER)).unwrap();
         fs::set_permissions(sandbox.path(dir), Permissions::from_mode(0o700)).unwrap();
     }
+    let _detached = Detached(user.join("mnt"));
     let program = sandbox.path("mount.pagefold");
     let pagefold = sandbox.path("pagefold");
     for copy in [&program, &pagefold] {
