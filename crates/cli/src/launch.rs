@@ -1,4 +1,4 @@
-//! What our processes begin with, whoever started the one before: no descriptor, variable, mask, signal or terminal that was not meant
+//! A clean start for our processes: they inherit no descriptor, variable, mask, signal or terminal that was not meant
 //! for them ([decision 0036](../../../docs/decisions/0036-mounts-by-descriptor.md)).
 //!
 //! Whoever starts a process chooses its environment. The process itself sees to the rest, first of all ([`settle`]).
@@ -34,7 +34,7 @@ const ENVIRONMENT: &[&str] = &[
 ];
 /// Those that tell a process of systemd's; they are for it, and for those that follow it, not for what it leaves in the background.
 const OF_SYSTEMD: &[&str] = &["NOTIFY_SOCKET", "JOURNAL_STREAM", "INVOCATION_ID"];
-/// What a database's server gets: what time it is here, and in which language it speaks.
+/// Variables for a database's server: the machine's time zone and language.
 const OF_DATABASES: &[&str] = &["TZ", "LANG", "LC_ALL"];
 
 /// For whom a process is started.
@@ -73,7 +73,7 @@ fn names(whose: For) -> Vec<&'static str> {
 pub fn settle(passed: Option<RawFd>, background: bool) -> Result<()> {
     close_inherited(passed).context(|| "cannot close what was open already".into())?;
     reset_signals();
-    // What is made from here on is for its owner alone, unless a mode is said.
+    // New files are for their owner alone, unless a mode is given.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     // Memory holds what databases keep to themselves: no core files, and nobody else of the same user looks into it.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).context(|| "cannot forbid core files".into())?;

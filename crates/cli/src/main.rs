@@ -78,7 +78,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Who ignores the end of its children would have us never hear of ours.
+/// A parent that ignores SIGCHLD passes that on; then we could not wait for our own children.
 fn hear_of_children() {
     // SAFETY: no other thread exists yet, and the default disposition runs no code of ours.
     unsafe {

@@ -1,4 +1,4 @@
-//! What users try on root's pools, and on each other's: links, races, sockets, names, floods. The table in docs/SECURITY.md names these tests.
+//! Attacks of users on root's pools, and on each other's: links, races, sockets, names, floods. The table in docs/SECURITY.md names these tests.
 //! Needs root and /dev/fuse; attackers are users that nobody is.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in a test a panic is the report")]
@@ -198,7 +198,7 @@ fn pool_files_are_made_and_opened_through_no_link_and_nothing_hangs() {
     let mut head = [1; 4096];
     File::open(&victim).unwrap().read_exact_at(&mut head, 0).unwrap();
     assert!(head == [0; 4096] && !sandbox.path("new").exists() && !sandbox.path("new.pf").exists());
-    // What is opened to look whether it is a pool's.
+    // Files that are opened to find out whether they belong to a pool.
     fifo(&home.join("fifo"));
     let _listener = UnixListener::bind(home.join("socket")).unwrap();
     mknodat(CWD, home.join("tty"), FileType::CharacterDevice, Mode::RUSR, makedev(5, 0)).unwrap();

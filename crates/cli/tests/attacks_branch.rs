@@ -1,4 +1,4 @@
-//! What a database's user, or whoever made an image, tries on root's `branch`: programs, records, links, FIFOs; and what processes of ours inherit. The
+//! Attacks of a database's user, or of the maker of an image, on root's `branch`: programs, records, links, FIFOs; and what our processes inherit. The
 //! table in docs/SECURITY.md names these tests. Needs root and /dev/fuse.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in a test a panic is the report")]
@@ -6,6 +6,7 @@
 mod common;
 
 use std::fs::{self, Permissions};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
@@ -128,7 +129,7 @@ fn a_branch_is_mounted_where_it_was_meant_or_nowhere() {
         assert_eq!(datasets(&sandbox), before, "{words:?}");
     }
     assert_eq!((mounts_below(&system), fs::read_dir(&system).unwrap().count()), (0, 0));
-    // What is root's to remove is removed, and nothing through a link.
+    // Root removes the directory that it made, and follows no link.
     sandbox.ok(&["branch", "create", "tank/prod", "w"]);
     assert!(home.join("prod-w").is_dir());
     sandbox.ok(&["branch", "delete", "tank/w"]);
@@ -298,7 +299,6 @@ fn what_a_data_directory_holds_neither_leads_out_nor_hangs() {
         deep.push("d".repeat(250));
         fs::create_dir_all(&deep).unwrap();
     }
-    use std::os::unix::ffi::OsStrExt;
     fs::create_dir(sandbox.path("home/prod").join(std::ffi::OsStr::from_bytes(b"\xff\x1b[2J"))).unwrap();
     let created = run(&sandbox, &["branch", "create", "tank/prod", "y"]);
     assert!(created.status.success() && !created.stderr.contains('\x1b'), "{}", created.stderr);
@@ -435,6 +435,15 @@ fn our_processes_inherit_nothing_that_was_not_meant_for_them() {
     }
 }
 
+/// Takes a user's mount away, also after a failure: its server ends with it.
+struct Detached(PathBuf);
+
+impl Drop for Detached {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-lq").arg(&self.0).output();
+    }
+}
+
 /// A user without any privilege, whose mounts fusermount3 makes.
 const USER: u32 = 65_534;
 
@@ -455,6 +464,7 @@ fn users_mount_nothing_over_the_system_and_see_nothing_of_each_others_servers() 
         chown(sandbox.dir(dir), Some(USER), Some(USER)).unwrap();
         fs::set_permissions(sandbox.path(dir), Permissions::from_mode(0o700)).unwrap();
     }
+    let _detached = Detached(user.join("mnt"));
     let program = sandbox.path("mount.pagefold");
     let pagefold = sandbox.path("pagefold");
     for copy in [&program, &pagefold] {

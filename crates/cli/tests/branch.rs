@@ -116,7 +116,7 @@ fn a_branch_is_made_listed_reset_and_deleted_by_what_its_pool_says() {
     assert!(dir.join("data/theirs").exists() && !dir.join("data/postmaster.pid").exists());
     let reset = &branches(&sandbox)[0];
     assert_eq!((&reset["port"], &reset["mountpoint"]), (&told["port"], &told["mountpoint"]));
-    // How its server is started is this machine's, and no pool's, to say.
+    // This machine keeps the settings of its server, the pool does not.
     assert_eq!(reset["options"]["settings"], serde_json::json!(["work_mem=1MB"]));
     assert!(!sandbox.ok(&["get", "all", "tank/feature-x"]).contains("work_mem"));
     assert!(fs::read_to_string(sandbox.path("state/branches.json")).unwrap().contains("work_mem=1MB"));

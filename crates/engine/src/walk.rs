@@ -10,7 +10,7 @@
 //! 3. Links are followed where they lie in a directory that is ours; elsewhere they are an error.
 //! 4. `..` leads to the directory that was come through.
 //!
-//! What is reached is an `O_PATH` descriptor: renaming what lies on the way changes nothing about it.
+//! The result is an `O_PATH` descriptor: a later rename on the way does not change it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -23,7 +23,7 @@ use rustix::io::Errno;
 
 /// Links on one way at most, as in the kernel.
 const LINKS_MAX: usize = 40;
-/// Who may pass, and list what is there: all; the umask takes away from it.
+/// The mode of directories that are made: all may pass and list, less the umask.
 const DIR_MODE: Mode = Mode::from_raw_mode(0o755);
 
 /// Why a place was not reached.
@@ -69,7 +69,7 @@ impl From<WalkError> for std::io::Error {
     }
 }
 
-/// Who can change what lies in a directory.
+/// The users that can change the entries of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hold {
     /// Root and we.
@@ -337,7 +337,7 @@ fn root() -> Result<Place, WalkError> {
     Ok(place(fd, "/".into(), None))
 }
 
-/// What is known of an entry, without asking the server of a file system that may not answer.
+/// Attributes of an entry as the kernel knows them: the server of a file system, which may not answer, is not asked.
 fn examine(fd: &OwnedFd) -> Result<Statx, Errno> {
     let wanted = StatxFlags::TYPE | StatxFlags::MODE | StatxFlags::UID | StatxFlags::GID | StatxFlags::MNT_ID;
     rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, wanted)

@@ -76,7 +76,7 @@ fn no_link_that_others_may_have_made_is_followed() {
     assert!(is_mount_point(&ours.join("mnt")));
     session.unmount(false).unwrap();
     mount_null(&theirs.join("real"), &dev).unwrap().unmount(false).unwrap();
-    // What is mounted above goes first; a second mount over one is none that was asked for.
+    // A second mount over the first is refused.
     let session = mount_null(&ours.join("mnt"), &dev).unwrap();
     assert!(matches!(mount_null(&ours.join("mnt"), &dev), Err(MountError::AlreadyMounted(_))));
     session.unmount(false).unwrap();

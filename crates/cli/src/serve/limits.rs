@@ -25,7 +25,7 @@ const KIND_BURST: u32 = 200;
 /// Pause until one more is told; it doubles as long as there is more than that.
 const PAUSE_MIN: Duration = Duration::from_secs(10);
 const PAUSE_MAX: Duration = Duration::from_secs(600);
-/// What was held back is told so long after it began, at the earliest.
+/// The earliest time at which the count of held-back events is told, after the first of them.
 const SUMMARY_AFTER: Duration = Duration::from_secs(3);
 /// Objects that are remembered; beyond that a kind's own limit holds.
 const OBJECTS_MAX: usize = 1024;
@@ -34,12 +34,12 @@ const OBJECT_BYTES_MAX: usize = 256;
 /// Fields that name what an event is about, the most exact first.
 const OBJECT_FIELDS: [&str; 11] =
     ["path", "file", "inode", "device", "uid", "snapshot", "dataset", "name", "dir", "pool", "request"];
-/// What follows is another one in each request.
+/// In the text of a request this precedes a number that is different each time.
 const UNIQUE: &str = ", unique ";
 /// Where counts of what was held back come from; they are never held back themselves.
 const SUMMARY_TARGET: &str = "pagefold::limits";
 
-/// How many events may pass: some at once, then one after each pause. The pause doubles whenever all are used up, and begins anew once there was so
+/// A token bucket for events: some pass at once, then one after each pause. The pause doubles whenever all are used up, and begins anew once there was so
 /// little that all are there again.
 #[derive(Clone, Debug)]
 struct Bucket {
@@ -83,7 +83,7 @@ impl Bucket {
     }
 }
 
-/// What was held back of an object, or of other objects of a kind.
+/// The events that were held back, of one object or of many objects of a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Summary {
     level: Level,
@@ -242,7 +242,7 @@ impl LimitLayer {
     }
 }
 
-/// How long a thread that tells waits at most until it looks whether it is still wanted.
+/// The telling thread looks at least this often whether its layer is still there.
 const LOOK: Duration = Duration::from_secs(60);
 
 fn tell(shared: &Weak<Shared>) {
@@ -288,7 +288,7 @@ impl<S: Subscriber> Layer<S> for LimitLayer {
     }
 }
 
-/// What an event is about.
+/// The message and the object of an event.
 #[derive(Default)]
 struct About {
     message: String,

@@ -53,8 +53,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// Opens `path` for direct I/O and locks it.
 pub(super) fn open(path: &Path, mode: OpenMode) -> Result<Opened> {
-    // What was looked at is what is opened, whoever renames things meanwhile: to open a FIFO is to wait, and to open some devices is to have
-    // them do something.
+    // The object that was examined is the one that is opened, also if names change meanwhile: opening a FIFO would wait, and opening some
+    // devices has effects.
     let (held, _) = walk::reach_any(path).map_err(|e| refused(path, e.into()))?;
     let held = File::from(held);
     let is_block = classify(path, &held.metadata().map_err(|e| refused(path, e))?)?;

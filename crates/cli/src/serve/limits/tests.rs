@@ -79,7 +79,7 @@ fn many_objects_are_one_kind_and_take_bounded_memory() {
         }
     }
     assert!(limits.held_back.len() <= KIND_BURST as usize + 1, "{}", limits.held_back.len());
-    // What was quiet for long is forgotten for what is new.
+    // Objects that were quiet for long are forgotten when new ones come.
     for n in 0..3 * OBJECTS_MAX {
         limits.pass(start + PAUSE_MAX * (KIND_BURST * n as u32 / 8), &other, &format!("x{n}"));
         assert!(limits.objects.len() <= OBJECTS_MAX);

@@ -174,7 +174,7 @@ impl DataDir {
         rustix::fs::fchown(&dir, Some(owner.0), Some(owner.1)).context(making)
     }
 
-    /// What is at `name` from the mount's root on, links within the mount followed.
+    /// Opens the entry `name`; links that stay within the mount are followed.
     fn open_within(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
         let path = if self.relative == "." { name.to_owned() } else { format!("{}/{name}", self.relative) };
         rustix::fs::openat2(&self.root, path, flags | OFlags::CLOEXEC, Mode::empty(), WITHIN)
@@ -217,7 +217,7 @@ impl DataDir {
     }
 }
 
-/// What lies at a name in a directory, to which no link leads.
+/// The type of a directory's entry; no link is followed.
 fn kind_of(dir: &OwnedFd, name: &str) -> Option<FileType> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = rustix::fs::openat2(dir, name, flags, Mode::empty(), INSIDE).ok()?;

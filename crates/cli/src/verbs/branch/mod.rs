@@ -89,7 +89,7 @@ fn find(word: &str) -> Result<Branch> {
     Ok(Branch { name, figures, record })
 }
 
-/// What is known of a branch: by its properties, and by this machine.
+/// The record of a branch: its properties, and the settings that this machine keeps.
 fn record(name: &Name, values: &[PropertyValue], settings: &Settings) -> Result<Option<Record>> {
     Record::of(values, settings.of(name)?)
 }

@@ -1,8 +1,8 @@
 //! Running a server as the owner of its data.
 //!
-//! Whose data it is a pool says, and a pool can come from anywhere: what runs on its data runs code that the data has chosen. So a server runs
-//! as a user who is there for databases, or as one whom nobody knows, or as the one who was named; with that user's groups as the machine
-//! knows them, and nothing of ours.
+//! The pool says who owns the data, and a pool can come from anywhere; a server on hostile data runs code of the data's choice. So a server runs
+//! only as a user of a database package, as a user number that the machine does not know, or as the user that was named; with that user's groups
+//! as the machine knows them, and nothing of ours.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -122,7 +122,7 @@ mod tests {
         assert!(parse_groups("staff\n").is_empty() && parse_groups("").is_empty());
     }
 
-    /// Whom a data directory of this owner is served by; its group is `disk`.
+    /// The user that serves a data directory of this owner; the directory's group is `disk`.
     fn owner(uid: u32, named: Option<&str>) -> Result<Owner> {
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::chown(dir.path(), Some(uid), Some(6)).unwrap();

@@ -25,7 +25,7 @@ pub fn folders() -> Vec<PathBuf> {
     absolute.chain(std::env::split_paths(launch::PATH)).collect()
 }
 
-/// What looking for a program found.
+/// The result of a search for a program.
 pub struct Search {
     name: String,
     /// Programs of this name that may be run.
@@ -71,7 +71,7 @@ impl Search {
     }
 }
 
-/// What a program says, run as the owner of a database; `None` where it fails.
+/// The output of a program that is run as the owner of a database; `None` where it fails.
 pub fn said(program: &Path, words: &[&OsStr], owner: &Owner) -> Option<String> {
     let mut command = Command::new(program);
     command.args(words);
@@ -81,7 +81,7 @@ pub fn said(program: &Path, words: &[&OsStr], owner: &Owner) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// What one of the machine's own programs says to us.
+/// The output of one of the machine's own programs; `None` where it fails.
 pub fn machine_said(program: &str, words: &[&str]) -> Result<Option<String>> {
     let search = Search::of(&[program], &std::env::split_paths(launch::PATH).collect::<Vec<_>>());
     let mut command = Command::new(search.first()?);

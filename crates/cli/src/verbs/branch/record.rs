@@ -72,7 +72,7 @@ pub struct Options {
     /// Configuration file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<PathBuf>,
-    /// Whom it may run as, beside those who are there for databases.
+    /// A user that it may run as, beside those of database packages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// `name=value`.
@@ -142,7 +142,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// What the properties of a dataset say, and this machine of how its server is started; `None` if it is no branch.
+    /// The record that a dataset's properties and this machine's settings make; `None` if the dataset is no branch.
     ///
     /// Errors: they contradict themselves.
     pub fn of(values: &[PropertyValue], options: Options) -> Result<Option<Self>> {

@@ -1,5 +1,5 @@
-//! How servers of branches are started, as far as users said so: kept by this machine, beside the pool cache, and not in the pool. A pool can come
-//! from anywhere, and is not to decide which program is run, as whom, and with which settings.
+//! Settings of branches' servers, as users gave them: kept by this machine, beside the pool cache, and not in the pool. A pool can come
+//! from anywhere, and must not decide which program is run, as which user, and with which settings.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -38,12 +38,12 @@ impl Settings {
         Ok(Self { path: places::state_dir()?.join("branches.json") })
     }
 
-    /// What was said of a branch.
+    /// The settings of a branch.
     pub fn of(&self, name: &Name) -> Result<Options> {
         Ok(self.read()?.branches.remove(&name.to_string()).unwrap_or_default())
     }
 
-    /// Keeps what was said of a branch; nothing is not kept.
+    /// Keeps the settings of a branch; empty ones remove its entry.
     pub fn set(&self, name: &Name, options: &Options) -> Result<()> {
         let name = name.to_string();
         if self.read()?.branches.get(&name).unwrap_or(&Options::default()) == options {
