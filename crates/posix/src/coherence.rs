@@ -487,3 +487,24 @@ pub fn run(dir: &Path, time: Duration, seed: u64) -> Result<Report> {
     }
     Ok(model.report())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_older_or_never_written_is_found() {
+        let block = |version: u64| stamp(1, 7, version).repeat(BLOCK_BYTES / 16);
+        for version in 4..=6 {
+            assert!(judge(1, 7, &block(version), 4, 6).is_ok());
+        }
+        assert!(judge(1, 7, &block(3), 4, 6).is_err(), "older than what had completed");
+        assert!(judge(1, 7, &block(7), 4, 6).is_err(), "not begun yet");
+        assert!(judge(1, 8, &block(5), 4, 6).is_err(), "another block");
+        let mut mixed = block(5);
+        mixed[BLOCK_BYTES - 16..].copy_from_slice(&stamp(1, 7, 3));
+        assert!(judge(1, 7, &mixed, 4, 6).is_err(), "the last bytes are old");
+        mixed[BLOCK_BYTES - 16..].copy_from_slice(&stamp(1, 7, 6));
+        assert!(judge(1, 7, &mixed, 4, 6).is_ok(), "a write is under way");
+    }
+}
