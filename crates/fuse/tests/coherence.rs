@@ -99,8 +99,7 @@ impl Mounted {
         let dir = parent.path().join("mnt");
         std::fs::create_dir(&dir).unwrap();
         let (_, fs) = memory(FsOptions::default(), u64::MAX);
-        let gate =
-            Arc::new(Gate { inner: Dispatch::new(fs), state: Mutex::default(), came: Condvar::new() });
+        let gate = Arc::new(Gate { inner: Dispatch::new(fs), state: Mutex::default(), came: Condvar::new() });
         let handler = Arc::new(Gated(Arc::clone(&gate)));
         let session = Session::mount_handler(handler, &dir, &options(transport)).unwrap();
         Self { session, gate, _parent: parent }
@@ -218,7 +217,14 @@ impl Aio {
         let (context, room) = (self.context, events.as_mut_ptr());
         // SAFETY: there is room for as many events as are asked for.
         let got = unsafe {
-            libc::syscall(libc::SYS_io_getevents, context, count, count, room, std::ptr::null::<libc::timespec>())
+            libc::syscall(
+                libc::SYS_io_getevents,
+                context,
+                count,
+                count,
+                room,
+                std::ptr::null::<libc::timespec>(),
+            )
         };
         assert_eq!(got, count as i64);
         assert!(events.iter().all(|event| event[2] == PAGE as u64));
@@ -424,7 +430,8 @@ fn writes_that_fill_the_ring_do_not_wait_for_reads_behind_them() {
             tell.send(rustix::thread::gettid()).unwrap();
             read_all()
         });
-        sleeps(told.recv().unwrap());        m.gate.open();
+        sleeps(told.recv().unwrap());
+        m.gate.open();
         writes.wait();
         behind.join().unwrap();
     });

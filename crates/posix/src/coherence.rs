@@ -301,8 +301,7 @@ impl<'a> Worker<'a> {
         // Who holds blocks waits for nobody who may want them: what is locked is left to others.
         let model = self.model;
         let blocks = &model.blocks[file * BLOCKS + first..][..count];
-        let Some(locks) =
-            blocks.iter().map(|block| block.lock.try_lock().ok()).collect::<Option<Vec<_>>>()
+        let Some(locks) = blocks.iter().map(|block| block.lock.try_lock().ok()).collect::<Option<Vec<_>>>()
         else {
             return Ok(());
         };

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser, Subcommand};
+use pagefold_fuse::Transport;
 use pagefold_posix::coherence;
 use pagefold_posix::history::{History, STEPS};
-use pagefold_fuse::Transport;
 use pagefold_posix::race;
 use pagefold_posix::run::{Failure, Pair, Stats, run};
 use pagefold_posix::shrink::shrink;

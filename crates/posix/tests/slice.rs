@@ -31,7 +31,8 @@ fn no_byte_is_older_than_a_completed_write() {
     let parameter = "/sys/module/fuse/parameters/enable_uring";
     let Ok(before) = std::fs::read_to_string(parameter) else { return };
     std::fs::write(parameter, "Y").unwrap();
-    let text = std::panic::catch_unwind(|| compare(&["coherence", "--seconds", "4", "--transport", "io_uring"]));
+    let text =
+        std::panic::catch_unwind(|| compare(&["coherence", "--seconds", "4", "--transport", "io_uring"]));
     std::fs::write(parameter, before.trim()).unwrap();
     let text = text.unwrap();
     assert!(text.contains("; 0 stale"), "{text}");

@@ -18,9 +18,7 @@ use convert::{attr_out, entry_out, no_entry, set_attr, statfs_out, statx_out};
 use directory::Listing;
 use pagefold_engine::dataset::Journal;
 use pagefold_engine::dataset::journal::during;
-use pagefold_fs::{
-    Attr, Caller, Entry, FileKind, Fs, FsError, Ino, OpenFlags, Seek, SetAttr, TryRead,
-};
+use pagefold_fs::{Attr, Caller, Entry, FileKind, Fs, FsError, Ino, OpenFlags, Seek, SetAttr, TryRead};
 pub use snapshots::{HIDDEN_DIR, SNAPSHOT_DIR, SnapshotTree, Snapshots, WithSnapshots};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
