@@ -197,8 +197,9 @@ impl Ways {
         };
         let later = open(OFlags::empty())?;
         fs::fcntl_setfl(&later, OFlags::DIRECT).context("make a file direct")?;
-        let of = if random.percent(50) { &buffered } else { &direct };
-        let shared = Map::new(of, MapFlags::SHARED)?;
+        // Not of a direct handle: the kernel then drops all cached pages of the file, those too that a write through the cache is sending,
+        // and who reads these before it is applied caches them old (docs/decisions/0037-kernel-caches.md).
+        let shared = Map::new(&buffered, MapFlags::SHARED)?;
         let private = Map::new(&buffered, MapFlags::PRIVATE)?;
         Ok(Self { buffered, direct, later, shared, private })
     }
