@@ -372,6 +372,27 @@ fn files_that_are_used_one_way_cost_no_messages() {
     assert_eq!(m.gate.inner.drops(), 0);
 }
 
+/// A page that a buffered write is sending is dropped, by a mapping of a direct handle: what is read in its place must not stay.
+#[test]
+fn what_is_read_beside_a_buffered_write_does_not_stay() {
+    let m = Mounted::new(Transport::Dev);
+    let path = m.file("file", 16);
+    let (buffered, direct) = (open(&path, 0), open(&path, libc::O_DIRECT));
+    m.gate.close();
+    let mut bytes = [0; PAGE];
+    std::thread::scope(|scope| {
+        let write = scope.spawn(|| buffered.write_all_at(&[b'n'; PAGE], 0).unwrap());
+        m.gate.wait_for(1);
+        let _map = Map::new(&direct, MapFlags::SHARED);
+        buffered.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(bytes, [b'o'; PAGE]);
+        m.gate.open();
+        write.join().unwrap();
+    });
+    buffered.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(bytes, [b'n'; PAGE]);
+}
+
 fn pin(cpu: usize) {
     let mut set = CpuSet::new();
     set.set(cpu);

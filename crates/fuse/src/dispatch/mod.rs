@@ -164,7 +164,7 @@ impl Handler for Dispatch {
         match operation {
             Operation::Read { offset, size, into_cache } => {
                 if into_cache {
-                    self.coherence.caches(&mut request, offset, u64::from(size));
+                    self.coherence.caches(&mut request, offset, u64::from(size), true);
                 }
                 if !blocking.is_inline() {
                     return self.read_at_once(request, offset, size, blocking);
@@ -174,7 +174,7 @@ impl Handler for Dispatch {
             Operation::Write { offset, data, flags, from_cache, .. } => {
                 let len = data.len();
                 if from_cache {
-                    self.coherence.caches(&mut request, offset, len as u64);
+                    self.coherence.caches(&mut request, offset, len as u64, false);
                 }
                 let writer = Writer {
                     fs: Arc::clone(&self.fs),
