@@ -29,7 +29,7 @@ BENCH ?=
 
 PAGEFOLD := target/release/pagefold
 
-.PHONY: help setup build demo test lint sim mutants flips streams streams-db branches posix fuzz soak takeover snapshots crash-states aged boot fill memory steps conformance predictions round-trips ratios bench man install uninstall clean
+.PHONY: help setup build demo test lint sim mutants flips streams streams-db branches posix fuzz soak takeover snapshots coherence crash-states aged boot fill memory steps conformance predictions round-trips ratios bench man install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -80,6 +80,12 @@ posix: ## The same system calls on a pool and on ext4, compared: OPS=1000000
 	@scripts/setup build test
 	cargo build --profile sim --locked --quiet -p pagefold-posix
 	@$(AS_ROOT) target/sim/pagefold-posix --ops $(OPS) $(if $(SEED),--seed $(SEED))
+
+coherence: ## The same blocks by every way (buffered, direct, asynchronous, mapped), 8 threads, over both transports: SECONDS=600 each
+	@scripts/setup build test
+	cargo build --profile sim --locked --quiet -p pagefold-posix
+	@$(AS_ROOT) target/sim/pagefold-posix coherence --seconds $(SECONDS) --transport dev $(if $(SEED),--seed $(SEED))
+	@$(AS_ROOT) target/sim/pagefold-posix coherence --seconds $(SECONDS) --transport io_uring $(if $(SEED),--seed $(SEED))
 
 fuzz: ## Hostile bytes for every decoder: SECONDS=60 of processor time for each, or for TARGET=name
 	@scripts/setup build

@@ -19,7 +19,8 @@
 
 use crate::blocking::Pool;
 use crate::limits::{
-    CACHE_CHUNK_BYTES, CACHE_NOTES, DROP_PATIENCE, DROP_THREADS_MAX, ORDER_MARGIN, ORDER_MARGIN_EARLY,
+    CACHE_CHUNK_BYTES, CACHE_NOTES, CACHE_READS, DROP_PATIENCE, DROP_THREADS_MAX, ORDER_MARGIN,
+    ORDER_MARGIN_EARLY,
 };
 use crate::{Kernel, Request};
 use parking_lot::{Condvar, Mutex};
@@ -36,6 +37,23 @@ struct Note {
     last: AtomicU64,
     /// How many are being answered.
     under_way: AtomicU32,
+    /// The last reads among them.
+    reads: Mutex<Reads>,
+}
+
+/// Reads into the cache, the oldest replaced first.
+#[derive(Default)]
+struct Reads {
+    next: usize,
+    kept: [ReadInto; CACHE_READS],
+}
+
+#[derive(Clone, Copy, Default)]
+struct ReadInto {
+    number: u64,
+    ino: u64,
+    start: u64,
+    end: u64,
 }
 
 /// A range of a file in chunks.
@@ -141,11 +159,18 @@ impl Coherence {
     }
 
     /// Notes that `request` reads into the page cache, or writes from it. Before it looks at the file.
-    pub(crate) fn caches(self: &Arc<Self>, request: &mut Request, offset: u64, len: u64) {
-        let chunks = Chunks::new(request.ino(), offset, len);
+    pub(crate) fn caches(self: &Arc<Self>, request: &mut Request, offset: u64, len: u64, reads: bool) {
+        let (ino, number) = (request.ino(), request.number());
+        let chunks = Chunks::new(ino, offset, len);
         for note in self.notes(&chunks) {
+            if reads {
+                let mut reads = note.reads.lock();
+                let next = reads.next;
+                reads.kept[next] = ReadInto { number, ino, start: offset, end: offset.saturating_add(len) };
+                reads.next = (next + 1) % CACHE_READS;
+            }
             note.under_way.fetch_add(1, SeqCst);
-            note.last.fetch_max(request.number(), SeqCst);
+            note.last.fetch_max(number, SeqCst);
         }
         request.keep(Caching { coherence: Arc::clone(self), chunks });
     }
@@ -180,6 +205,24 @@ impl Coherence {
         } else {
             Stale::Nothing
         }
+    }
+
+    /// Whether pages were read that `request` writes from the cache, after it was sent: then they were dropped from the cache
+    /// while it was on its way (by a direct write beside it, or by a mapping of a direct handle), and what was read is old.
+    /// After it was applied.
+    pub(crate) fn was_read_beside(&self, request: &Request, write: &Direct) -> bool {
+        fence(SeqCst);
+        let (number, end) = (request.number(), write.offset.saturating_add(write.len));
+        let chunks = Chunks::new(write.ino, write.offset, write.len);
+        let beside = |note: &Note| {
+            let reads = note.reads.lock();
+            let newer = |read: &ReadInto| read.number > number;
+            let meets =
+                |read: &ReadInto| read.ino == write.ino && read.start < end && write.offset < read.end;
+            // Where all that is kept is newer, others may have been forgotten.
+            reads.kept.iter().all(newer) || reads.kept.iter().any(|read| newer(read) && meets(read))
+        };
+        request.is_again() || self.notes(&chunks).any(beside)
     }
 
     /// Has the kernel forget the attributes of an inode. Does not wait.

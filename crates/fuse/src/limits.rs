@@ -30,8 +30,10 @@ pub const ATTRIBUTES_VALID_CHANGING: Duration = Duration::from_secs(1);
 
 /// Parts of a file in bytes of which is noted apart who reads them into the kernel's page cache: what one request reads.
 pub const CACHE_CHUNK_BYTES: u64 = REQUEST_BYTES_MAX as u64;
-/// Notes about what the kernel has cached, by a hash: 64 KiB a mount. Requests under way are some hundreds.
-pub const CACHE_NOTES: usize = 4096;
+/// Notes about what the kernel has cached, by a hash: 1.2 MiB a mount. Requests under way are some hundreds.
+pub const CACHE_NOTES: usize = 2048;
+/// Reads that each note remembers: that many beside one buffered write of the same part of a file are told apart.
+pub const CACHE_READS: usize = 16;
 /// How much smaller than a direct write's number that of a read may be which the kernel sent after it. Numbers are given when
 /// requests are sent, but asynchronous ones beyond [`BACKGROUND_REQUESTS_MAX`] may wait for a few others before.
 pub const ORDER_MARGIN: u64 = 2 * 16 * BACKGROUND_REQUESTS_MAX as u64;

@@ -95,6 +95,11 @@ impl Request {
         self.caching = Some(caching);
     }
 
+    /// Takes the mark away.
+    pub(crate) fn unmark(&mut self) {
+        self.caching = None;
+    }
+
     /// Whether it asks for a change, as far as its code tells.
     pub(crate) fn changes_something(&self) -> bool {
         Opcode::from_wire(self.header.opcode).is_some_and(Opcode::changes_something)

@@ -99,8 +99,7 @@ impl Mounted {
         let dir = parent.path().join("mnt");
         std::fs::create_dir(&dir).unwrap();
         let (_, fs) = memory(FsOptions::default(), u64::MAX);
-        let gate =
-            Arc::new(Gate { inner: Dispatch::new(fs), state: Mutex::default(), came: Condvar::new() });
+        let gate = Arc::new(Gate { inner: Dispatch::new(fs), state: Mutex::default(), came: Condvar::new() });
         let handler = Arc::new(Gated(Arc::clone(&gate)));
         let session = Session::mount_handler(handler, &dir, &options(transport)).unwrap();
         Self { session, gate, _parent: parent }
@@ -218,7 +217,14 @@ impl Aio {
         let (context, room) = (self.context, events.as_mut_ptr());
         // SAFETY: there is room for as many events as are asked for.
         let got = unsafe {
-            libc::syscall(libc::SYS_io_getevents, context, count, count, room, std::ptr::null::<libc::timespec>())
+            libc::syscall(
+                libc::SYS_io_getevents,
+                context,
+                count,
+                count,
+                room,
+                std::ptr::null::<libc::timespec>(),
+            )
         };
         assert_eq!(got, count as i64);
         assert!(events.iter().all(|event| event[2] == PAGE as u64));
@@ -366,6 +372,27 @@ fn files_that_are_used_one_way_cost_no_messages() {
     assert_eq!(m.gate.inner.drops(), 0);
 }
 
+/// A page that a buffered write is sending is dropped, by a mapping of a direct handle: what is read in its place must not stay.
+#[test]
+fn what_is_read_beside_a_buffered_write_does_not_stay() {
+    let m = Mounted::new(Transport::Dev);
+    let path = m.file("file", 16);
+    let (buffered, direct) = (open(&path, 0), open(&path, libc::O_DIRECT));
+    m.gate.close();
+    let mut bytes = [0; PAGE];
+    std::thread::scope(|scope| {
+        let write = scope.spawn(|| buffered.write_all_at(&[b'n'; PAGE], 0).unwrap());
+        m.gate.wait_for(1);
+        let _map = Map::new(&direct, MapFlags::SHARED);
+        buffered.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(bytes, [b'o'; PAGE]);
+        m.gate.open();
+        write.join().unwrap();
+    });
+    buffered.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(bytes, [b'n'; PAGE]);
+}
+
 fn pin(cpu: usize) {
     let mut set = CpuSet::new();
     set.set(cpu);
@@ -424,7 +451,8 @@ fn writes_that_fill_the_ring_do_not_wait_for_reads_behind_them() {
             tell.send(rustix::thread::gettid()).unwrap();
             read_all()
         });
-        sleeps(told.recv().unwrap());        m.gate.open();
+        sleeps(told.recv().unwrap());
+        m.gate.open();
         writes.wait();
         behind.join().unwrap();
     });

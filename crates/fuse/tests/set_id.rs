@@ -76,7 +76,8 @@ fn a_change_by_a_stranger_is_seen_in_the_mode_at_once() {
     fs::write(&source, pattern(2, 40_000)).unwrap();
     fs::hard_link(&path, &link).unwrap();
     // Where the group may not execute, set-group-ID says nothing (docs/TESTING.md tells of it).
-    for (set, left) in [(0o6777, 0o777), (0o4777, 0o777), (0o2777, 0o777), (0o6676, 0o676), (0o6666, 0o2666)] {
+    for (set, left) in [(0o6777, 0o777), (0o4777, 0o777), (0o2777, 0o777), (0o6676, 0o676), (0o6666, 0o2666)]
+    {
         for how in CHANGES {
             fs::set_permissions(&path, Permissions::from_mode(set)).unwrap();
             assert_eq!(u32::from(mode_of(&link)), set, "before {how}");

@@ -276,7 +276,8 @@ impl Maker {
 
     fn looking(&mut self) -> Op {
         match self.random.below(10) {
-            0..3 => Op::Stat { target: self.target() },
+            0 => Op::Stat { target: self.target() },
+            1..3 => self.some(),
             3..5 => Op::List { path: self.dir() },
             5..8 => Op::Access {
                 path: self.existing(),
@@ -286,6 +287,16 @@ impl Maker {
             8 => Op::ReadLink { path: self.file() },
             _ => Op::Umask { mask: self.pick(&[0, 0o022, 0o077, 0o002, 0o777]) },
         }
+    }
+
+    fn some(&mut self) -> Op {
+        let mask = match self.random.below(3) {
+            0 => 1 << self.random.below(11),
+            1 => libc::STATX_MODE,
+            _ => self.random.below(1 << 11) as u32,
+        };
+        let flags = self.pick(&[libc::AT_STATX_SYNC_AS_STAT, libc::AT_STATX_FORCE_SYNC]);
+        Op::StatSome { target: self.target(), mask, flags }
     }
 
     fn mapping(&mut self) -> Op {

@@ -8,6 +8,7 @@
 //!
 //! What is not compared, and why, is in docs/TESTING.md.
 
+pub mod coherence;
 pub mod found;
 pub mod history;
 pub mod observe;

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser, Subcommand};
+use pagefold_fuse::Transport;
+use pagefold_posix::coherence;
 use pagefold_posix::history::{History, STEPS};
 use pagefold_posix::race;
 use pagefold_posix::run::{Failure, Pair, Stats, run};
 use pagefold_posix::shrink::shrink;
-use pagefold_posix::stage::{self, Stage};
+use pagefold_posix::stage::{self, Alone, Stage};
 
 /// Histories between two races.
 const RACE_EVERY: u64 = 100;
@@ -59,7 +61,12 @@ struct Options {
 #[command(hide = true)]
 enum Role {
     /// Serves a new pool at a directory.
-    Serve { pool: PathBuf, dir: PathBuf },
+    Serve {
+        pool: PathBuf,
+        dir: PathBuf,
+        #[arg(long, default_value = "auto", value_parser = stage::transport_of)]
+        transport: Transport,
+    },
     /// Runs every `jobs`th history.
     Work {
         subject: PathBuf,
@@ -67,6 +74,23 @@ enum Role {
         jobs: u64,
         #[command(flatten)]
         options: Options,
+    },
+    /// Threads on the same blocks of a new pool by every way (buffered, direct, asynchronous, mapped), against a model: no byte is
+    /// older than a completed write.
+    #[command(hide = false)]
+    Coherence {
+        /// How long.
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// What threads do.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// How requests travel: dev or io_uring.
+        #[arg(long, default_value = "dev", value_parser = stage::transport_of)]
+        transport: Transport,
+        /// In this directory instead of a pool of the test's own.
+        #[arg(long)]
+        dir: Option<PathBuf>,
     },
     /// Takes part in a race.
     Actor { dir: PathBuf, actor: u64, seed: u64 },
@@ -160,11 +184,29 @@ fn command(program: &Path, pair: &Pair, jobs: u64, options: &Options) -> Result<
     Ok(sums)
 }
 
+fn coherent(seconds: u64, seed: u64, transport: Transport, dir: Option<PathBuf>) -> Result<()> {
+    let time = Duration::from_secs(seconds);
+    let report = if let Some(dir) = dir {
+        coherence::run(&dir, time, seed)?
+    } else {
+        stage::hide()?;
+        let alone = Alone::set(&std::env::current_exe()?, transport)?;
+        let report = coherence::run(&alone.dir, time, seed)?;
+        alone.strike()?;
+        report
+    };
+    println!("{seconds} s, seed {seed}, {transport:?}: {report}; 0 stale");
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let line = Line::parse();
     let (options, jobs) = (line.options, line.jobs.max(1));
     match line.role {
-        Some(Role::Serve { pool, dir }) => return stage::serve(&pool, &dir),
+        Some(Role::Serve { pool, dir, transport }) => return stage::serve(&pool, &dir, transport),
+        Some(Role::Coherence { seconds, seed, transport, dir }) => {
+            return coherent(seconds, seed, transport, dir);
+        }
         Some(Role::Work { subject, reference, jobs, options }) => {
             return work(&Pair { subject, reference }, jobs.max(1), &options);
         }

@@ -41,6 +41,8 @@ pub struct View {
     pub device: (u32, u32),
     /// Access, modification, change.
     pub times: [Moment; 3],
+    /// The permissions and kind that are told where nothing else is asked for: from what the kernel has cached, if it likes.
+    pub mode_alone: u16,
 }
 
 impl PartialEq for View {
@@ -55,8 +57,8 @@ impl fmt::Debug for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{{{:o} nlink {} owner {:?} size {} device {:?} times {:?}}}",
-            self.mode, self.nlink, self.owner, self.size, self.device, self.times
+            "{{{:o} (alone {:o}) nlink {} owner {:?} size {} device {:?} times {:?}}}",
+            self.mode, self.mode_alone, self.nlink, self.owner, self.size, self.device, self.times
         )
     }
 }
@@ -64,7 +66,7 @@ impl fmt::Debug for View {
 impl View {
     /// All but times.
     pub fn without_times(&self) -> impl PartialEq + fmt::Debug + use<> {
-        (self.mode, self.nlink, self.owner, self.size, self.device)
+        (self.mode, self.mode_alone, self.nlink, self.owner, self.size, self.device)
     }
 
     /// The inode's number on its side.
@@ -107,11 +109,14 @@ pub fn view(base: BorrowedFd<'_>, path: &[u8], follow: bool, fresh: bool) -> Res
     let mut flags = if path.is_empty() && follow { AtFlags::EMPTY_PATH } else { AtFlags::empty() };
     flags.set(AtFlags::SYMLINK_NOFOLLOW, !follow);
     flags.set(AtFlags::STATX_FORCE_SYNC, fresh);
+    // Before all else: afterwards the kernel knows.
+    let alone = statx(base, path, flags, StatxFlags::MODE)?;
     let raw = statx(base, path, flags, StatxFlags::BASIC_STATS)?;
     let kind = FileType::from_raw_mode(u32::from(raw.stx_mode));
     Ok(View {
         raw,
         mode: raw.stx_mode,
+        mode_alone: alone.stx_mode,
         nlink: raw.stx_nlink,
         owner: (raw.stx_uid, raw.stx_gid),
         size: if kind == FileType::Directory { 0 } else { raw.stx_size },
@@ -122,4 +127,27 @@ pub fn view(base: BorrowedFd<'_>, path: &[u8], follow: bool, fresh: bool) -> Res
             _ => [&raw.stx_atime, &raw.stx_mtime, &raw.stx_ctime].map(Moment::of),
         },
     })
+}
+
+/// Looks at a few attributes, and tells those that were asked for. Times are told by what is compared of them.
+///
+/// # Errors
+/// What statx(2) says.
+pub fn some(base: BorrowedFd<'_>, path: &[u8], flags: AtFlags, mask: u32) -> Result<String> {
+    let asked = StatxFlags::from_bits_retain(mask);
+    let raw = statx(base, path, flags, asked)?;
+    let kind = FileType::from_raw_mode(u32::from(raw.stx_mode));
+    let mut told = String::new();
+    let mut tell = |flag: StatxFlags, what: &dyn fmt::Debug| {
+        if asked.contains(flag) {
+            told += &if raw.stx_mask & flag.bits() == 0 { "none ".into() } else { format!("{what:?} ") };
+        }
+    };
+    tell(StatxFlags::TYPE, &kind);
+    tell(StatxFlags::MODE, &(raw.stx_mode & 0o7777));
+    tell(StatxFlags::NLINK, &raw.stx_nlink);
+    tell(StatxFlags::UID, &raw.stx_uid);
+    tell(StatxFlags::GID, &raw.stx_gid);
+    tell(StatxFlags::SIZE, &if kind == FileType::Directory { 0 } else { raw.stx_size });
+    Ok(told)
 }

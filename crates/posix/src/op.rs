@@ -292,6 +292,12 @@ pub enum Op {
     },
     /// A program that runs cannot be written, and one that is written cannot run.
     Busy,
+    /// A few attributes alone: what the kernel has cached of them may be told.
+    StatSome {
+        target: Target,
+        mask: u32,
+        flags: i32,
+    },
 }
 
 impl Op {
@@ -328,6 +334,7 @@ impl Op {
             | Self::GetXattr { target, .. }
             | Self::ListXattr { target, .. }
             | Self::RemoveXattr { target, .. }
+            | Self::StatSome { target, .. }
             | Self::Stat { target } => match target {
                 Target::Path(at, follow) => path(at, *follow),
                 Target::Slot(_) => {}
@@ -358,6 +365,7 @@ impl Op {
             | Self::GetXattr { target: Target::Slot(slot), .. }
             | Self::ListXattr { target: Target::Slot(slot), .. }
             | Self::RemoveXattr { target: Target::Slot(slot), .. }
+            | Self::StatSome { target: Target::Slot(slot), .. }
             | Self::Stat { target: Target::Slot(slot) } => vec![slot],
             Self::Copy { from, to, .. } => vec![from, to],
             _ => Vec::new(),

@@ -13,7 +13,7 @@ use anyhow::Context;
 use rustix::fs::{self, Access, AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::{Errno, Result};
 
-use crate::observe::{View, view};
+use crate::observe::{View, some, view};
 use crate::op::{MAPS, Op, PEOPLE, Path, SLOTS, Step, Target};
 use crate::scene;
 use mapping::Mapping;
@@ -218,6 +218,20 @@ impl Side {
                 }
             }
             .map(|view| Outcome::View(Box::new(view))),
+            Op::StatSome { target, mask, flags } => {
+                let flags = AtFlags::from_bits_retain(flags.cast_unsigned());
+                match target {
+                    Target::Path(path, follow) => {
+                        let links = if *follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+                        some(self.base(path), &path.text, flags | links, *mask)
+                    }
+                    Target::Slot(slot) => {
+                        let Some(fd) = self.slot(*slot) else { return Ok(Outcome::Skipped) };
+                        some(fd, b"", flags | AtFlags::EMPTY_PATH, *mask)
+                    }
+                }
+                .map(Outcome::Told)
+            }
             Op::List { path } => {
                 let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
                 let fd = fs::openat(self.base(path), &path.text[..], flags, Mode::empty())?;

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create};
 use pagefold_engine::record::recordsize_hint;
 use pagefold_fs::{AtimePolicy, FormatOptions, Fs, FsOptions, SystemClock};
-use pagefold_fuse::{MountOptions, Session};
+use pagefold_fuse::{MountOptions, Session, Transport};
 
 use crate::run::Pair;
 
@@ -51,36 +51,129 @@ pub fn hide() -> Result<()> {
     .context("keep mounts private")
 }
 
+/// A tmpfs that nobody else sees, and in it the directory that the pool is mounted at.
+fn hidden() -> Result<(PathBuf, PathBuf)> {
+    let dir = std::env::temp_dir().join("pagefold-posix");
+    match std::fs::create_dir(&dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            return Err(error).with_context(|| format!("make {}", dir.display()));
+        }
+        _ => {}
+    }
+    run(
+        "mount",
+        &[
+            "-t".as_ref(),
+            "tmpfs".as_ref(),
+            "-o".as_ref(),
+            "size=80%".as_ref(),
+            "pagefold-posix".as_ref(),
+            dir.as_ref(),
+        ],
+    )?;
+    let subject = dir.join("pagefold");
+    std::fs::create_dir(&subject).with_context(|| format!("make {}", subject.display()))?;
+    Ok((dir, subject))
+}
+
+/// Starts the server of a new pool.
+fn start(program: &Path, dir: &Path, subject: &Path, transport: Transport) -> Result<Child> {
+    let pool = dir.join("pool.pf");
+    std::fs::File::create(&pool)?.set_len(DEVICE_BYTES)?;
+    let mut server = Command::new(program)
+        .arg("serve")
+        .args([pool.as_path(), subject])
+        .args(["--transport", name_of(transport)])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("start the server")?;
+    let mut line = String::new();
+    if let Some(stdout) = server.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line)?;
+    }
+    if line.trim() != READY {
+        bail!("the server did not start: {:?}", server.wait()?);
+    }
+    Ok(server)
+}
+
+fn name_of(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Auto => "auto",
+        Transport::Dev => "dev",
+        Transport::IoUring => "io_uring",
+    }
+}
+
+/// The transport of a name.
+///
+/// # Errors
+/// For other names than `auto`, `dev` and `io_uring`.
+pub fn transport_of(name: &str) -> Result<Transport, String> {
+    let all = [Transport::Auto, Transport::Dev, Transport::IoUring];
+    all.into_iter()
+        .find(|transport| name_of(*transport) == name)
+        .ok_or_else(|| format!("there is no transport {name:?}, but auto, dev and io_uring"))
+}
+
+/// A pool alone, mounted. The server ends when this is dropped.
+pub struct Alone {
+    /// Its root.
+    pub dir: PathBuf,
+    server: Child,
+}
+
+impl Alone {
+    /// As [`Stage::set`], without ext4.
+    ///
+    /// # Errors
+    /// When the machine has no FUSE, or not this transport.
+    pub fn set(program: &Path, transport: Transport) -> Result<Self> {
+        let (dir, subject) = hidden()?;
+        let server = start(program, &dir, &subject, transport)?;
+        Ok(Self { dir: subject, server })
+    }
+
+    /// As [`Stage::strike`].
+    ///
+    /// # Errors
+    /// As [`Stage::strike`].
+    pub fn strike(mut self) -> Result<()> {
+        strike(&mut self.server)
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        give_up(&mut self.server);
+    }
+}
+
+fn strike(server: &mut Child) -> Result<()> {
+    drop(server.stdin.take());
+    let status = server.wait()?;
+    anyhow::ensure!(status.success(), "the server ended with {status}");
+    Ok(())
+}
+
+fn give_up(server: &mut Child) {
+    drop(server.stdin.take());
+    if let Err(error) = server.wait() {
+        eprintln!("pagefold-posix: the server is lost: {error}");
+    }
+}
+
 impl Stage {
     /// Makes and mounts both; `program` is this program, which serves the pool in a process of its own.
     ///
     /// # Errors
     /// When the machine has no FUSE, loop devices or mkfs.ext4.
     pub fn set(program: &Path) -> Result<Self> {
-        let dir = std::env::temp_dir().join("pagefold-posix");
-        match std::fs::create_dir(&dir) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(error).with_context(|| format!("make {}", dir.display()));
-            }
-            _ => {}
-        }
-        run(
-            "mount",
-            &[
-                "-t".as_ref(),
-                "tmpfs".as_ref(),
-                "-o".as_ref(),
-                "size=80%".as_ref(),
-                "pagefold-posix".as_ref(),
-                dir.as_ref(),
-            ],
-        )?;
-        let path = |name: &str| -> Result<PathBuf> {
-            let path = dir.join(name);
-            std::fs::create_dir(&path).with_context(|| format!("make {}", path.display()))?;
-            Ok(path)
-        };
-        let pair = Pair { subject: path("pagefold")?, reference: path("ext4")? };
+        let (dir, subject) = hidden()?;
+        let reference = dir.join("ext4");
+        std::fs::create_dir(&reference).with_context(|| format!("make {}", reference.display()))?;
+        let pair = Pair { subject, reference };
         let image = dir.join("ext4.img");
         std::fs::File::create(&image)?.set_len(DEVICE_BYTES)?;
         run("mkfs.ext4", &["-q".as_ref(), "-F".as_ref(), "-I".as_ref(), "256".as_ref(), image.as_ref()])?;
@@ -88,22 +181,7 @@ impl Stage {
             "mount",
             &["-o".as_ref(), "loop,noatime,nodev".as_ref(), image.as_ref(), pair.reference.as_ref()],
         )?;
-        let pool = dir.join("pool.pf");
-        std::fs::File::create(&pool)?.set_len(DEVICE_BYTES)?;
-        let mut server = Command::new(program)
-            .arg("serve")
-            .args([&pool, &pair.subject])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("start the server")?;
-        let mut line = String::new();
-        if let Some(stdout) = server.stdout.take() {
-            BufReader::new(stdout).read_line(&mut line)?;
-        }
-        if line.trim() != READY {
-            bail!("the server did not start: {:?}", server.wait()?);
-        }
+        let server = start(program, &dir, &pair.subject, Transport::Auto)?;
         Ok(Self { pair, server })
     }
 
@@ -112,19 +190,13 @@ impl Stage {
     /// # Errors
     /// What `check` finds, or that the server did not end well.
     pub fn strike(mut self) -> Result<()> {
-        drop(self.server.stdin.take());
-        let status = self.server.wait()?;
-        anyhow::ensure!(status.success(), "the server ended with {status}");
-        Ok(())
+        strike(&mut self.server)
     }
 }
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        drop(self.server.stdin.take());
-        if let Err(error) = self.server.wait() {
-            eprintln!("pagefold-posix: the server is lost: {error}");
-        }
+        give_up(&mut self.server);
     }
 }
 
@@ -132,7 +204,7 @@ impl Drop for Stage {
 ///
 /// # Errors
 /// When the pool cannot be made, mounted or closed, or the check finds damage.
-pub fn serve(pool: &Path, dir: &Path) -> Result<()> {
+pub fn serve(pool: &Path, dir: &Path, transport: Transport) -> Result<()> {
     let paths = [pool.to_owned()];
     create("posix", &paths, &CreateOptions { force: false, created: 0, guid: Guid(*b"posix-comparison") })?;
     let opened = Pool::open(&paths, &OpenOptions::default())?;
@@ -145,8 +217,13 @@ pub fn serve(pool: &Path, dir: &Path) -> Result<()> {
     };
     let fs = Arc::new(Fs::mount(opened.dataset(), Arc::new(SystemClock), options)?);
     let work = opened.run()?;
-    let mount =
-        MountOptions { source: "posix".into(), allow_other: true, suid: true, ..MountOptions::default() };
+    let mount = MountOptions {
+        source: "posix".into(),
+        allow_other: true,
+        suid: true,
+        transport,
+        ..MountOptions::default()
+    };
     let session = Session::mount(Arc::clone(&fs), dir, &mount)?;
     println!("{READY}");
     std::io::stdout().flush()?;

@@ -13,7 +13,7 @@ fn compare(args: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_pagefold-posix")).args(args).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "Pagefold and ext4 differ:\n{text}{errors}");
+    assert!(output.status.success(), "{args:?} found something:\n{text}{errors}");
     text
 }
 
@@ -21,6 +21,21 @@ fn compare(args: &[&str]) -> String {
 fn the_same_calls_have_the_same_results() {
     let text = compare(&["--ops", "100000", "--seconds", "40"]);
     assert!(text.contains(" 0 differences"), "{text}");
+}
+
+#[test]
+fn no_byte_is_older_than_a_completed_write() {
+    let text = compare(&["coherence", "--seconds", "4", "--transport", "dev"]);
+    assert!(text.contains("; 0 stale"), "{text}");
+    // The parameter is the machine's: afterwards it is as it was.
+    let parameter = "/sys/module/fuse/parameters/enable_uring";
+    let Ok(before) = std::fs::read_to_string(parameter) else { return };
+    std::fs::write(parameter, "Y").unwrap();
+    let text =
+        std::panic::catch_unwind(|| compare(&["coherence", "--seconds", "4", "--transport", "io_uring"]));
+    std::fs::write(parameter, before.trim()).unwrap();
+    let text = text.unwrap();
+    assert!(text.contains("; 0 stale"), "{text}");
 }
 
 /// The comparison can fail: one of two directories has a neighbour that the other has not, and one call of many sees it.

@@ -18,9 +18,7 @@ use convert::{attr_out, entry_out, no_entry, set_attr, statfs_out, statx_out};
 use directory::Listing;
 use pagefold_engine::dataset::Journal;
 use pagefold_engine::dataset::journal::during;
-use pagefold_fs::{
-    Attr, Caller, Entry, FileKind, Fs, FsError, Ino, OpenFlags, Seek, SetAttr, TryRead,
-};
+use pagefold_fs::{Attr, Caller, Entry, FileKind, Fs, FsError, Ino, OpenFlags, Seek, SetAttr, TryRead};
 pub use snapshots::{HIDDEN_DIR, SNAPSHOT_DIR, SnapshotTree, Snapshots, WithSnapshots};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -185,7 +183,7 @@ impl Handler for Dispatch {
         match operation {
             Operation::Read { offset, size, into_cache } => {
                 if into_cache {
-                    self.coherence.caches(&mut request, offset, u64::from(size));
+                    self.coherence.caches(&mut request, offset, u64::from(size), true);
                 }
                 if !blocking.is_inline() {
                     return self.read_at_once(request, offset, size, blocking);
@@ -195,7 +193,7 @@ impl Handler for Dispatch {
             Operation::Write { offset, data, flags, from_cache, .. } => {
                 let len = data.len();
                 if from_cache {
-                    self.coherence.caches(&mut request, offset, len as u64);
+                    self.coherence.caches(&mut request, offset, len as u64, false);
                 }
                 let writer = Writer {
                     fs: Arc::clone(&self.fs),

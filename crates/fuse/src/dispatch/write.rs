@@ -22,7 +22,7 @@ pub(super) struct Writer {
 impl Writer {
     /// Writes, and makes durable before the answer what was opened with O_SYNC or O_DSYNC (or is written so by pwritev2(2)),
     /// unless the kernel sends FSYNC after the write by itself.
-    pub(super) fn write(self, request: Request) {
+    pub(super) fn write(self, mut request: Request) {
         let Ok(Operation::Write { offset, data, handle, flags, write_back, from_cache, kill_privileges }) =
             request.operation()
         else {
@@ -42,13 +42,18 @@ impl Writer {
             }
             written => answer(request, written, answered),
         };
-        match &written {
-            Ok(done) if !from_cache => {
-                let opened_direct = handle == DIRECT_HANDLE;
-                let write = Direct { ino: ino.0, offset, len: done.len as u64, opened_direct };
-                self.in_time(request, write, move |request| reply(request, written));
-            }
-            _ => reply(request, written),
+        let len = written.as_ref().map_or(0, |done| done.len as u64);
+        let write = Direct { ino: ino.0, offset, len, opened_direct: handle == DIRECT_HANDLE };
+        if written.is_err() {
+            reply(request, written);
+        } else if !from_cache {
+            self.in_time(request, write, move |request| reply(request, written));
+        } else if !write_back && self.coherence.was_read_beside(&request, &write) {
+            // It is not to wait for itself.
+            request.unmark();
+            self.dropped(request, write, move |request| reply(request, written));
+        } else {
+            reply(request, written);
         }
     }
 
@@ -57,15 +62,18 @@ impl Writer {
         match self.coherence.stale(&request, &write) {
             Stale::Nothing => {}
             Stale::Attributes => self.coherence.drop_attributes(write.ino),
-            Stale::Pages => {
-                let coherence = Arc::clone(&self.coherence);
-                return self.blocking.run(Wait::Flush, move || {
-                    coherence.drop_pages(&write);
-                    go_on(request);
-                });
-            }
+            Stale::Pages => return self.dropped(request, write, go_on),
         }
         go_on(request);
+    }
+
+    /// Goes on when the kernel has dropped what it had cached.
+    fn dropped(self, request: Request, write: Direct, go_on: impl FnOnce(Request) + Send + 'static) {
+        let coherence = self.coherence;
+        self.blocking.run(Wait::Flush, move || {
+            coherence.drop_pages(&write);
+            go_on(request);
+        });
     }
 }
 

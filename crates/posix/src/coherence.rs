@@ -1,0 +1,510 @@
+//! Threads that read and write the same blocks by every way there is, against a model: after a write has completed, everybody who begins
+//! to read sees it, or something newer.
+//!
+//! Each block has a version, in each 16 bytes of it. Who writes a block holds its lock, and says before it begins which
+//! version comes, and afterwards that it is there. Who reads needs no lock: it takes note of the version that is there
+//! before, and of the one that comes after, and all that it read has to lie between the two.
+
+use std::fmt;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use io_uring::{IoUring, opcode, types};
+use pagefold_sim::random::Random;
+use rustix::fs::{self, Advice, Mode, OFlags};
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+
+/// Bytes of a block: a page, since what is stored into a mapping is written back by the page.
+const BLOCK_BYTES: usize = 4096;
+/// Blocks of a file. Few, so that threads meet.
+const BLOCKS: usize = 48;
+/// Files.
+const FILES: usize = 3;
+/// Most blocks of one call.
+const SPAN: u64 = 6;
+/// Threads.
+const THREADS: u64 = 8;
+/// Asynchronous writes of a thread under way at a time.
+const DEPTH: usize = 6;
+/// Operations after which a thread opens its files anew.
+const REOPEN_EVERY: u64 = 300;
+
+/// How blocks are reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Buffered,
+    /// Opened with O_DIRECT.
+    Direct,
+    /// The same through io_uring.
+    AsyncDirect,
+    /// Made direct by fcntl(2).
+    LaterDirect,
+    /// The same through io_uring.
+    AsyncLaterDirect,
+    Mapped,
+    MappedPrivately,
+}
+
+const WRITES: [Way; 6] =
+    [Way::Buffered, Way::Direct, Way::AsyncDirect, Way::LaterDirect, Way::AsyncLaterDirect, Way::Mapped];
+const READS: [Way; 7] = [
+    Way::Buffered,
+    Way::Direct,
+    Way::AsyncDirect,
+    Way::LaterDirect,
+    Way::AsyncLaterDirect,
+    Way::Mapped,
+    Way::MappedPrivately,
+];
+
+/// What is known of a block.
+#[derive(Default)]
+struct Block {
+    lock: Mutex<()>,
+    /// Version that was begun last.
+    begun: AtomicU64,
+    /// Version that has completed last.
+    completed: AtomicU64,
+}
+
+/// What all threads share.
+struct Model {
+    files: Vec<PathBuf>,
+    blocks: Vec<Block>,
+    stop: AtomicBool,
+    writes: [AtomicU64; WRITES.len()],
+    reads: [AtomicU64; READS.len()],
+    blocks_read: AtomicU64,
+}
+
+/// What was done.
+pub struct Report {
+    counts: Vec<(String, u64)>,
+    blocks: u64,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (what, count) in &self.counts {
+            write!(f, "{what} {count}, ")?;
+        }
+        write!(f, "{} blocks compared", self.blocks)
+    }
+}
+
+fn stamp(file: usize, block: usize, version: u64) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&((file << 32 | block) as u64).to_le_bytes());
+    bytes[8..].copy_from_slice(&version.to_le_bytes());
+    bytes
+}
+
+/// Memory that begins on a page.
+struct Aligned {
+    bytes: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl Aligned {
+    fn new(len: usize) -> Self {
+        let bytes = vec![0; len + BLOCK_BYTES];
+        let start = bytes.as_ptr().align_offset(BLOCK_BYTES);
+        Self { bytes, start, len }
+    }
+
+    fn slice(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.len]
+    }
+}
+
+/// A mapping of a whole file, touched by single loads and stores.
+struct Map {
+    start: *mut u64,
+    len: usize,
+}
+
+impl Map {
+    fn new(file: &impl std::os::fd::AsFd, how: MapFlags) -> Result<Self> {
+        let len = BLOCKS * BLOCK_BYTES;
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, rights, how, file, 0) };
+        Ok(Self { start: start.context("map a file")?.cast(), len })
+    }
+
+    fn word(&self, at: usize) -> *mut u64 {
+        assert!(at + 8 <= self.len && at.is_multiple_of(8));
+        self.start.wrapping_add(at / 8)
+    }
+
+    fn load(&self, at: usize, into: &mut [u8]) {
+        for (n, bytes) in into.chunks_exact_mut(8).enumerate() {
+            // SAFETY: an aligned word within the mapping; others may change it, as a device would.
+            let word = unsafe { self.word(at + n * 8).read_volatile() };
+            bytes.copy_from_slice(&word.to_ne_bytes());
+        }
+    }
+
+    fn store(&self, at: usize, from: &[u8]) {
+        for (n, bytes) in from.chunks_exact(8).enumerate() {
+            let mut word = [0; 8];
+            word.copy_from_slice(bytes);
+            // SAFETY: as above, in a mapping that may be written.
+            unsafe { self.word(at + n * 8).write_volatile(u64::from_ne_bytes(word)) };
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        // SAFETY: the mapping is ours and has this length.
+        unsafe { rustix::mm::msync(self.start.cast(), self.len, MsyncFlags::SYNC) }.context("msync")
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: nothing refers to the mapping any more.
+        let _gone_with_the_process = unsafe { rustix::mm::munmap(self.start.cast(), self.len) };
+    }
+}
+
+/// One file, opened by every way.
+struct Ways {
+    buffered: std::fs::File,
+    direct: std::fs::File,
+    later: std::fs::File,
+    shared: Map,
+    private: Map,
+}
+
+impl Ways {
+    fn open(path: &Path, random: &mut Random) -> Result<Self> {
+        let open = |flags: OFlags| -> Result<std::fs::File> {
+            let flags = OFlags::RDWR | OFlags::CLOEXEC | flags;
+            Ok(fs::open(path, flags, Mode::empty()).context("open a file")?.into())
+        };
+        // Who comes first makes a difference to the kernel.
+        let direct_first = random.percent(50);
+        let early = direct_first.then(|| open(OFlags::DIRECT)).transpose()?;
+        let buffered = open(OFlags::empty())?;
+        let direct = match early {
+            Some(direct) => direct,
+            None => open(OFlags::DIRECT)?,
+        };
+        let later = open(OFlags::empty())?;
+        fs::fcntl_setfl(&later, OFlags::DIRECT).context("make a file direct")?;
+        // Not of a direct handle: the kernel then drops all cached pages of the file, those too that a write through the cache is sending,
+        // and who reads these before it is applied caches them old (docs/decisions/0037-kernel-caches.md).
+        let shared = Map::new(&buffered, MapFlags::SHARED)?;
+        let private = Map::new(&buffered, MapFlags::PRIVATE)?;
+        Ok(Self { buffered, direct, later, shared, private })
+    }
+
+    fn file(&self, way: Way) -> &std::fs::File {
+        match way {
+            Way::Direct | Way::AsyncDirect => &self.direct,
+            Way::LaterDirect | Way::AsyncLaterDirect => &self.later,
+            Way::Buffered | Way::Mapped | Way::MappedPrivately => &self.buffered,
+        }
+    }
+}
+
+/// An asynchronous write under way, with the locks of its blocks.
+struct Pending<'a> {
+    data: Aligned,
+    file: usize,
+    first: usize,
+    versions: Vec<u64>,
+    _locks: Vec<MutexGuard<'a, ()>>,
+}
+
+struct Worker<'a> {
+    model: &'a Model,
+    random: Random,
+    ring: IoUring,
+    ways: Vec<Ways>,
+    pending: Vec<Option<Pending<'a>>>,
+}
+
+/// The completion of a read, not of a write.
+const READ: u64 = u64::MAX;
+
+impl<'a> Worker<'a> {
+    fn new(model: &'a Model, seed: u64) -> Result<Self> {
+        let mut random = Random::new(seed);
+        let ways = model.files.iter().map(|path| Ways::open(path, &mut random)).collect::<Result<_>>()?;
+        let ring = IoUring::new(64).context("an io_uring")?;
+        Ok(Self { model, random, ring, ways, pending: (0..DEPTH).map(|_| None).collect() })
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let mut done = 0_u64;
+        while !self.model.stop.load(SeqCst) {
+            done += 1;
+            if done.is_multiple_of(REOPEN_EVERY) {
+                self.settle()?;
+                let file = self.random.below(FILES as u64) as usize;
+                self.ways[file] = Ways::open(&self.model.files[file], &mut self.random)?;
+            }
+            match self.random.below(20) {
+                0..9 => self.write()?,
+                9 => {
+                    let file = self.random.below(FILES as u64) as usize;
+                    fs::fadvise(&self.ways[file].buffered, 0, None, Advice::DontNeed)?;
+                }
+                _ => self.read()?,
+            }
+            if self.random.percent(20) {
+                self.settle()?;
+            }
+        }
+        self.settle()
+    }
+
+    fn range(&mut self) -> (usize, usize, usize) {
+        let count = 1 + self.random.below(SPAN) as usize;
+        let first = self.random.below((BLOCKS - count + 1) as u64) as usize;
+        (self.random.below(FILES as u64) as usize, first, count)
+    }
+
+    /// Waits for all asynchronous writes, whose blocks then are what was written.
+    fn settle(&mut self) -> Result<()> {
+        while self.pending.iter().any(Option::is_some) {
+            self.complete()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a completion. Tells the result of a read.
+    fn complete(&mut self) -> Result<Option<i32>> {
+        self.ring.submit_and_wait(1).context("wait for io_uring")?;
+        let Some(entry) = self.ring.completion().next() else { return Ok(None) };
+        if entry.user_data() == READ {
+            return Ok(Some(entry.result()));
+        }
+        let Some(mut write) = self.pending.get_mut(entry.user_data() as usize).and_then(Option::take) else {
+            bail!("a completion of a write that was not begun");
+        };
+        let len = write.data.slice().len();
+        ensure!(entry.result() == len as i32, "a write of {len} bytes came to {}", entry.result());
+        self.model.completed(write.file, write.first, &write.versions);
+        Ok(None)
+    }
+
+    fn write(&mut self) -> Result<()> {
+        let which = self.random.below(WRITES.len() as u64) as usize;
+        let way = WRITES[which];
+        let (file, first, count) = self.range();
+        // Who holds blocks waits for nobody who may want them: what is locked is left to others.
+        let model = self.model;
+        let blocks = &model.blocks[file * BLOCKS + first..][..count];
+        let Some(locks) = blocks.iter().map(|block| block.lock.try_lock().ok()).collect::<Option<Vec<_>>>()
+        else {
+            return Ok(());
+        };
+        let versions: Vec<u64> = blocks.iter().map(|block| block.begun.fetch_add(1, SeqCst) + 1).collect();
+        let mut data = Aligned::new(count * BLOCK_BYTES);
+        for (n, bytes) in data.slice().chunks_exact_mut(BLOCK_BYTES).enumerate() {
+            let stamp = stamp(file, first + n, versions[n]);
+            bytes.chunks_exact_mut(16).for_each(|bytes| bytes.copy_from_slice(&stamp));
+        }
+        model.writes[which].fetch_add(1, SeqCst);
+        let at = first * BLOCK_BYTES;
+        match way {
+            Way::AsyncDirect | Way::AsyncLaterDirect => {
+                let slot = match self.pending.iter().position(Option::is_none) {
+                    Some(slot) => slot,
+                    None => {
+                        self.settle()?;
+                        0
+                    }
+                };
+                let bytes = data.slice();
+                let fd = types::Fd(self.ways[file].file(way).as_raw_fd());
+                let entry = opcode::Write::new(fd, bytes.as_ptr(), bytes.len() as u32)
+                    .offset(at as u64)
+                    .build()
+                    .user_data(slot as u64);
+                // SAFETY: data and file stay until the completion: `settle` comes before either goes. The memory of `data` is on the
+                // heap, and does not move with it.
+                unsafe { self.ring.submission().push(&entry) }.context("fill the io_uring")?;
+                self.pending[slot] = Some(Pending { data, file, first, versions, _locks: locks });
+                self.ring.submit().context("submit to io_uring")?;
+                return Ok(());
+            }
+            Way::Mapped | Way::MappedPrivately => {
+                self.ways[file].shared.store(at, data.slice());
+                if self.random.percent(30) {
+                    self.ways[file].shared.sync()?;
+                }
+            }
+            Way::Buffered | Way::Direct | Way::LaterDirect => {
+                let written = rustix::io::pwrite(self.ways[file].file(way), data.slice(), at as u64)?;
+                ensure!(written == count * BLOCK_BYTES, "{way:?}: a write was cut short to {written}");
+            }
+        }
+        model.completed(file, first, &versions);
+        drop(locks);
+        Ok(())
+    }
+
+    fn read(&mut self) -> Result<()> {
+        let which = self.random.below(READS.len() as u64) as usize;
+        let way = READS[which];
+        let (file, first, count) = self.range();
+        let mut data = Aligned::new(count * BLOCK_BYTES);
+        let at = first * BLOCK_BYTES;
+        let model = self.model;
+        let blocks = &model.blocks[file * BLOCKS + first..][..count];
+        let before: Vec<u64> = blocks.iter().map(|block| block.completed.load(SeqCst)).collect();
+        match way {
+            Way::AsyncDirect | Way::AsyncLaterDirect => {
+                let bytes = data.slice();
+                let fd = types::Fd(self.ways[file].file(way).as_raw_fd());
+                let entry = opcode::Read::new(fd, bytes.as_mut_ptr(), bytes.len() as u32)
+                    .offset(at as u64)
+                    .build()
+                    .user_data(READ);
+                // SAFETY: data and file stay until the completion, which is waited for here.
+                unsafe { self.ring.submission().push(&entry) }.context("fill the io_uring")?;
+                let result = loop {
+                    if let Some(result) = self.complete()? {
+                        break result;
+                    }
+                };
+                ensure!(result == (count * BLOCK_BYTES) as i32, "{way:?}: a read came to {result}");
+            }
+            Way::Mapped => self.ways[file].shared.load(at, data.slice()),
+            Way::MappedPrivately => self.ways[file].private.load(at, data.slice()),
+            Way::Buffered | Way::Direct | Way::LaterDirect => {
+                let read = rustix::io::pread(self.ways[file].file(way), data.slice(), at as u64)?;
+                ensure!(read == count * BLOCK_BYTES, "{way:?}: a read was cut short to {read}");
+            }
+        }
+        model.reads[which].fetch_add(1, SeqCst);
+        model.blocks_read.fetch_add(count as u64, SeqCst);
+        for (n, bytes) in data.slice().chunks_exact(BLOCK_BYTES).enumerate() {
+            let after = blocks[n].begun.load(SeqCst);
+            judge(file, first + n, bytes, before[n], after).with_context(|| format!("read by {way:?}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a block holds versions from `before` to `after` alone.
+fn judge(file: usize, block: usize, bytes: &[u8], before: u64, after: u64) -> Result<()> {
+    for (n, found) in bytes.chunks_exact(16).enumerate() {
+        let mut version = [0; 8];
+        version.copy_from_slice(&found[8..]);
+        let version = u64::from_le_bytes(version);
+        ensure!(
+            found == stamp(file, block, version) && (before..=after).contains(&version),
+            "file {file}, block {block}, byte {}: found version {version} of {}, but {before} had been completed before \
+             the read, and {after} was the last that was begun",
+            n * 16,
+            found[..8].escape_ascii()
+        );
+    }
+    Ok(())
+}
+
+impl Model {
+    fn new(dir: &Path) -> Result<Self> {
+        let files: Vec<_> = (0..FILES).map(|n| dir.join(format!("blocks-{n}"))).collect();
+        for (file, path) in files.iter().enumerate() {
+            let stamps = (0..BLOCKS).flat_map(|block| stamp(file, block, 0).repeat(BLOCK_BYTES / 16));
+            std::fs::write(path, stamps.collect::<Vec<u8>>())?;
+        }
+        Ok(Self {
+            files,
+            blocks: (0..FILES * BLOCKS).map(|_| Block::default()).collect(),
+            stop: AtomicBool::new(false),
+            writes: Default::default(),
+            reads: Default::default(),
+            blocks_read: AtomicU64::new(0),
+        })
+    }
+
+    fn completed(&self, file: usize, first: usize, versions: &[u64]) {
+        for (block, version) in self.blocks[file * BLOCKS + first..].iter().zip(versions) {
+            block.completed.store(*version, SeqCst);
+        }
+    }
+
+    fn report(&self) -> Report {
+        let count = |what: &str, ways: &[Way], counts: &[AtomicU64]| -> Vec<(String, u64)> {
+            let told = ways.iter().zip(counts);
+            told.map(|(way, count)| (format!("{way:?} {what}"), count.load(SeqCst))).collect()
+        };
+        let mut counts = count("writes", &WRITES, &self.writes);
+        counts.extend(count("reads", &READS, &self.reads));
+        Report { counts, blocks: self.blocks_read.load(SeqCst) }
+    }
+}
+
+/// Reads and writes in `dir` for so long, and removes what it made.
+///
+/// # Errors
+/// The first block that was older than a completed write, or that nobody wrote; a call that failed.
+pub fn run(dir: &Path, time: Duration, seed: u64) -> Result<Report> {
+    let model = Model::new(dir)?;
+    let deadline = Instant::now() + time;
+    let found = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let (model, found) = (&model, &found);
+                scope.spawn(move || {
+                    let seed = seed.wrapping_mul(1_000_003) ^ thread;
+                    if let Err(error) = Worker::new(model, seed).and_then(|mut worker| worker.run()) {
+                        model.stop.store(true, SeqCst);
+                        found.lock().unwrap_or_else(PoisonError::into_inner).push(error);
+                    }
+                })
+            })
+            .collect();
+        while Instant::now() < deadline && !model.stop.load(SeqCst) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        model.stop.store(true, SeqCst);
+        drop(threads);
+    });
+    let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if let Some(error) = found.into_iter().next() {
+        return Err(error);
+    }
+    // At the end everything is what was completed last, for a reader who was not there.
+    for (file, path) in model.files.iter().enumerate() {
+        for (block, bytes) in std::fs::read(path)?.chunks_exact(BLOCK_BYTES).enumerate() {
+            let version = model.blocks[file * BLOCKS + block].completed.load(SeqCst);
+            judge(file, block, bytes, version, version).context("at the end")?;
+        }
+        std::fs::remove_file(path)?;
+    }
+    Ok(model.report())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_older_or_never_written_is_found() {
+        let block = |version: u64| stamp(1, 7, version).repeat(BLOCK_BYTES / 16);
+        for version in 4..=6 {
+            assert!(judge(1, 7, &block(version), 4, 6).is_ok());
+        }
+        assert!(judge(1, 7, &block(3), 4, 6).is_err(), "older than what had completed");
+        assert!(judge(1, 7, &block(7), 4, 6).is_err(), "not begun yet");
+        assert!(judge(1, 8, &block(5), 4, 6).is_err(), "another block");
+        let mut mixed = block(5);
+        mixed[BLOCK_BYTES - 16..].copy_from_slice(&stamp(1, 7, 3));
+        assert!(judge(1, 7, &mixed, 4, 6).is_err(), "the last bytes are old");
+        mixed[BLOCK_BYTES - 16..].copy_from_slice(&stamp(1, 7, 6));
+        assert!(judge(1, 7, &mixed, 4, 6).is_ok(), "a write is under way");
+    }
+}
