@@ -194,10 +194,13 @@ fn the_power_may_go_within_a_claim_and_within_a_checkpoint() {
         });
         assert!(images.len() > 60, "{}", images.len());
         for (at, image) in images.iter().enumerate() {
-            // And once more, within the recovery.
-            for again in cuts(image, || drop(open(image).unwrap_or_else(|error| panic!("{at}: {error}")))) {
-                let pool = open(&again).unwrap_or_else(|error| panic!("{at}, again: {error}"));
-                assert!(matches!(read(&pool, 0), 1 | 2) && read(&pool, 1) == 1);
+            // And of some once more, within the recovery.
+            if at % 24 == 10 {
+                let again = cuts(image, || drop(open(image).unwrap_or_else(|error| panic!("{at}: {error}"))));
+                for again in again.iter().step_by(2) {
+                    let pool = open(again).unwrap_or_else(|error| panic!("{at}, again: {error}"));
+                    assert!(matches!(read(&pool, 0), 1 | 2) && read(&pool, 1) == 1);
+                }
             }
             let pool = open(image).unwrap_or_else(|error| panic!("{at}: {error}"));
             assert!(matches!(read(&pool, 0), 1 | 2) && read(&pool, 1) == 1);
