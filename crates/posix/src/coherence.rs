@@ -197,9 +197,9 @@ impl Ways {
         };
         let later = open(OFlags::empty())?;
         fs::fcntl_setfl(&later, OFlags::DIRECT).context("make a file direct")?;
-        // Not of a direct handle: the kernel then drops all cached pages of the file, those too that a write through the cache is sending,
-        // and who reads these before it is applied caches them old (docs/decisions/0037-kernel-caches.md).
-        let shared = Map::new(&buffered, MapFlags::SHARED)?;
+        // A mapping of a direct handle drops all cached pages of the file, those too that a buffered write is sending.
+        let of = if random.percent(50) { &buffered } else { &direct };
+        let shared = Map::new(of, MapFlags::SHARED)?;
         let private = Map::new(&buffered, MapFlags::PRIVATE)?;
         Ok(Self { buffered, direct, later, shared, private })
     }
