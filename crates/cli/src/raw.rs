@@ -82,6 +82,16 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(seen)
 }
 
+/// The text with control characters, and bytes that are not UTF-8, made visible, and those that change the direction of text: names of files and devices
+/// cannot move the cursor, nor stand in another's place.
+pub fn printable(text: &str) -> String {
+    let turns =
+        |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let shown =
+        |c: char| if c.is_control() { c.escape_default().collect() } else { c.escape_unicode().collect() };
+    visible(text).chars().flat_map(|c| if c.is_control() || turns(c) { shown(c) } else { vec![c] }).collect()
+}
+
 /// A text for scripts, in one line and without tabs: `printf %b` makes the name of it again.
 pub fn escaped(text: &str) -> String {
     let mut line = String::with_capacity(text.len());

@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 
 use crate::raw;
+pub use crate::raw::printable;
 use comfy_table::{CellAlignment, ContentArrangement, Table as Grid, presets};
 
 /// How a column is aligned.
@@ -60,16 +61,6 @@ impl Table {
     pub fn print(&self, script: bool) {
         print!("{}", self.render(script));
     }
-}
-
-/// The text with control characters, and bytes that are not UTF-8, made visible, and those that change the direction of text: names of files and devices
-/// cannot move the cursor, nor stand in another's place.
-pub fn printable(text: &str) -> String {
-    let turns =
-        |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let shown =
-        |c: char| if c.is_control() { c.escape_default().collect() } else { c.escape_unicode().collect() };
-    raw::visible(text).chars().flat_map(|c| if c.is_control() || turns(c) { shown(c) } else { vec![c] }).collect()
 }
 
 /// Width of help and manual text.

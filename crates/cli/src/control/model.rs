@@ -530,10 +530,10 @@ impl StruckFigures {
         let counts = DeviceErrors { read_errors, checksum_errors, corrected, repaired, write_errors: 0 };
         let at = self.offset.map(|offset| format!(" at byte {offset}")).unwrap_or_default();
         let on = match (&self.device, self.place) {
-            (Some(device), Some(place)) => format!(" (byte {place} of {})", device.display()),
+            (Some(device), Some(place)) => format!(" (byte {place} of {})", crate::raw::text(device)),
             _ => String::new(),
         };
-        crate::table::printable(&format!("{}{at}: {}{on}", self.name, counts.text()))
+        crate::raw::printable(&format!("{}{at}: {}{on}", self.name, counts.text()))
     }
 }
 
