@@ -5,6 +5,7 @@ fn machine() -> Machine {
         name: name.into(),
         guid: name.into(),
         devices: devices.iter().map(PathBuf::from).collect(),
+        ..Known::default()
     };
     let database = |unit: &str, data: &str| Database { unit: unit.into(), data: data.into() };
     Machine {
