@@ -135,7 +135,7 @@ const OWN: &[(&str, &str)] = &[
     ("suid, dev, noexec", "as in mount(8); nosuid and nodev are the default"),
     (
         "setuid=on|off, devices=on|off",
-        "the same as suid and dev, which mount(8) drops as its defaults unless they stand in /etc/fstab",
+        "as suid and dev, which mount(8) drops as its defaults unless they stand in /etc/fstab",
     ),
     (
         "remount",

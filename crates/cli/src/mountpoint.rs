@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, Mode, Stat};
 use rustix::io::Errno;
 
 use crate::failure::{Context, Failure, Result};
-use crate::{places, table};
+use crate::{places, raw, table};
 
 /// Of a directory of root's on which nothing is mounted.
 const MODE_OF_ROOT: Mode = Mode::empty();
@@ -74,7 +74,7 @@ pub fn make(dir: &Path) -> Result<Made> {
     Ok(Made(Some((parent, name))))
 }
 
-/// Errors where a directory in `parent` would lie where nobody expects it, or where somebody else says what it is.
+/// Errors where a directory in `parent` would lie where nobody expects it.
 fn may_make(dir: &Path, parent: &Path, found: &Stat) -> Result<()> {
     if found.st_mode & 0o777 == MODE_OF_ROOT.bits() {
         return Err(Failure::new(format!(
@@ -84,21 +84,11 @@ fn may_make(dir: &Path, parent: &Path, found: &Stat) -> Result<()> {
         ))
         .hint("mount first what belongs there; pagefold mount -a mounts all in order"));
     }
-    let own = rustix::process::geteuid().as_raw();
-    if found.st_uid != own && places::is_root() && found.st_mode & 0o1000 == 0 {
-        return Err(Failure::new(format!(
-            "mount point {} does not exist, and {} belongs to user {}",
-            shown(dir),
-            shown(parent),
-            found.st_uid
-        ))
-        .hint(format!("make it yourself: mkdir {}", shown(dir))));
-    }
     Ok(())
 }
 
 fn shown(path: &Path) -> String {
-    table::printable(&path.to_string_lossy())
+    table::printable(&raw::text(path))
 }
 
 #[cfg(test)]

@@ -146,6 +146,6 @@ mod tests {
         assert_eq!(printable("a\u{202e}bü"), "a\\u{202e}bü");
         let mut table = Table::new(&[("NAME", Align::Left), ("SIZE", Align::Right)]);
         table.row(vec!["a\tb\n\x1b[1m".into(), "5B".into()]);
-        assert_eq!(table.render(true), "a\\tb\\n\\u{1b}[1m\t5B\n");
+        assert_eq!(table.render(true), "a\\tb\\n\\x1b[1m\t5B\n");
     }
 }

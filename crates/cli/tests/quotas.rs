@@ -17,7 +17,7 @@ const MIB: u64 = 1 << 20;
 fn with_pool() -> Sandbox {
     let sandbox = Sandbox::new();
     ["a", "b", "c"].iter().for_each(|dir| drop(sandbox.dir(dir)));
-    sandbox.ok(&["create", "tank", "tank.pf", "--size", "256M"]);
+    sandbox.ok(&["create", "tank", "tank.pf", "--size", "384M"]);
     sandbox.ok(&["dataset", "create", "-o", "quota=16M", "tank/db"]);
     sandbox.ok(&["dataset", "create", "tank/other"]);
     sandbox.ok(&["mount", "tank/db", "a"]);

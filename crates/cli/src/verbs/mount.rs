@@ -7,6 +7,8 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 
+use pagefold_engine::walk;
+
 use crate::args::Mount;
 use crate::control::{Client, Reply, Request};
 use crate::failure::{Context, Failure, Result};
@@ -47,6 +49,13 @@ pub fn run_quietly(args: &Mount) -> Result<()> {
 
 /// Mounts; the mount point, if it was made.
 fn make(args: &Mount, plan: &Plan) -> Result<Option<PathBuf>> {
+    if let Some(root) = &plan.known.altroot
+        && let Some(parent) = plan.wanted.dir.parent().filter(|parent| parent.starts_with(root))
+    {
+        // All that belongs to another root is missing there at first.
+        walk::make(parent, false)
+            .context(|| format!("cannot make {}", table::printable(&raw::text(parent))))?;
+    }
     let made = mountpoint::make(&plan.wanted.dir)?;
     mount(args, plan)?;
     Ok(made.keep())

@@ -272,6 +272,18 @@ pub(super) fn rewrite_superblock(
     Ok(())
 }
 
+/// A superblock that some device has as confirmed is confirmed on all (I5).
+pub(super) fn confirm_everywhere(
+    devices: &crate::segment::Devices,
+    labels: &[super::Label],
+    superblock: &Superblock,
+) -> Result<()> {
+    for (device, label) in devices.iter().zip(labels) {
+        superblock.write_to(1, device.as_ref(), label)?;
+    }
+    flush(devices)
+}
+
 fn flush(devices: &crate::segment::Devices) -> Result<()> {
     for device in devices {
         device.flush()?;

@@ -8,6 +8,8 @@
 //! - I2: a superblock that is not confirmed anywhere tells of a crash between two devices. What it says is on all devices, and so is what was before it:
 //!   the pool opens.
 //! - I3: the pool's standing is that of the newest confirmed superblock, on whatever device.
+//! - I5: an opening first writes the newest confirmed superblock to the second ring of all devices, flushed. The power may have gone after some had it: what
+//!   the others know of it lies in their first ring, which the opening writes next ([`super::checkpoint::confirm_everywhere`]).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -80,6 +82,11 @@ fn newest<'a>(members: impl Iterator<Item = &'a Member> + Clone) -> Option<&'a S
     confirmed
         .max_by_key(|block| block.order())
         .or_else(|| members.map(|member| &member.head).max_by_key(|block| block.order()))
+}
+
+/// The newest superblock that some device has as confirmed.
+pub(super) fn newest_confirmed(members: &[Member]) -> Option<Superblock> {
+    members.iter().filter_map(|member| member.confirmed).max_by_key(Superblock::order)
 }
 
 /// Devices of one pool that have come equally far.

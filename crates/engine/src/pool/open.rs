@@ -9,11 +9,11 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::ahead::Ahead;
 use super::catalogue::{Catalogue, Parts};
-use super::checkpoint::rewrite_superblock;
+use super::checkpoint::{confirm_everywhere, rewrite_superblock};
 use super::clean::Cleaner;
 use super::copies::CopiesState;
 use super::create::{FIRST_DATASET, OWN};
-use super::identity::{Member, demand, judge};
+use super::identity::{Member, demand, judge, newest_confirmed};
 use super::image::Image;
 use super::label::{Guid, Label, Superblock};
 use super::load::{Filled, load_lists, load_table, read_placed};
@@ -178,6 +178,8 @@ struct Opening {
     devices: Devices,
     ahead: Ahead,
     superblock: Superblock,
+    /// Is to be confirmed on all devices first (I5).
+    confirmed: Option<Superblock>,
     /// The opening that this is.
     claim: Claim,
     root: Root,
@@ -231,8 +233,8 @@ impl Pool {
         if !options.read_only {
             labels.iter().try_for_each(Label::check_writable)?;
         }
-        let (superblock, claim) = identify(&labels, &devices, options)?;
-        let mut opening = Opening::load(labels, devices, (superblock, claim), options)?;
+        let identity = identify(&labels, &devices, options)?;
+        let mut opening = Opening::load(labels, devices, identity, options)?;
         let mut ops = Vec::new();
         let end = opening.scan(&mut ops, options.accept_loss)?;
         let pool = opening.finish(end, &ops, options)?;
@@ -314,19 +316,29 @@ pub(super) fn weigh(labels: &[Label], devices: &Devices, rescue: bool) -> Result
     Ok((members, superblock))
 }
 
-/// The superblock that counts, and the opening that this is.
-fn identify(labels: &[Label], devices: &Devices, options: &OpenOptions) -> Result<(Superblock, Claim)> {
+/// What devices say of how far their pool has come.
+struct Identity {
+    /// The superblock that counts.
+    superblock: Superblock,
+    /// The newest one that is confirmed anywhere, if the pool has several devices.
+    confirmed: Option<Superblock>,
+    /// The opening that this is.
+    claim: Claim,
+}
+
+fn identify(labels: &[Label], devices: &Devices, options: &OpenOptions) -> Result<Identity> {
     let (members, superblock) = weigh(labels, devices, options.rescue)?;
     if let (Some(known), Some(label)) = (&options.since, labels.first()) {
         let paths: Vec<&Path> = devices.iter().map(|device| device.path()).collect();
         demand(&superblock.standing(), known, &label.name, &paths)?;
     }
+    let confirmed = newest_confirmed(&members).filter(|_| devices.len() > 1);
     if options.read_only {
-        return Ok((superblock, superblock.opening));
+        return Ok(Identity { superblock, confirmed, claim: superblock.opening });
     }
     let seen = members.iter().map(|member| member.head.opening.id.number).max().unwrap_or_default();
     let claim = superblock.opening.next(superblock.generation, seen, options.salt, options.now)?;
-    Ok((superblock, claim))
+    Ok(Identity { superblock, confirmed, claim })
 }
 
 /// What batches of the log carry.
@@ -344,7 +356,7 @@ impl Opening {
     fn load(
         labels: Vec<Label>,
         devices: Devices,
-        (superblock, claim): (Superblock, Claim),
+        Identity { superblock, confirmed, claim }: Identity,
         options: &OpenOptions,
     ) -> Result<Self> {
         let sizes: Vec<u64> = labels.iter().map(|label| label.size_bytes).collect();
@@ -415,6 +427,7 @@ impl Opening {
             devices,
             ahead,
             superblock,
+            confirmed,
             claim,
             root,
             roots,
@@ -637,6 +650,9 @@ impl Opening {
             // It tells that all that was found is there (T7): the log goes on elsewhere, and only its last batches say where.
             self.devices.iter().try_for_each(|device| device.flush())?;
             told.flushed = flushed;
+        }
+        if let Some(confirmed) = &self.confirmed {
+            confirm_everywhere(&self.devices, &self.labels, confirmed)?;
         }
         // From here on the opening is claimed: what was written before says nothing that was not there.
         rewrite_superblock(&self.devices, &self.labels, &told)?;
