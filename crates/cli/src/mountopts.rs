@@ -134,7 +134,7 @@ const OWN: &[(&str, &str)] = &[
     ("PROPERTY=VALUE", "for this mount only: compression, recordsize, primarycache, sync, atime"),
     ("suid, dev, noexec", "as in mount(8); nosuid and nodev are the default"),
     (
-        "setuid=on|off, devices=on|off",
+        "setuid=on, devices=on",
         "as suid and dev, which mount(8) drops as its defaults unless they stand in /etc/fstab",
     ),
     (

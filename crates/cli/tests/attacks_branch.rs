@@ -15,6 +15,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Output, Sandbox, assert_failure, can_mount, parent};
+use pagefold_engine::pool::{OpenOptions, Pool};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
 /// The database's user, whom this machine does not know.
@@ -67,6 +68,19 @@ fn with_database() -> Sandbox {
         Command::new("chown").args(["-R", "54321:6"]).arg(sandbox.path("home/prod")).status().unwrap();
     assert!(whole.success());
     sandbox
+}
+
+/// Has the image say of `tank/x` what `set` refuses, as who makes an image can; then mounts it again.
+fn plant(sandbox: &Sandbox, properties: &[(&str, &str)]) {
+    sandbox.ok(&["unmount", "tank"]);
+    let pool = Pool::open(&[sandbox.path("tank.pf")], &OpenOptions::default()).unwrap();
+    for (name, value) in properties {
+        pool.set_property_of("x", name, Some(value)).unwrap();
+    }
+    pool.export().unwrap();
+    drop(pool);
+    sandbox.ok(&["mount", "tank/prod", "home/prod"]);
+    sandbox.ok(&["mount", "tank/x", "home/prod-x"]);
 }
 
 fn datasets(sandbox: &Sandbox) -> Vec<String> {
@@ -149,11 +163,9 @@ fn nothing_that_comes_from_a_pool_is_run() {
     for name in ["postgres", "pg_config", "pg_controldata", "id"] {
         telltale(&inside.join(name), &told);
     }
-    let options = format!(
-        "branch:options={{\"bindir\":\"{0}\",\"config\":\"{0}/c\",\"settings\":[\"a=b\"]}}",
-        inside.display()
-    );
-    sandbox.ok(&["set", options.as_str(), "tank/x"]);
+    let options =
+        format!("{{\"bindir\":\"{0}\",\"config\":\"{0}/c\",\"settings\":[\"a=b\"]}}", inside.display());
+    plant(&sandbox, &[("branch:options", options.as_str())]);
     let started = run(&sandbox, &["branch", "start", "tank/x"]);
     assert_failure(&started, 1, &[]);
     assert!(started.stderr.contains("that is not believed"), "{}", started.stderr);
@@ -316,24 +328,22 @@ fn records_of_a_hostile_image_are_refused_or_shown_harmlessly() {
     }
     let sandbox = with_database();
     sandbox.ok(&["branch", "create", "tank/prod", "x"]);
-    let set = |value: &str| sandbox.ok(&["set", value, "tank/x"]);
-    set("branch:version=15\x1b]0;owned\x07");
-    set("branch:lsn=\x1b[2J0/0");
+    let set = |properties: &[(&str, &str)]| plant(&sandbox, properties);
+    set(&[("branch:version", "15\x1b]0;owned\x07"), ("branch:lsn", "\x1b[2J0/0")]);
     for words in [&["branch", "list"][..], &["branch", "list", "-H"], &["branch", "list", "--json"]] {
         let told = run(&sandbox, words);
         assert!(told.status.success() && !told.stdout.contains('\x1b'), "{words:?}: {:?}", told.stdout);
     }
     for data in ["../prod/data", "/etc", "..", "data/../../../etc", "../../../../etc"] {
-        set(&format!("branch:data={data}"));
+        set(&[("branch:data", data)]);
         assert!(!run(&sandbox, &["branch", "start", "tank/x"]).status.success(), "{data}");
         assert!(run(&sandbox, &["branch", "list"]).status.success());
     }
-    set("branch:data=data");
     for (name, value) in [("port", "22"), ("port", "-1"), ("database", "sh"), ("port", "99999999999")] {
-        set(&format!("branch:{name}={value}"));
+        let sound = [("branch:data", "data"), ("branch:database", "postgresql"), ("branch:port", "15432")];
+        let wrong = format!("branch:{name}");
+        set(&[&sound[..], &[(wrong.as_str(), value)]].concat());
         assert_failure(&run(&sandbox, &["branch", "start", "tank/x"]), 1, &[name]);
-        set("branch:database=postgresql");
-        set("branch:port=15432");
     }
 }
 
