@@ -54,7 +54,7 @@ pub fn elsewhere(device: (u32, u32)) -> Vec<Holder> {
         }
         for mount in mounts::of_process(pid) {
             if mount.device == device {
-                let dir = table::printable(&mount.dir.to_string_lossy());
+                let dir = table::printable(&crate::raw::text(&mount.dir));
                 let what = format!("a copy of the mount in its mount namespace, at {dir}");
                 found.push(Holder { pid: Some(pid), command: command(pid), what, passes: false });
             }
@@ -144,7 +144,8 @@ fn mounted_below(mount: &MountEntry) -> Vec<Holder> {
     let kernel = |what: String, passes: bool| Holder { pid: None, command: String::new(), what, passes };
     let all = mounts::all().unwrap_or_default();
     let below = all.iter().filter(|other| other.parent == mount.id && other.id != mount.id).map(|other| {
-        let (source, dir) = (table::printable(&other.source), table::printable(&other.dir.to_string_lossy()));
+        let (source, dir) =
+            (table::printable(&other.source), table::printable(&crate::raw::text(&other.dir)));
         kernel(format!("{source} is mounted below it, at {dir}"), false)
     });
     let mut found: Vec<Holder> = below.collect();
@@ -153,7 +154,7 @@ fn mounted_below(mount: &MountEntry) -> Vec<Holder> {
         let Ok(file) = fs::read(device.path().join("loop/backing_file")) else { continue };
         let file = Path::new(std::ffi::OsStr::from_bytes(file.trim_ascii_end()));
         if file.starts_with(&mount.dir) {
-            let (name, file) = (device.file_name(), table::printable(&file.to_string_lossy()));
+            let (name, file) = (device.file_name(), table::printable(&crate::raw::text(&file)));
             found.push(kernel(format!("/dev/{} lies on its file {file}", name.to_string_lossy()), true));
         }
     }

@@ -31,7 +31,7 @@ pub enum Outcome {
 /// which would go in its place.
 pub fn leave(mounts: &[MountEntry], lazy: bool) -> Result<Outcome> {
     if let Some(covered) = mounts.iter().find(|mount| !is_reached(mount, mounts)) {
-        let dir = table::printable(&covered.dir.to_string_lossy());
+        let dir = table::printable(&crate::raw::text(&covered.dir));
         return Err(Failure::new(format!(
             "something else was mounted above {}, at {dir} or above that",
             covered.source
@@ -96,7 +96,7 @@ fn put_back(gone: Vec<Kept<'_>>) -> Vec<MountEntry> {
     let mut lost = Vec::new();
     for Kept { mount, copy } in gone.into_iter().rev() {
         if let Err(errno) = move_mount(&copy, c"", CWD, &mount.dir, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH) {
-            let dir = table::printable(&mount.dir.to_string_lossy());
+            let dir = table::printable(&crate::raw::text(&mount.dir));
             eprintln!("pagefold: cannot mount {} at {dir} again: {errno}", mount.source);
             lost.push(mount.clone());
         }
@@ -107,7 +107,7 @@ fn put_back(gone: Vec<Kept<'_>>) -> Vec<MountEntry> {
 /// What was done of what could not be done in full.
 pub fn undone(gone: &[MountEntry]) -> String {
     let one = |mount: &MountEntry| {
-        format!("{} from {}", mount.source, table::printable(&mount.dir.to_string_lossy()))
+        format!("{} from {}", mount.source, table::printable(&crate::raw::text(&mount.dir)))
     };
     let all: Vec<String> = gone.iter().map(one).collect();
     format!("unmounted before that, and not mounted again: {}", all.join(", "))
@@ -158,6 +158,6 @@ fn unmount(mount: &MountEntry, lazy: bool) -> Result<bool> {
 
 /// The error for mounts of which only some could be taken away.
 pub fn half_done(gone: &[MountEntry], busy: &MountEntry, who: &str) -> Failure {
-    let dir = table::printable(&busy.dir.to_string_lossy());
+    let dir = table::printable(&crate::raw::text(&busy.dir));
     Failure::new(format!("{dir} is in use")).hint(format!("{who}\n  {}", undone(gone)))
 }

@@ -36,7 +36,7 @@ pub struct Known {
     #[serde(default)]
     pub adopted: bool,
     /// Its mount points lie below this directory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::raw::maybe_path")]
     pub altroot: Option<PathBuf>,
 }
 

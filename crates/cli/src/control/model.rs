@@ -293,6 +293,7 @@ pub enum Reply {
     /// To [`Request::Mount`]: it is mounted already, in one place at least.
     There {
         /// That place.
+        #[serde(with = "crate::raw::path")]
         dir: PathBuf,
         /// Its device number.
         device: u32,
@@ -510,6 +511,7 @@ pub struct StruckFigures {
     /// Of a file: the byte that the last error struck.
     pub offset: Option<u64>,
     /// The device on which the last error was met.
+    #[serde(default, with = "crate::raw::maybe_path")]
     pub device: Option<PathBuf>,
     /// The byte there.
     pub place: Option<u64>,
@@ -694,7 +696,7 @@ pub struct MountFigures {
     #[serde(with = "crate::raw::path")]
     pub dir: PathBuf,
     /// Other places where it is mounted, too.
-    #[serde(default)]
+    #[serde(default, with = "crate::raw::paths")]
     pub also_at: Vec<PathBuf>,
     /// Minor part of the device number of its files; the major part is 0.
     pub device: u32,

@@ -215,8 +215,17 @@ fn converse(mut stream: UnixStream, handler: &dyn Handler, unanswered: &Arc<Atom
                     return converse_at_length(&mut stream, handler, request);
                 }
                 let reply = handler.handle(request);
-                if frame::write(&mut stream, &reply, REPLY_BYTES_MAX).is_err() {
-                    return;
+                match frame::write(&mut stream, &reply, REPLY_BYTES_MAX) {
+                    Ok(()) => {}
+                    // Nothing of it was sent.
+                    Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                        let what = format!("the server's reply cannot be told: {error}");
+                        let reply = Reply::Error { what, hint: None };
+                        if frame::write(&mut stream, &reply, REPLY_BYTES_MAX).is_err() {
+                            return;
+                        }
+                    }
+                    Err(_) => return,
                 }
             }
             Ok(None) => return,

@@ -49,7 +49,7 @@ pub fn run(args: &Clear) -> Result<()> {
 }
 
 fn paths_of(figures: &PoolFigures) -> Vec<String> {
-    figures.devices.iter().map(|device| printable(&device.path.to_string_lossy())).collect()
+    figures.devices.iter().map(|device| printable(&crate::raw::text(&device.path))).collect()
 }
 
 /// The number of the device that was named.
@@ -62,8 +62,12 @@ fn number_of(figures: &PoolFigures, device: Option<&Path>) -> Result<Option<u16>
     let number = found.and_then(|number| u16::try_from(number).ok());
     number.map(Some).ok_or_else(|| {
         let devices = paths_of(figures).join(", ");
-        Failure::new(format!("{} is no device of pool {}", printable(&named.to_string_lossy()), figures.name))
-            .hint(format!("its devices: {devices}"))
+        Failure::new(format!(
+            "{} is no device of pool {}",
+            printable(&crate::raw::text(&named)),
+            figures.name
+        ))
+        .hint(format!("its devices: {devices}"))
     })
 }
 

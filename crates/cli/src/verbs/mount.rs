@@ -37,7 +37,7 @@ pub fn run(args: &Mount) -> Result<()> {
         return Ok(());
     }
     if let Some(dir) = make(args, &plan)? {
-        eprintln!("pagefold: made the directory {}", table::printable(&dir.to_string_lossy()));
+        eprintln!("pagefold: made the directory {}", table::printable(&crate::raw::text(&dir)));
     }
     Ok(())
 }

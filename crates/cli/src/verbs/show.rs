@@ -216,7 +216,7 @@ fn print_status(pool: &PoolFigures, show: Numbers) {
         let dir = table::printable(&raw::text(&mount.dir));
         let since = units::utc(mount.since);
         let also =
-            mount.also_at.iter().map(|dir| format!(", and at {}", table::printable(&dir.to_string_lossy())));
+            mount.also_at.iter().map(|dir| format!(", and at {}", table::printable(&crate::raw::text(&dir))));
         let dir = format!("{dir}{}", also.collect::<String>());
         line("mounted", &format!("{} at {dir} ({how}over {}, since {since})", mount.name, mount.transport));
     }
@@ -339,7 +339,7 @@ fn print_errors(pool: &PoolFigures) {
     }
     println!("      errors: {since}, all openings of the pool counted");
     for device in pool.devices.iter().filter(|device| !device.errors.is_zero()) {
-        println!("    {}: {}", table::printable(&device.path.to_string_lossy()), device.errors.text());
+        println!("    {}: {}", table::printable(&crate::raw::text(&device.path)), device.errors.text());
     }
     errors.struck.iter().for_each(|struck| println!("    {}", struck.text()));
     if errors.unlisted > 0 {

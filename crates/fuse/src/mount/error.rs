@@ -1,38 +1,43 @@
 //! Why a mount or unmount failed.
 
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+/// A path for people: bytes that are not UTF-8 are seen as `\xff`.
+fn shown(path: &Path) -> String {
+    let mut seen = String::new();
+    for chunk in path.as_os_str().as_bytes().utf8_chunks() {
+        seen.push_str(chunk.valid());
+        chunk.invalid().iter().for_each(|byte| seen.push_str(&format!("\\x{byte:02x}")));
+    }
+    seen
+}
 
 /// Why a mount or unmount failed, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MountError {
     /// The mount point does not exist.
-    #[error("mount point {0} does not exist; create it with `mkdir -p {0}`")]
+    #[error("mount point {at} does not exist; create it with `mkdir -p {at}`", at = shown(.0))]
     Missing(PathBuf),
     /// The mount point is a file.
-    #[error("mount point {0} is not a directory")]
+    #[error("mount point {at} is not a directory", at = shown(.0))]
     NotADirectory(PathBuf),
     /// The mount point has entries, which the mount would hide.
-    #[error("mount point {0} is not empty; choose another, or mount over it with -o nonempty")]
+    #[error("mount point {at} is not empty; choose another, or mount over it with -o nonempty", at = shown(.0))]
     NotEmpty(PathBuf),
     /// Others may have made a link on the way to it.
-    #[error(
-        "{0} is a link in a directory that others may change, and is not followed; name the directory that it leads to"
-    )]
+    #[error("{at} is a link in a directory that others may change, and is not followed; name the directory that it leads to", at = shown(.0))]
     Planted(PathBuf),
     /// The directory is not any more where it was.
-    #[error(
-        "{0} was moved, or mounted over, while it was being mounted on; nothing is mounted: look who does that, and try again"
-    )]
+    #[error("{at} was moved, or mounted over, while it was being mounted on; nothing is mounted: look who does that, and try again", at = shown(.0))]
     Moved(PathBuf),
     /// Something is mounted there.
-    #[error("{0} is a mount point already; unmount it first with `umount {0}`")]
+    #[error("{at} is a mount point already; unmount it first with `umount {at}`", at = shown(.0))]
     AlreadyMounted(PathBuf),
     /// A mount whose server died is there.
-    #[error(
-        "the server of the mount at {0} is dead (\"Transport endpoint is not connected\"); detach it with `umount -l {0}`"
-    )]
+    #[error("the server of the mount at {at} is dead (\"Transport endpoint is not connected\"); detach it with `umount -l {at}`", at = shown(.0))]
     Dead(PathBuf),
     /// The kernel has no FUSE.
     #[error(
@@ -53,7 +58,7 @@ pub enum MountError {
     )]
     NoFusermount,
     /// `fusermount3` refused.
-    #[error("fusermount3 refused {dir}: {message}")]
+    #[error("fusermount3 refused {at}: {message}", at = shown(.dir))]
     Fusermount {
         /// The mount point.
         dir: PathBuf,
@@ -61,13 +66,13 @@ pub enum MountError {
         message: String,
     },
     /// Nothing is mounted there.
-    #[error("nothing is mounted at {0}")]
+    #[error("nothing is mounted at {at}", at = shown(.0))]
     NotMounted(PathBuf),
     /// Files are open.
-    #[error("{0} is in use; stop what uses it (`fuser -vm {0}` shows it), or detach it with -l")]
+    #[error("{at} is in use; stop what uses it (`fuser -vm {at}` shows it), or detach it with -l", at = shown(.0))]
     InUse(PathBuf),
     /// The kernel and this program found no agreement.
-    #[error("cannot mount at {dir}: {source}")]
+    #[error("cannot mount at {at}: {source}", at = shown(.dir))]
     Init {
         /// The mount point.
         dir: PathBuf,
@@ -78,7 +83,7 @@ pub enum MountError {
     #[error("{0}")]
     Told(String),
     /// Any other failure of the operating system.
-    #[error("cannot {what} {path}: {source}")]
+    #[error("cannot {what} {at}: {source}", at = shown(.path))]
     Os {
         /// What was attempted.
         what: &'static str,

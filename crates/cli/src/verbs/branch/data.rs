@@ -51,7 +51,7 @@ pub struct DataDir {
 
 /// The root of a mount, to which no link leads that somebody else could have made.
 fn open_root(mount: &Path) -> Result<OwnedFd> {
-    let opening = || format!("cannot open {}", printable(&mount.to_string_lossy()));
+    let opening = || format!("cannot open {}", printable(&crate::raw::text(&mount)));
     Ok(walk::reach(mount).and_then(|place| place.open()).context(opening)?.into())
 }
 
@@ -61,7 +61,7 @@ impl DataDir {
     /// Errors: it is not a directory there, or a link leads to it.
     pub fn open(mount: &Path, relative: &str) -> Result<Self> {
         let path = if relative == "." { mount.to_owned() } else { mount.join(relative) };
-        let opening = || format!("cannot open the data directory {}", printable(&path.to_string_lossy()));
+        let opening = || format!("cannot open the data directory {}", printable(&crate::raw::text(&path)));
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
         let root = open_root(mount)?;
         let fd = rustix::fs::openat2(&root, relative, flags, Mode::empty(), INSIDE).map_err(|error| {
@@ -204,7 +204,7 @@ impl DataDir {
         Err(Failure::new(format!(
             "{} is a link to {}, which is not in the branch",
             self.shown(name),
-            printable(&target.to_string_lossy())
+            printable(&crate::raw::text_of(target.to_bytes()))
         ))
         .hint(
             "a server on the branch would write into what it is a copy of; a database that is to be branched has all it writes to in one dataset, and links in it are relative",
@@ -213,7 +213,7 @@ impl DataDir {
 
     /// A name in it, as people see it.
     pub fn shown(&self, name: &str) -> String {
-        printable(&self.path.join(name).to_string_lossy())
+        printable(&crate::raw::text(&self.path.join(name)))
     }
 }
 
@@ -299,7 +299,7 @@ fn find(mount: &Path) -> Result<Vec<Found>> {
     let mut looked_at = 0;
     while let Some((relative, depth)) = queue.pop_front() {
         let path = if relative == "." { mount.to_owned() } else { mount.join(&relative) };
-        let listing = || format!("cannot list {}", printable(&path.to_string_lossy()));
+        let listing = || format!("cannot list {}", printable(&crate::raw::text(&path)));
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = match rustix::fs::openat2(&root, relative.as_str(), flags, Mode::empty(), INSIDE) {
             Ok(dir) => dir,
@@ -338,7 +338,7 @@ fn product_of(dir: &OwnedFd, path: &Path) -> Result<Option<Product>> {
         return Ok(None);
     }
     if is_file("mysql.ibd") {
-        let path = printable(&path.to_string_lossy());
+        let path = printable(&crate::raw::text(&path));
         return Err(Failure::new(format!("{path} is a data directory of MySQL"))
             .hint("branches are of PostgreSQL and MariaDB; others: pagefold snapshot, clone, mount"));
     }

@@ -35,7 +35,7 @@ impl Owner {
     /// Errors: that is root, whom no database server runs as; or neither us nor are we root; or somebody who has nothing to do with
     /// databases, as far as it was said.
     pub fn of(data: &DataDir, named: Option<&str>) -> Result<Self> {
-        let (uid, dir) = (data.uid, crate::table::printable(&data.path.to_string_lossy()));
+        let (uid, dir) = (data.uid, crate::table::printable(&crate::raw::text(&data.path)));
         if uid == 0 {
             return Err(Failure::new(format!("the data directory {dir} belongs to root")).hint(
                 "database servers do not run as root: give it to the user that they run as (chown -R)",

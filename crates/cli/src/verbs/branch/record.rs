@@ -67,10 +67,10 @@ pub struct Position {
 #[serde(default)]
 pub struct Options {
     /// Folder of its programs.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", with = "crate::raw::maybe_path")]
     pub bindir: Option<PathBuf>,
     /// Configuration file.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", with = "crate::raw::maybe_path")]
     pub config: Option<PathBuf>,
     /// A user that it may run as, beside those of database packages.
     #[serde(skip_serializing_if = "Option::is_none")]
