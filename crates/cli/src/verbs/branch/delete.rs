@@ -22,7 +22,11 @@ pub fn run(args: &DeleteBranch) -> Result<()> {
     }
     // What is in the way is told before anything ends.
     let ask = Deed::Destroy { what: what.clone(), recursive: args.recursive, dry_run: true };
-    datasets::perform(&branch.name.pool, ask).map_err(|failure| {
+    let asked = datasets::perform(&branch.name.pool, ask).and_then(|outcome| match outcome.blocked {
+        Some((what, hint)) => Err(hint.into_iter().fold(Failure::new(what), Failure::hint)),
+        None => Ok(()),
+    });
+    asked.map_err(|failure| {
         let hint = format!("with all that is in it: pagefold branch delete -r {}", branch.name);
         match failure.what().contains(" has ") && !args.recursive {
             true => Failure::new(failure.what()).hint(hint),
