@@ -117,5 +117,5 @@ fn set(mount: &OwnedFd, options: &MountOptions) -> std::io::Result<()> {
 }
 
 fn shown(path: &Path) -> String {
-    table::printable(&crate::raw::text(&path))
+    table::printable(&crate::raw::text(path))
 }

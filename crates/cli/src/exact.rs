@@ -100,5 +100,5 @@ fn foreign(all: &[MountEntry], path: &Path, above: &Option<MountEntry>) -> Failu
 }
 
 fn shown(path: &Path) -> String {
-    table::printable(&crate::raw::text(&path))
+    table::printable(&crate::raw::text(path))
 }

@@ -154,7 +154,7 @@ fn mounted_below(mount: &MountEntry) -> Vec<Holder> {
         let Ok(file) = fs::read(device.path().join("loop/backing_file")) else { continue };
         let file = Path::new(std::ffi::OsStr::from_bytes(file.trim_ascii_end()));
         if file.starts_with(&mount.dir) {
-            let (name, file) = (device.file_name(), table::printable(&crate::raw::text(&file)));
+            let (name, file) = (device.file_name(), table::printable(&crate::raw::text(file)));
             found.push(kernel(format!("/dev/{} lies on its file {file}", name.to_string_lossy()), true));
         }
     }

@@ -14,16 +14,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::{Output, Sandbox, assert_failure, can_mount, wait_until};
+use common::{Output, Sandbox, assert_failure, bounded, can_mount, wait_until};
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, makedev, mknodat, renameat_with};
 
 /// The attacker, and another user.
 const MALLORY: u32 = 54_321;
 const ALICE: u32 = 54_322;
-/// Whatever takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A sandbox that others may look into, with the pool `tank` mounted.
 fn mounted() -> Sandbox {
@@ -45,25 +43,6 @@ fn of(sandbox: &Sandbox, name: &str, owner: u32) -> PathBuf {
     let dir = sandbox.dir(name);
     chown(&dir, Some(owner), Some(owner)).unwrap();
     dir
-}
-
-/// Runs a command, which has to end in time.
-fn bounded(mut command: Command) -> Output {
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let begun = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if begun.elapsed() > PATIENCE {
-            child.kill().unwrap();
-            panic!("{command:?} hangs");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let output = child.wait_with_output().unwrap();
-    Output {
-        status: output.status,
-        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-    }
 }
 
 fn run(sandbox: &Sandbox, words: &[&str]) -> Output {

@@ -12,9 +12,8 @@ use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
-use common::{Output, Sandbox, assert_failure, can_mount, parent};
+use common::{Output, Sandbox, assert_failure, bounded, can_mount, parent};
 use pagefold_engine::pool::{OpenOptions, Pool};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
@@ -22,22 +21,6 @@ use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 const OWNER: u32 = 54_321;
 /// A version that no machine has programs of.
 const VERSION: &str = "97";
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn bounded(mut command: Command) -> Output {
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let begun = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if begun.elapsed() > PATIENCE {
-            child.kill().unwrap();
-            panic!("{command:?} hangs");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let output = child.wait_with_output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Output { status: output.status, stdout: text(&output.stdout), stderr: text(&output.stderr) }
-}
 
 fn run(sandbox: &Sandbox, words: &[&str]) -> Output {
     bounded(sandbox.command(words))

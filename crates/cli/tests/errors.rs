@@ -11,20 +11,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Stdio;
 
-use common::{Sandbox, assert_failure, can_mount, kill_to_the_end, wait_until};
+use common::{Sandbox, assert_failure, can_mount, kill_to_the_end, noise, wait_until};
 use serde_json::Value;
 
 const PAGE: usize = 8192;
-
-/// Bytes that do not compress.
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed * 2 + 1;
-    let mut next = || {
-        state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
-        (state >> 56) as u8
-    };
-    (0..len).map(|_| next()).collect()
-}
 
 /// Changes a bit of the device where these bytes lie.
 fn damage(device: &Path, bytes: &[u8]) {

@@ -10,18 +10,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{Sandbox, assert_failure, can_mount};
-
-const POOL_SIZE: &str = "256M";
-
-fn with_pools(names: &[&str]) -> Sandbox {
-    let sandbox = Sandbox::new();
-    for name in names {
-        let device = format!("{name}.pf");
-        sandbox.ok(&["create", name, &device, "--size", POOL_SIZE]);
-    }
-    sandbox
-}
+use common::{Sandbox, assert_failure, can_mount, with_pools};
 
 /// Options of the mount, and of the file system, as the kernel tells them.
 fn options(dir: &Path) -> (Vec<String>, Vec<String>) {

@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::process::{Child, Stdio};
 
-use common::{Output, Sandbox, assert_failure, can_mount, kill_to_the_end, wait_until};
+use common::{Output, Sandbox, assert_failure, can_mount, kill_to_the_end, noise, outcome, wait_until};
 use serde_json::Value;
 
 /// Pools `tank`, with a dataset `db`, and `vault`; directories `a`, `b`, `c`.
@@ -20,24 +20,6 @@ fn with_pools() -> Sandbox {
     sandbox.ok(&["create", "vault", "vault.pf", "--size", "256M"]);
     sandbox.ok(&["dataset", "create", "tank/db"]);
     sandbox
-}
-
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed * 2 + 1;
-    let mut next = || {
-        state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
-        (state >> 56) as u8
-    };
-    (0..len).map(|_| next()).collect()
-}
-
-fn outcome(child: Child) -> Output {
-    let output = child.wait_with_output().unwrap();
-    Output {
-        status: output.status,
-        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-    }
 }
 
 /// The program with pipes for all that is not given.

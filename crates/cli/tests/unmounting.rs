@@ -9,18 +9,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use common::{Sandbox, assert_failure, can_mount, kill_to_the_end, wait_until};
-
-const POOL_SIZE: &str = "256M";
-
-fn with_pools(names: &[&str]) -> Sandbox {
-    let sandbox = Sandbox::new();
-    for name in names {
-        let device = format!("{name}.pf");
-        sandbox.ok(&["create", name, &device, "--size", POOL_SIZE]);
-    }
-    sandbox
-}
+use common::{Sandbox, assert_failure, can_mount, kill_to_the_end, wait_until, with_pools};
 
 fn mount(sandbox: &Sandbox, name: &str, dir: &str) {
     sandbox.dir(dir);
@@ -397,7 +386,7 @@ fn users_unmount_their_own_and_nobody_elses() {
         assert_eq!(status, Some(0), "{words:?}: {stderr}");
         stderr
     };
-    ok(&["create", "tank", "tank.pf", "--size", POOL_SIZE]);
+    ok(&["create", "tank", "tank.pf", "--size", "256M"]);
     assert!(ok(&["mount", "-o", "takeover=off", "tank", "mnt"]).contains("made the directory"));
     let (status, stderr) = user(&["unmount", "../of-root"]);
     assert!(status == Some(1) && stderr.contains("cannot be reached from here"), "{stderr}");

@@ -62,12 +62,8 @@ fn number_of(figures: &PoolFigures, device: Option<&Path>) -> Result<Option<u16>
     let number = found.and_then(|number| u16::try_from(number).ok());
     number.map(Some).ok_or_else(|| {
         let devices = paths_of(figures).join(", ");
-        Failure::new(format!(
-            "{} is no device of pool {}",
-            printable(&crate::raw::text(&named)),
-            figures.name
-        ))
-        .hint(format!("its devices: {devices}"))
+        Failure::new(format!("{} is no device of pool {}", printable(&crate::raw::text(named)), figures.name))
+            .hint(format!("its devices: {devices}"))
     })
 }
 

@@ -27,7 +27,7 @@ pub fn run(args: &Mount) -> Result<()> {
         let mut failed: Vec<PathBuf> = Vec::new();
         for (name, dir) in missing {
             if let Some(above) = failed.iter().find(|above| dir.starts_with(above)) {
-                let above = table::printable(&crate::raw::text(&above));
+                let above = table::printable(&crate::raw::text(above));
                 let failure =
                     Failure::new(format!("it belongs below {above}, where nothing could be mounted"));
                 failures.take::<()>(&name, Err(failure));

@@ -170,5 +170,5 @@ fn of_kernel(mount: &MountEntry, target: Target) -> Result<()> {
 }
 
 fn shown(path: &Path) -> String {
-    table::printable(&crate::raw::text(&path))
+    table::printable(&crate::raw::text(path))
 }

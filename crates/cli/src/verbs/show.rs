@@ -216,7 +216,7 @@ fn print_status(pool: &PoolFigures, show: Numbers) {
         let dir = table::printable(&raw::text(&mount.dir));
         let since = units::utc(mount.since);
         let also =
-            mount.also_at.iter().map(|dir| format!(", and at {}", table::printable(&crate::raw::text(&dir))));
+            mount.also_at.iter().map(|dir| format!(", and at {}", table::printable(&crate::raw::text(dir))));
         let dir = format!("{dir}{}", also.collect::<String>());
         line("mounted", &format!("{} at {dir} ({how}over {}, since {since})", mount.name, mount.transport));
     }

@@ -402,5 +402,5 @@ fn detach_dead(mount: &MountEntry) -> Result<()> {
 }
 
 fn shown(dir: &Path) -> String {
-    table::printable(&crate::raw::text(&dir))
+    table::printable(&crate::raw::text(dir))
 }

@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in a test a panic is the report")]
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
-use std::time::Duration;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::{MountPropagationFlags, mount_change};
@@ -177,4 +177,48 @@ pub(crate) fn kill_to_the_end(pid: i32) {
     signal(pid, Signal::KILL);
     let patience = Timespec { tv_sec: 10, tv_nsec: 0 };
     assert_eq!(poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience)), Ok(1));
+}
+
+/// Bytes that do not compress.
+pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed * 2 + 1;
+    let mut next = || {
+        state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        (state >> 56) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Pools of these names, each in a file of 256 MiB.
+pub(crate) fn with_pools(names: &[&str]) -> Sandbox {
+    let sandbox = Sandbox::new();
+    for name in names {
+        let device = format!("{name}.pf");
+        sandbox.ok(&["create", name, &device, "--size", "256M"]);
+    }
+    sandbox
+}
+
+/// Runs a command, which has to end within a minute.
+pub(crate) fn bounded(mut command: Command) -> Output {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() > Duration::from_secs(60) {
+            child.kill().unwrap();
+            panic!("{command:?} hangs");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    outcome(child)
+}
+
+/// What a program has said, to its end.
+pub(crate) fn outcome(child: Child) -> Output {
+    let output = child.wait_with_output().unwrap();
+    Output {
+        status: output.status,
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
 }

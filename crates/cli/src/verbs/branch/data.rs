@@ -51,7 +51,7 @@ pub struct DataDir {
 
 /// The root of a mount, to which no link leads that somebody else could have made.
 fn open_root(mount: &Path) -> Result<OwnedFd> {
-    let opening = || format!("cannot open {}", printable(&crate::raw::text(&mount)));
+    let opening = || format!("cannot open {}", printable(&crate::raw::text(mount)));
     Ok(walk::reach(mount).and_then(|place| place.open()).context(opening)?.into())
 }
 
@@ -338,7 +338,7 @@ fn product_of(dir: &OwnedFd, path: &Path) -> Result<Option<Product>> {
         return Ok(None);
     }
     if is_file("mysql.ibd") {
-        let path = printable(&crate::raw::text(&path));
+        let path = printable(&crate::raw::text(path));
         return Err(Failure::new(format!("{path} is a data directory of MySQL"))
             .hint("branches are of PostgreSQL and MariaDB; others: pagefold snapshot, clone, mount"));
     }

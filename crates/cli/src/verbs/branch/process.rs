@@ -119,5 +119,5 @@ pub fn end(data: &DataDir, signal: Signal, patience: Duration) -> Result<bool> {
 
 /// A program's name as messages have it.
 pub fn shown(program: &Path) -> String {
-    crate::table::printable(&crate::raw::text(&program))
+    crate::table::printable(&crate::raw::text(program))
 }

@@ -58,7 +58,7 @@ impl Search {
     /// That none will do: `what` is missing, `hint` says what helps.
     pub fn failure(&self, what: String, hint: &str) -> Failure {
         let Some(refused) = self.refused.first() else { return Failure::new(what).hint(hint) };
-        let path = printable(&crate::raw::text(&refused));
+        let path = printable(&crate::raw::text(refused));
         Failure::new(what).hint(format!(
             "{path} is not run: others than root can change it or the way to it, or it lies on a pool; {hint}"
         ))
