@@ -69,7 +69,7 @@ impl Pool {
         exported: bool,
         meanwhile: &mut dyn FnMut(),
     ) -> Result<()> {
-        let number = state.checkpoint + 1;
+        let number = state.superblock + 1;
         self.shared.segments.read_heavy(&state.page_ptrs);
         let Cut { mut versions, position, open_directory, table, recycle } = self.freeze(state)?;
         meanwhile();
@@ -94,7 +94,7 @@ impl Pool {
         let placed = copies.append_root(root.encode())?;
         let copies = copies.finish()?;
         self.publish(number, placed, exported)?;
-        state.checkpoint = number;
+        state.superblock = number;
         state.copies = copies;
         state.page_ptrs = page_ptrs;
         state.catalogue_ptrs = catalogue_ptrs;
@@ -240,48 +240,25 @@ fn store_table(
     Ok(page_ptrs)
 }
 
-/// Step 4: the superblock on every device. Where there are several it goes to the first ring of all, and as confirmed to the second of all, so that a device
+/// Step 4: the superblock on every device, in slots of its own: whatever a power cut leaves of them, the one before is whole. Where there are several devices it goes to the first ring of all, and as confirmed to the second of all, so that a device
 /// which lacks it is known to be stale ([`super::identity`]).
 pub(super) fn write_superblock(
     devices: &crate::segment::Devices,
     labels: &[super::Label],
     superblock: &Superblock,
 ) -> Result<()> {
-    if devices.len() > 1 {
-        return rewrite_superblock(devices, labels, superblock);
-    }
-    for (device, label) in devices.iter().zip(labels) {
+    if let ([device], [label]) = (devices.as_slice(), labels) {
         superblock.write(device.as_ref(), label)?;
+        return flush(devices);
     }
-    flush(devices)
-}
-
-/// The superblock that counts, with something else in it: one ring after the other, so that a whole copy is there whenever the power goes.
-pub(super) fn rewrite_superblock(
-    devices: &crate::segment::Devices,
-    labels: &[super::Label],
-    superblock: &Superblock,
-) -> Result<()> {
-    for ring in 0..2 {
-        let written = Superblock { confirmed: ring == 1 || devices.len() == 1, ..*superblock };
+    for (ring, confirmed) in [(0, false), (1, true)] {
+        let written = Superblock { confirmed, ..*superblock };
         for (device, label) in devices.iter().zip(labels) {
             written.write_to(ring, device.as_ref(), label)?;
         }
         flush(devices)?;
     }
     Ok(())
-}
-
-/// A superblock that some device has as confirmed is confirmed on all (I5).
-pub(super) fn confirm_everywhere(
-    devices: &crate::segment::Devices,
-    labels: &[super::Label],
-    superblock: &Superblock,
-) -> Result<()> {
-    for (device, label) in devices.iter().zip(labels) {
-        superblock.write_to(1, device.as_ref(), label)?;
-    }
-    flush(devices)
 }
 
 fn flush(devices: &crate::segment::Devices) -> Result<()> {

@@ -5,11 +5,11 @@
 //!
 //! - I1: a device that lacks a superblock which another one has as confirmed is stale: an older copy, or one that went on for itself. It is not opened with
 //!   the others ([`judge`]).
-//! - I2: a superblock that is not confirmed anywhere tells of a crash between two devices. What it says is on all devices, and so is what was before it:
-//!   the pool opens.
+//! - I2: a superblock that is not confirmed anywhere tells of a crash between two devices. It never counted: what was before it is on all devices, and
+//!   the pool opens by that.
 //! - I3: the pool's standing is that of the newest confirmed superblock, on whatever device.
-//! - I5: an opening first writes the newest confirmed superblock to the second ring of all devices, flushed. The power may have gone after some had it: what
-//!   the others know of it lies in their first ring, which the opening writes next ([`super::checkpoint::confirm_everywhere`]).
+//! - I5: every superblock has a number of its own, the one after that of the newest confirmed superblock, and so lies in other slots: whatever becomes of it,
+//!   the one before is as whole as it was. What was interrupted lies where the next one is written.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -84,11 +84,6 @@ fn newest<'a>(members: impl Iterator<Item = &'a Member> + Clone) -> Option<&'a S
         .or_else(|| members.map(|member| &member.head).max_by_key(|block| block.order()))
 }
 
-/// The newest superblock that some device has as confirmed.
-pub(super) fn newest_confirmed(members: &[Member]) -> Option<Superblock> {
-    members.iter().filter_map(|member| member.confirmed).max_by_key(Superblock::order)
-}
-
 /// Devices of one pool that have come equally far.
 pub(super) struct Version {
     /// By number: those of which each would do, as places in what [`versions`] was given.
@@ -119,8 +114,8 @@ pub(super) fn versions(members: &[Member]) -> Vec<Version> {
     found
 }
 
-/// The superblock that a pool with these devices, which are all of it, is to be opened by. It names the last opening that is confirmed: one that was
-/// claimed on some devices only has written nothing else.
+/// The superblock that a pool with these devices, which are all of it, is to be opened by: the newest that is confirmed (I2, I3). While a pool is made
+/// there may be none; then it is the newest.
 ///
 /// # Errors
 /// [`Error::NotCurrent`] where a device is stale (I1), [`Error::NotAPool`] for one that was left out of the pool.
@@ -148,12 +143,7 @@ pub(super) fn judge(members: &[Member]) -> Result<Superblock> {
             members.first().map_or("", |member| &member.label.name)
         )));
     }
-    let heads = members.iter().map(|member| &member.head).filter(|head| {
-        let there = head.opening.id;
-        there == newest.opening.id || !head.confirmed && head.opening.before() == newest.opening.id
-    });
-    let head = heads.max_by_key(|head| head.order()).unwrap_or(newest);
-    Ok(Superblock { opening: newest.opening, ..*head })
+    Ok(*newest)
 }
 
 /// An error where devices of one pool have not come equally far. Damage is for others to tell.

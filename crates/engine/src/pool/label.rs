@@ -354,7 +354,7 @@ impl Label {
 /// A superblock: where the root of the last checkpoint is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// Rises by one with each checkpoint.
+    /// Its number. Each checkpoint and each claim of an opening takes the next one.
     pub generation: u64,
     /// GUID of the log.
     pub log: Guid,
@@ -384,8 +384,8 @@ impl Superblock {
     }
 
     /// Orders the superblocks of one device by their age.
-    pub(super) fn order(&self) -> (u64, u64, bool, u64) {
-        (self.opening.id.number, self.generation, self.confirmed, self.flushed)
+    pub(super) fn order(&self) -> (u64, u64, bool) {
+        (self.opening.id.number, self.generation, self.confirmed)
     }
 
     fn encode(&self) -> AlignedBuf {

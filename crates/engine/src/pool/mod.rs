@@ -123,8 +123,8 @@ struct Log {
 
 /// What checkpoints and folding keep.
 struct Maintenance {
-    /// Number of the last checkpoint; also the superblock's generation.
-    checkpoint: u64,
+    /// Number of the last superblock, which is that of the last checkpoint or, before there is one, of the opening's claim.
+    superblock: u64,
     /// Stored pages of the segment table.
     page_ptrs: BTreeMap<u64, Ptr>,
     /// Stored pages of the catalogue, and their bytes.
@@ -216,7 +216,7 @@ impl Pool {
 
     /// How far the pool has come, as far as is known by checkpoints.
     pub fn standing(&self) -> Standing {
-        Standing { opening: self.opening, generation: self.maintenance.lock().checkpoint, open: false }
+        Standing { opening: self.opening, generation: self.maintenance.lock().superblock, open: false }
     }
 
     /// Paths of the pool's devices.

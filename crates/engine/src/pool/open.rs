@@ -9,15 +9,15 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::ahead::Ahead;
 use super::catalogue::{Catalogue, Parts};
-use super::checkpoint::{confirm_everywhere, rewrite_superblock};
+use super::checkpoint::write_superblock;
 use super::clean::Cleaner;
 use super::copies::CopiesState;
 use super::create::{FIRST_DATASET, OWN};
-use super::identity::{Member, demand, judge, newest_confirmed};
+use super::identity::{Member, demand, judge};
 use super::image::Image;
 use super::label::{Guid, Label, Superblock};
 use super::load::{Filled, load_lists, load_table, read_placed};
-use super::opening::{Opening as Claim, Standing};
+use super::opening::Standing;
 use super::places::check_places;
 use super::redo::Redoing;
 use super::rescue::{Missing, RescueReport};
@@ -178,10 +178,8 @@ struct Opening {
     devices: Devices,
     ahead: Ahead,
     superblock: Superblock,
-    /// Is to be confirmed on all devices first (I5).
-    confirmed: Option<Superblock>,
-    /// The opening that this is.
-    claim: Claim,
+    /// That by which this opening is claimed.
+    claim: Superblock,
     root: Root,
     /// All records of the checkpoint that no segment accounts for.
     roots: Vec<Placed>,
@@ -320,10 +318,8 @@ pub(super) fn weigh(labels: &[Label], devices: &Devices, rescue: bool) -> Result
 struct Identity {
     /// The superblock that counts.
     superblock: Superblock,
-    /// The newest one that is confirmed anywhere, if the pool has several devices.
-    confirmed: Option<Superblock>,
-    /// The opening that this is.
-    claim: Claim,
+    /// That by which this opening is claimed.
+    claim: Superblock,
 }
 
 fn identify(labels: &[Label], devices: &Devices, options: &OpenOptions) -> Result<Identity> {
@@ -332,13 +328,20 @@ fn identify(labels: &[Label], devices: &Devices, options: &OpenOptions) -> Resul
         let paths: Vec<&Path> = devices.iter().map(|device| device.path()).collect();
         demand(&superblock.standing(), known, &label.name, &paths)?;
     }
-    let confirmed = newest_confirmed(&members).filter(|_| devices.len() > 1);
     if options.read_only {
-        return Ok(Identity { superblock, confirmed, claim: superblock.opening });
+        return Ok(Identity { superblock, claim: superblock });
     }
     let seen = members.iter().map(|member| member.head.opening.id.number).max().unwrap_or_default();
-    let claim = superblock.opening.next(superblock.generation, seen, options.salt, options.now)?;
-    Ok(Identity { superblock, confirmed, claim })
+    let opening = superblock.opening.next(superblock.generation, seen, options.salt, options.now)?;
+    let claim = superblock.generation.checked_add(1).map(|generation| Superblock {
+        generation,
+        opening,
+        exported: false,
+        confirmed: true,
+        ..superblock
+    });
+    let claim = claim.ok_or_else(|| Error::corrupt("superblock", "its generation cannot be"))?;
+    Ok(Identity { superblock, claim })
 }
 
 /// What batches of the log carry.
@@ -356,7 +359,7 @@ impl Opening {
     fn load(
         labels: Vec<Label>,
         devices: Devices,
-        Identity { superblock, confirmed, claim }: Identity,
+        Identity { superblock, claim }: Identity,
         options: &OpenOptions,
     ) -> Result<Self> {
         let sizes: Vec<u64> = labels.iter().map(|label| label.size_bytes).collect();
@@ -427,7 +430,6 @@ impl Opening {
             devices,
             ahead,
             superblock,
-            confirmed,
             claim,
             root,
             roots,
@@ -547,7 +549,7 @@ impl Opening {
         }
         let pool = Arc::new(Pool {
             labels: self.labels,
-            opening: self.claim,
+            opening: self.claim.opening,
             witness: options.witness.clone(),
             table_pages: self.table_pages,
             shared: Arc::clone(&shared),
@@ -561,7 +563,7 @@ impl Opening {
             sizing,
             log: Mutex::new(Log { writer, window_bytes: end.replayed_bytes }),
             maintenance: Mutex::new(Maintenance {
-                checkpoint: self.root.checkpoint,
+                superblock: self.claim.generation,
                 page_ptrs,
                 catalogue_ptrs: self.catalogue_ptrs,
                 catalogue_pages: self.catalogue_pages,
@@ -645,17 +647,14 @@ impl Opening {
         // The superblock, too: a flush of it may have failed, and then a device shows it until the power goes. What the one before refers to is
         // given out from now on.
         let flushed = end.position.txg;
-        let mut told = Superblock { opening: self.claim, exported: false, ..self.superblock };
+        let mut told = self.claim;
         if flushed > self.superblock.flushed {
             // It tells that all that was found is there (T7): the log goes on elsewhere, and only its last batches say where.
             self.devices.iter().try_for_each(|device| device.flush())?;
             told.flushed = flushed;
         }
-        if let Some(confirmed) = &self.confirmed {
-            confirm_everywhere(&self.devices, &self.labels, confirmed)?;
-        }
         // From here on the opening is claimed: what was written before says nothing that was not there.
-        rewrite_superblock(&self.devices, &self.labels, &told)?;
+        write_superblock(&self.devices, &self.labels, &told)?;
         if let Some(witness) = &options.witness {
             witness.tell(&Standing { open: false, ..told.standing() });
         }
