@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pagefold_engine::Error;
 use pagefold_engine::dataset::Dataset;
-use pagefold_engine::device::{Device, FileDevice, OpenMode};
+use pagefold_engine::device::{Device, FileDevice, OpenMode, SimDevice};
 use pagefold_engine::limits::ATOMIC_WRITE_MAX;
 use pagefold_engine::pool::label::Label;
 use pagefold_engine::pool::{
@@ -74,8 +74,8 @@ pub enum Held {
         /// Its unique number.
         guid: String,
     },
-    /// One of a format that is not known here.
-    Newer,
+    /// One of another version of the format, or with features that are not known here.
+    Other,
 }
 
 /// The pool that `device` belongs to, whatever its state; `None` where none is recognised.
@@ -83,7 +83,7 @@ pub fn held_by(device: &Path) -> Option<Held> {
     let read = FileDevice::open(device, OpenMode::Unlocked).and_then(|opened| Label::read(&opened));
     match read {
         Ok(label) => Some(Held::Pool { name: table::printable(&label.name), guid: label.pool.to_string() }),
-        Err(Error::Unsupported(_)) => Some(Held::Newer),
+        Err(Error::Unsupported(_)) => Some(Held::Other),
         Err(_) => None,
     }
 }
@@ -99,28 +99,52 @@ pub fn create(
     let doing = || format!("cannot create pool {name}");
     let guid = Guid(random()?);
     let created = units::now();
+    if force && !properties.is_empty() {
+        rehearse(name, devices, properties).map_err(|failure| refused(&doing(), &failure))?;
+    }
     let make = if trim { pool::create_trimmed } else { pool::create };
     make(name, devices, &CreateOptions { force, created, guid })
         .map_err(|error| failed_on_devices(doing(), &error))?;
-    let filled = fill(devices, guid, properties);
+    let filled = open_new(devices, guid).and_then(|pool| fill(&pool, properties));
     if let Err(failure) = filled {
         // Half a pool is no pool.
         if let Err(error) = pool::destroy(devices) {
             eprintln!("pagefold: cannot take pool {name} back: {error}");
         }
-        return Err(Failure::new(format!("{}: {}", doing(), failure.what())));
+        return Err(refused(&doing(), &failure));
     }
     Ok(guid.to_string())
 }
 
-fn fill(devices: &[PathBuf], guid: Guid, properties: &[(&'static Property, String)]) -> Result<()> {
+fn refused(doing: &str, failure: &Failure) -> Failure {
+    Failure::new(format!("{doing}: {}", failure.what()))
+}
+
+/// Makes the pool in memory, on devices of these sizes: what it refuses is refused before the pool is lost that is on the devices now.
+fn rehearse(name: &str, devices: &[PathBuf], properties: &[(&'static Property, String)]) -> Result<()> {
+    let mut made: Vec<Arc<dyn Device>> = Vec::new();
+    for path in devices {
+        let opened = FileDevice::open(path, OpenMode::Unlocked)
+            .map_err(|error| failed_on_devices("cannot look at it", &error))?;
+        made.push(Arc::new(SimDevice::new(opened.size_bytes(), 0)));
+    }
+    let options = CreateOptions { force: true, created: units::now(), guid: Guid(random()?) };
+    pool::create_on(name, &made, &options).map_err(|error| failed("cannot make it", &error))?;
+    let options = OpenOptions { cache_bytes: CACHE_BYTES_BRIEF, ..OpenOptions::default() };
+    fill(&Pool::open_on(made, &options).map_err(|error| failed("cannot open it", &error))?, properties)
+}
+
+fn open_new(devices: &[PathBuf], guid: Guid) -> Result<Arc<Pool>> {
     let witness = Some(witness(Seen::open(&guid.to_string())?));
     let now = units::now();
     let options = OpenOptions { cache_bytes: CACHE_BYTES_BRIEF, witness, now, ..OpenOptions::default() };
-    let pool = Pool::open(devices, &options).map_err(|error| failed("cannot open it", &error))?;
+    Pool::open(devices, &options).map_err(|error| failed("cannot open it", &error))
+}
+
+fn fill(pool: &Arc<Pool>, properties: &[(&'static Property, String)]) -> Result<()> {
     format(pool.dataset().as_ref())?;
     for (property, value) in properties {
-        set_one(&pool, "", property.name, Some(value))?;
+        set_one(pool, "", property.name, Some(value))?;
     }
     pool.export().map_err(|error| failed("cannot close it", &error))
 }

@@ -134,6 +134,29 @@ fn a_branch_is_mounted_where_it_was_meant_or_nowhere() {
 }
 
 #[test]
+fn a_branch_in_a_pool_from_elsewhere_is_mounted_where_somebody_here_said() {
+    if !can_mount() {
+        return;
+    }
+    let (maker, sandbox) = (with_database(), Sandbox::new());
+    let wanted = sandbox.dir("wanted");
+    maker.ok(&["set", &format!("mountpoint={}", wanted.display()), "tank"]);
+    maker.ok(&["export", "tank"]);
+    fs::rename(maker.path("tank.pf"), sandbox.path("tank.pf")).unwrap();
+    sandbox.ok(&["import", "-d", ".", "tank"]);
+    sandbox.dir("home/prod");
+    sandbox.ok(&["mount", "tank/prod", "home/prod"]);
+    let said = sandbox.path("home/x").to_str().unwrap().to_owned();
+    sandbox.ok(&["branch", "create", "tank/prod", "x", "--mountpoint", &said]);
+    assert_eq!(mounts_below(&sandbox.path("home")), 2);
+    let before = datasets(&sandbox);
+    let refused = run(&sandbox, &["branch", "create", "tank/prod", "y"]);
+    assert_failure(&refused, 1, &["was not made here", "--adopt"]);
+    assert_eq!((datasets(&sandbox), mounts_below(&wanted)), (before, 0));
+    sandbox.ok(&["branch", "delete", "tank/x"]);
+}
+
+#[test]
 fn nothing_that_comes_from_a_pool_is_run() {
     if !can_mount() {
         return;

@@ -124,7 +124,7 @@ fn a_pool_of_a_newer_format() {
     }
     refused(&sandbox, &path, &["mount", "tank", "mnt"], &["tank", "version", "newer"]);
     refused(&sandbox, &path, &["mount", "./tank.pf", "mnt"], &["version", "newer"]);
-    refused(&sandbox, &path, &["create", "new", "tank.pf"], &["holds a pool of a newer version"]);
+    refused(&sandbox, &path, &["create", "new", "tank.pf"], &["holds a pool of another version of pagefold"]);
 }
 
 #[test]

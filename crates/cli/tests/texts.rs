@@ -188,6 +188,7 @@ fn a_create_that_fails_leaves_everything_as_it_was() {
         "create new new.pf --size 160M -o takeover=on -o io_uring=on",
         "create -f new old.pf -o takeover=on -o io_uring=on",
         "create -f new old.pf -o sync=often",
+        "create -f new old.pf -o reservation=100G",
         "create new new.pf --size 1M",
         "create old new.pf --size 160M",
     ] {

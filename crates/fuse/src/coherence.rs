@@ -20,14 +20,14 @@
 use crate::blocking::Pool;
 use crate::limits::{
     CACHE_CHUNK_BYTES, CACHE_NOTES, CACHE_READS, DROP_PATIENCE, DROP_THREADS_MAX, ORDER_MARGIN,
-    ORDER_MARGIN_EARLY,
+    ORDER_MARGIN_EARLY, ORDER_MARGIN_FILLED,
 };
 use crate::{Kernel, Request};
 use parking_lot::{Condvar, Mutex};
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 use std::sync::{Arc, OnceLock};
 
 /// What is known of the requests that concern the cached pages of a chunk.
@@ -101,6 +101,8 @@ pub(crate) enum Stale {
 pub(crate) struct Coherence {
     kernel: OnceLock<Kernel>,
     pages: Vec<Note>,
+    /// Inodes that were ever opened or written for direct I/O.
+    direct: Vec<AtomicBool>,
     /// Numbers of the last requests that told attributes of inodes.
     attributes: Vec<AtomicU64>,
     /// The last one that told attributes of whatever a name led to.
@@ -135,6 +137,7 @@ impl Coherence {
         Self {
             kernel: OnceLock::new(),
             pages: (0..CACHE_NOTES).map(|_| Note::default()).collect(),
+            direct: (0..CACHE_NOTES).map(|_| AtomicBool::new(false)).collect(),
             attributes: (0..CACHE_NOTES).map(|_| AtomicU64::new(0)).collect(),
             named: AtomicU64::new(0),
             drops: AtomicU64::new(0),
@@ -175,6 +178,15 @@ impl Coherence {
         request.keep(Caching { coherence: Arc::clone(self), chunks });
     }
 
+    /// Notes that an inode is used directly. Before whoever uses it so can have pages dropped.
+    pub(crate) fn used_directly(&self, ino: u64) {
+        let noted = &self.direct[place(ino, 0)];
+        // Once for almost all of them: many may write one file.
+        if !noted.load(SeqCst) {
+            noted.store(true, SeqCst);
+        }
+    }
+
     /// Notes that `request` tells attributes of its inode. Before it looks at them.
     pub(crate) fn tells_attributes(&self, request: &Request) {
         self.attributes[place(request.ino(), 0)].fetch_max(request.number(), SeqCst);
@@ -209,10 +221,13 @@ impl Coherence {
 
     /// Whether pages were read that `request` writes from the cache, after it was sent: then they were dropped from the cache
     /// while it was on its way (by a direct write beside it, or by a mapping of a direct handle), and what was read is old.
-    /// After it was applied.
+    /// The kernel fills pages before it gives the write its number, and may rest in between (for a processor, or for the caller's memory):
+    /// where an inode is used directly, reads with lower numbers count, too. After it was applied.
     pub(crate) fn was_read_beside(&self, request: &Request, write: &Direct) -> bool {
         fence(SeqCst);
-        let (number, end) = (request.number(), write.offset.saturating_add(write.len));
+        let is_used_directly = self.direct[place(write.ino, 0)].load(SeqCst);
+        let margin = if is_used_directly { ORDER_MARGIN_FILLED } else { 0 };
+        let (number, end) = (request.number().saturating_sub(margin), write.offset.saturating_add(write.len));
         let chunks = Chunks::new(write.ino, write.offset, write.len);
         let beside = |note: &Note| {
             let reads = note.reads.lock();

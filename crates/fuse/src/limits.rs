@@ -39,6 +39,8 @@ pub const CACHE_READS: usize = 16;
 pub const ORDER_MARGIN: u64 = 2 * 16 * BACKGROUND_REQUESTS_MAX as u64;
 /// The same where the kernel drops pages only before it sends a write: a million requests may pass it in between.
 pub const ORDER_MARGIN_EARLY: u64 = 2 << 20;
+/// The same for a buffered write of a file that is used directly, too: from the filling of its pages to its sending.
+pub const ORDER_MARGIN_FILLED: u64 = ORDER_MARGIN_EARLY;
 /// Threads that wait for the kernel to drop pages at most. Each waits for a read, so that more would not be faster.
 pub const DROP_THREADS_MAX: usize = 64;
 /// How long an answer waits for pages that nobody reads who has reached us: longer than a processor takes to go on with a

@@ -1,7 +1,7 @@
 //! Answers to requests that a process has carried out that died before it could answer.
 
 use super::convert::{DIRECT_HANDLE, attr_out, entry_out, opened};
-use super::{answer, done, entry, failed};
+use super::{answer, done, entry, failed, note_direct};
 use crate::coherence::{Coherence, Direct};
 use crate::operation::Operation;
 use crate::protocol as p;
@@ -40,11 +40,11 @@ pub(super) fn answer_done(fs: &Fs, coherence: &Coherence, request: Request, resu
         }
         Operation::Create { name, flags, .. } => {
             let made = fs.entry_again(made, ino, name, true);
-            open(request, made, flags);
+            open(coherence, request, made, flags);
         }
         Operation::TemporaryFile { flags, .. } => {
             let made = fs.entry_again(made, ino, b"", true);
-            open(request, made, flags);
+            open(coherence, request, made, flags);
         }
         Operation::CopyFileRange { wide: false, .. } => {
             request.answer(&p::WriteOut { size: result as u32, padding: 0 });
@@ -57,9 +57,12 @@ pub(super) fn answer_done(fs: &Fs, coherence: &Coherence, request: Request, resu
     }
 }
 
-fn open(request: Request, made: Result<pagefold_fs::Entry, FsError>, flags: u32) {
+fn open(coherence: &Coherence, request: Request, made: Result<pagefold_fs::Entry, FsError>, flags: u32) {
     match made {
-        Ok(entry) => request.answer_pair(&entry_out(&entry), &opened(flags)),
+        Ok(entry) => {
+            note_direct(coherence, entry.ino, flags);
+            request.answer_pair(&entry_out(&entry), &opened(flags));
+        }
         Err(error) => failed(request, &error),
     }
 }

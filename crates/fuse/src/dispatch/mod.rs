@@ -184,6 +184,8 @@ impl Handler for Dispatch {
             Operation::Read { offset, size, into_cache } => {
                 if into_cache {
                     self.coherence.caches(&mut request, offset, u64::from(size), true);
+                } else {
+                    self.coherence.used_directly(ino.0);
                 }
                 if !blocking.is_inline() {
                     return self.read_at_once(request, offset, size, blocking);
@@ -233,11 +235,14 @@ impl Handler for Dispatch {
             | Operation::GetAttributes
             | Operation::StatX { .. }
             | Operation::ReadLink
-            | Operation::Open { .. }
-            | Operation::Release
             | Operation::GetXattr { .. }
             | Operation::ListXattr { .. }
             | Operation::Seek { .. } => metadata(&self.fs, request),
+            Operation::Open { .. } | Operation::Release => open(&self.fs, &self.coherence, request),
+            Operation::Create { .. } | Operation::TemporaryFile { .. } => {
+                let coherence = Arc::clone(&self.coherence);
+                self.later(blocking, Wait::Flush, request, move |fs, request| open(fs, &coherence, request));
+            }
             Operation::ReadDir { .. } => self.later(blocking, Wait::Read, request, metadata),
             // What changes something may have to wait for room.
             _ => self.later(blocking, Wait::Flush, request, metadata),
@@ -361,12 +366,6 @@ fn metadata(fs: &Fs, request: Request) {
             let made = fs.link(Ino(target), ino, new_name);
             entry(request, made);
         }
-        Operation::Open { .. }
-        | Operation::Create { .. }
-        | Operation::TemporaryFile { .. }
-        | Operation::Release => {
-            open(fs, request);
-        }
         Operation::ReadDir { offset, size, plus } => list(fs, request, offset, size, plus),
         _ => contents(fs, request),
     }
@@ -385,7 +384,7 @@ fn entry(request: Request, found: Result<Entry, FsError>) {
 }
 
 /// Calls that open and close.
-fn open(fs: &Fs, request: Request) {
+fn open(fs: &Fs, coherence: &Coherence, request: Request) {
     let ino = Ino(request.ino());
     let Ok(operation) = request.operation() else { return request.error(Errno::INVAL) };
     let has = |flags: u32, flag: i32| flags & flag.cast_unsigned() != 0;
@@ -397,7 +396,9 @@ fn open(fs: &Fs, request: Request) {
                 exclusive: false,
                 kill_suid: kill_privileges,
             };
-            return answer(request, fs.open(ino, how), |_| opened(flags));
+            let result = fs.open(ino, how);
+            note_direct(coherence, ino, flags);
+            return answer(request, result, |_| opened(flags));
         }
         Operation::Release => {
             fs.release(ino);
@@ -414,8 +415,18 @@ fn open(fs: &Fs, request: Request) {
         _ => return request.error(Errno::INVAL),
     };
     match made {
-        Ok(entry) => request.answer_pair(&entry_out(&entry), &opened(flags)),
+        Ok(entry) => {
+            note_direct(coherence, entry.ino, flags);
+            request.answer_pair(&entry_out(&entry), &opened(flags));
+        }
         Err(error) => failed(request, &error),
+    }
+}
+
+/// Notes a handle that has pages dropped, before anybody has it.
+fn note_direct(coherence: &Coherence, ino: Ino, flags: u32) {
+    if flags & libc::O_DIRECT.cast_unsigned() != 0 {
+        coherence.used_directly(ino.0);
     }
 }
 

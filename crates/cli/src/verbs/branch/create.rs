@@ -68,6 +68,8 @@ struct Place {
     /// To be set as its property; `None` where what it inherits holds.
     property: Option<String>,
     dir: PathBuf,
+    /// It is what somebody said here, now or by mounting what the branch is of; else the pool says it, and is obeyed if it was adopted.
+    said: bool,
 }
 
 impl Place {
@@ -75,9 +77,9 @@ impl Place {
     fn choose(of: &Figures, name: &Name, said: Option<&Path>) -> Result<Self> {
         let last = name.path.rsplit('/').next().unwrap_or(&name.path);
         let all = datasets::of_pool(&name.pool)?;
-        let set = |dir: PathBuf| Self { property: Some(raw::text(&dir)), dir };
+        let set = |dir: PathBuf, said| Self { property: Some(raw::text(&dir)), dir, said };
         let place = if let Some(dir) = said {
-            set(std::path::absolute(dir).context(|| format!("cannot resolve {}", dir.display()))?)
+            set(std::path::absolute(dir).context(|| format!("cannot resolve {}", dir.display()))?, true)
         } else {
             let of_path = |path: &str| all.iter().find(|figures| figures.path == path);
             let source = of_path(names::dataset_of(&of.path));
@@ -88,8 +90,11 @@ impl Place {
             match inherited
                 .filter(|dir| !source.is_some_and(|source| dir.starts_with(raw::path_of(&source.mountpoint))))
             {
-                Some(dir) => Self { property: None, dir },
-                None => set(beside(source, name, last)?),
+                Some(dir) => Self { property: None, dir, said: false },
+                None => {
+                    let mounted = source.is_some_and(|source| source.mounted.is_some());
+                    set(beside(source, name, last)?, mounted)
+                }
             }
         };
         match walk::reach(&place.dir).and_then(|dir| dir.is_empty()) {
@@ -146,7 +151,7 @@ fn make(
     )?;
     made.dataset = Some(name.clone());
     made.dir = walk::reach(&place.dir).is_err().then(|| place.dir.clone());
-    let dir = super::mount(name)?;
+    let dir = super::mount(name, place.said.then_some(&place.dir))?;
     made.mounted = true;
     let found = data::choose(source, &dir, args.data.as_deref())?;
     let turn = ports::turn()?;

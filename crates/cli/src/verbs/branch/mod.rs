@@ -28,7 +28,7 @@ mod reset;
 mod server;
 mod settings;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::args::Branch as Verb;
 use crate::control::{PropertyValue, Source};
@@ -164,10 +164,10 @@ fn destroy(pool: &str, what: Vec<String>, recursive: bool) -> Result<()> {
 }
 
 /// Mounts a dataset where its property says, and tells where that is.
-fn mount(name: &Name) -> Result<PathBuf> {
+fn mount(name: &Name, dir: Option<&Path>) -> Result<PathBuf> {
     let args = crate::args::Mount {
         source: Some(name.to_string()),
-        dir: None,
+        dir: dir.map(Path::to_owned),
         all: false,
         options: Vec::new(),
         dry_run: false,

@@ -50,7 +50,7 @@ pub fn run(args: &ResetBranch) -> Result<()> {
         going.push(origin.path.clone());
     }
     create::again(&branch, &to, local, going)?;
-    let dir = super::mount(&branch.name)?;
+    let dir = super::mount(&branch.name, branch.figures.mounted.as_deref())?;
     let record = create::look(&dir, Record { ..branch.record.clone() })?;
     create::keep(&branch.name, &record)?;
     let branch = super::find(&args.branch)?;

@@ -37,7 +37,7 @@ pub fn start_verb(args: &StartBranch) -> Result<()> {
         );
     }
     if branch.figures.mounted.is_none() {
-        branch.figures.mounted = Some(super::mount(&branch.name)?);
+        branch.figures.mounted = Some(super::mount(&branch.name, None)?);
     }
     let mut record = branch.record.clone();
     record.options.update(&args.server)?;
