@@ -138,7 +138,8 @@ fn a_branch_in_a_pool_from_elsewhere_is_mounted_where_somebody_here_said() {
     if !can_mount() {
         return;
     }
-    let (maker, sandbox) = (with_database(), Sandbox::new());
+    // In this order: another mount namespace would keep a copy of what is mounted.
+    let (sandbox, maker) = (Sandbox::new(), with_database());
     let wanted = sandbox.dir("wanted");
     maker.ok(&["set", &format!("mountpoint={}", wanted.display()), "tank"]);
     maker.ok(&["export", "tank"]);
