@@ -240,8 +240,8 @@ fn store_table(
     Ok(page_ptrs)
 }
 
-/// Step 4: the superblock on every device, in slots of its own: whatever a power cut leaves of them, the one before is whole. Where there are several devices it goes to the first ring of all, and as confirmed to the second of all, so that a device
-/// which lacks it is known to be stale ([`super::identity`]).
+/// Step 4: the superblock on every device, in slots of its own: whatever a power cut leaves of them, the one before is whole (I5). Where there are several devices
+/// it goes to the first ring of all, and as confirmed to the second of all, so that a device which lacks it is known to be stale ([`super::identity`]).
 pub(super) fn write_superblock(
     devices: &crate::segment::Devices,
     labels: &[super::Label],

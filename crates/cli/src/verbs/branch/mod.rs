@@ -163,7 +163,7 @@ fn destroy(pool: &str, what: Vec<String>, recursive: bool) -> Result<()> {
     datasets::perform(pool, Deed::Destroy { what, recursive, dry_run: false }).map(drop)
 }
 
-/// Mounts a dataset where its property says, and tells where that is.
+/// Mounts a dataset at `dir`, or where its property says, and tells where that is.
 fn mount(name: &Name, dir: Option<&Path>) -> Result<PathBuf> {
     let args = crate::args::Mount {
         source: Some(name.to_string()),
