@@ -66,22 +66,22 @@ impl Gate {
     }
 
     fn let_read(&self) {
-        let held = {
-            let mut state = self.state.lock();
+        self.carry_on(|state| {
             state.no_reads_of = None;
             std::mem::take(&mut state.reads)
-        };
-        for (request, blocking) in held {
-            assert!(self.inner.handle(request, &blocking).is_none());
-        }
+        });
     }
 
     fn open(&self) {
-        let held = {
-            let mut state = self.state.lock();
+        self.carry_on(|state| {
             state.closed = false;
             std::mem::take(&mut state.writes)
-        };
+        });
+    }
+
+    /// Has the file system answer what was held.
+    fn carry_on(&self, take: impl FnOnce(&mut Held) -> Vec<(Request, Blocking)>) {
+        let held = take(&mut self.state.lock());
         for (request, blocking) in held {
             assert!(self.inner.handle(request, &blocking).is_none());
         }

@@ -19,6 +19,16 @@ pub(crate) struct Output {
     pub(crate) stderr: String,
 }
 
+impl From<std::process::Output> for Output {
+    fn from(output: std::process::Output) -> Self {
+        Self {
+            status: output.status,
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
 /// A temporary directory with a pool cache, sockets and logs of its own, and for root with mounts of its own: pools of other tests have the same names,
 /// and who ends the mounts of a server that has died knows them by the pool's. What is mounted in it is taken away at the end.
 pub(crate) struct Sandbox {
@@ -83,12 +93,7 @@ impl Sandbox {
 
     /// Runs the program.
     pub(crate) fn run<S: AsRef<std::ffi::OsStr>>(&self, words: &[S]) -> Output {
-        let output = self.command(words).output().unwrap();
-        Output {
-            status: output.status,
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+        self.command(words).output().unwrap().into()
     }
 
     /// Runs the program, which has to succeed, and returns what it printed.
@@ -213,12 +218,7 @@ pub(crate) fn bounded(mut command: Command) -> Output {
     outcome(child)
 }
 
-/// What a program has said, to its end.
+/// Waits for a program to end, and returns all that it has said.
 pub(crate) fn outcome(child: Child) -> Output {
-    let output = child.wait_with_output().unwrap();
-    Output {
-        status: output.status,
-        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-    }
+    child.wait_with_output().unwrap().into()
 }

@@ -1,13 +1,13 @@
 //! Answers to requests that a process has carried out that died before it could answer.
 
-use super::convert::{DIRECT_HANDLE, attr_out, entry_out, opened};
-use super::{answer, done, entry, failed, note_direct};
+use super::convert::{DIRECT_HANDLE, attr_out};
+use super::{answer, done, entry, failed, made_open};
 use crate::coherence::{Coherence, Direct};
 use crate::operation::Operation;
 use crate::protocol as p;
 use crate::{Errno, Request};
 use pagefold_engine::limits::ATOMIC_WRITE_MAX;
-use pagefold_fs::{Fs, FsError, Ino};
+use pagefold_fs::{Fs, Ino};
 
 /// Answers without doing it again. `result` is what the file system noted: the inode that was made, or the bytes that were
 /// copied.
@@ -40,11 +40,11 @@ pub(super) fn answer_done(fs: &Fs, coherence: &Coherence, request: Request, resu
         }
         Operation::Create { name, flags, .. } => {
             let made = fs.entry_again(made, ino, name, true);
-            open(coherence, request, made, flags);
+            made_open(coherence, request, made, flags);
         }
         Operation::TemporaryFile { flags, .. } => {
             let made = fs.entry_again(made, ino, b"", true);
-            open(coherence, request, made, flags);
+            made_open(coherence, request, made, flags);
         }
         Operation::CopyFileRange { wide: false, .. } => {
             request.answer(&p::WriteOut { size: result as u32, padding: 0 });
@@ -54,15 +54,5 @@ pub(super) fn answer_done(fs: &Fs, coherence: &Coherence, request: Request, resu
         }
         // The others say nothing but that it was done.
         _ => done(request, Ok(())),
-    }
-}
-
-fn open(coherence: &Coherence, request: Request, made: Result<pagefold_fs::Entry, FsError>, flags: u32) {
-    match made {
-        Ok(entry) => {
-            note_direct(coherence, entry.ino, flags);
-            request.answer_pair(&entry_out(&entry), &opened(flags));
-        }
-        Err(error) => failed(request, &error),
     }
 }

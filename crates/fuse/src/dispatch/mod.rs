@@ -414,6 +414,11 @@ fn open(fs: &Fs, coherence: &Coherence, request: Request) {
         }
         _ => return request.error(Errno::INVAL),
     };
+    made_open(coherence, request, made, flags);
+}
+
+/// Answers with a file that was made, and is open.
+fn made_open(coherence: &Coherence, request: Request, made: Result<Entry, FsError>, flags: u32) {
     match made {
         Ok(entry) => {
             note_direct(coherence, entry.ino, flags);
