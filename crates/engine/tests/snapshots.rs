@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pagefold_engine::dataset::{Change, Commit, Dataset};
 use pagefold_engine::device::{Fault, SimOp};
-use pagefold_engine::pool::Pool;
+use pagefold_engine::pool::{OpenOptions, Pool};
+use pagefold_engine::segment::PageIds;
 use pagefold_engine::{Error, Key};
 
-use common::{MIB, PAGE, fresh, open};
+use common::{MIB, PAGE, devices, fresh, open};
 
 fn counter(dataset: &dyn Dataset, object: u64) -> u64 {
     let value = dataset.get(&Key::new(object, 1, 0)).unwrap();
@@ -344,4 +345,51 @@ fn what_could_not_be_read_is_freed_later() {
     assert!(!pool.reap().unwrap(), "nothing can be read");
     settle(&pool);
     assert!(pool.status().used_bytes < before / 4, "{} of {before} are in use", pool.status().used_bytes);
+}
+
+/// The table's pages are read as well where a tree names records several times: these lie in segments whose pages are away.
+#[test]
+fn no_read_that_fails_for_a_moment_costs_space_of_what_shared_records() {
+    let options = OpenOptions {
+        table_page_ids: PageIds::new(2),
+        table_bytes: Some(0),
+        reads_at_once: 1,
+        ..OpenOptions::default()
+    };
+    let reads = |pool: &Pool| pool.faults().devices.iter().map(|of| of.reads).sum::<u64>();
+    let mut failed = 0;
+    for skip in 0..12 {
+        let (device, mut pool) = fresh(200);
+        for object in 0..10 {
+            drop(pool);
+            // An opening begins a segment: they lie in several pages of the table.
+            pool = Pool::open_on(devices(&device), &options).unwrap();
+            if object == 0 {
+                pool.create_dataset("db", 1).unwrap();
+                continue;
+            }
+            let dataset = pool.open_dataset("db").unwrap();
+            let write = Change::Write { object, record_size: PAGE, offset: 0, data: &[7; PAGE as usize] };
+            dataset.apply(&[write]).unwrap();
+            pool.commit(false).unwrap();
+            dataset.apply(&[share_of(object)]).unwrap();
+            drop(dataset);
+            pool.checkpoint(false).unwrap();
+        }
+        pool.destroy_dataset("db").unwrap();
+        pool.checkpoint(false).unwrap();
+        device.inject(Fault { op: SimOp::Read, range: 0..u64::MAX, skip, times: 8 });
+        while pool.is_reaping() {
+            pool.reap().unwrap();
+        }
+        device.clear_faults();
+        failed += reads(&pool);
+        settle(&pool);
+    }
+    assert!(failed > 2, "{failed} reads failed");
+}
+
+/// The first page once more, as the second.
+const fn share_of(object: u64) -> Change<'static> {
+    Change::Share { from_object: object, from_page: 0, to_object: object, to_page: 1, count: 1 }
 }

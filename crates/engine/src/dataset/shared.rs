@@ -365,11 +365,6 @@ impl Shared {
         exact
     }
 
-    /// The same of records that may be named several times.
-    pub fn free_pages_once(&self, ptrs: &[Ptr]) {
-        self.segments.mark_dead_once(&self.exact(ptrs));
-    }
-
     /// The length of a record as it is stored now, in bytes; what the pointer says if its directory cannot be read.
     pub fn stored_len(&self, ptr: Ptr) -> u32 {
         match self.segments.locate(&self.devices, ptr.addr) {

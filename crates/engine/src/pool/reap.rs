@@ -34,12 +34,12 @@ enum Step {
     },
     /// Buckets of a list, and their births.
     Buckets(Vec<(u64, Bucket)>),
-    Tree {
-        dead: Vec<Ptr>,
-        /// A record may come several times, or have come before.
-        shared: bool,
-        next: Option<Key>,
-    },
+    Tree { dead: Vec<Ptr>, next: Option<Key> },
+}
+
+/// Damage stays; what a device failed to read it may read the next time.
+const fn may_pass(error: &Error) -> bool {
+    !matches!(error, Error::Corrupt { .. })
 }
 
 impl Pool {
@@ -127,8 +127,7 @@ impl Pool {
     ) -> Result<Step> {
         let (store, shared) = (Nodes(Arc::clone(&self.shared)), data.shares_records());
         let mut found = reap(data.tree.stored_root().flatten(), &store, cursor, node_bound, STEP_RECORDS);
-        // Damage stays; what a device failed to read it may read the next time.
-        let passing = found.unreadable.iter().position(|(_, error)| !matches!(error, Error::Corrupt { .. }));
+        let passing = found.unreadable.iter().position(|(_, error)| may_pass(error));
         if let Some(at) = passing.filter(|_| !last) {
             return Err(found.unreadable.swap_remove(at).1);
         }
@@ -138,10 +137,28 @@ impl Pool {
         let mut dead = found.nodes;
         dead.extend(found.pages.into_iter().filter(|page| page.addr.raw() >= bound));
         if shared {
-            // Not while others wait.
-            self.shared.segments.read_pages(&dead);
+            self.keep_live(&mut dead, last)?;
         }
-        Ok(Step::Tree { dead, shared, next: found.next })
+        Ok(Step::Tree { dead, next: found.next })
+    }
+
+    /// Leaves each record once, and those out that an earlier step has freed: where pages share records they come several times.
+    fn keep_live(&self, ptrs: &mut Vec<Ptr>, last: bool) -> Result<()> {
+        ptrs.sort_unstable_by_key(|ptr| ptr.addr);
+        ptrs.dedup_by_key(|ptr| ptr.addr);
+        let mut live = Vec::with_capacity(ptrs.len());
+        for ptr in ptrs.iter() {
+            match self.shared.segments.is_live(ptr.addr) {
+                Ok(true) => live.push(*ptr),
+                Ok(false) => {}
+                Err(error) if !last && may_pass(&error) => return Err(error),
+                Err(error) => {
+                    tracing::error!(addr = %ptr.addr, %error, "whether a record of a destroyed dataset is live could not be read; its space is lost");
+                }
+            }
+        }
+        *ptrs = live;
+        Ok(())
     }
 
     fn take_step(&self, step: &Step) -> Result<()> {
@@ -176,11 +193,8 @@ impl Pool {
                     }
                 }
             }
-            (Some(Dying::Tree { cursor, .. }), Step::Tree { dead, shared, next }) => {
-                match shared {
-                    true => self.shared.free_pages_once(dead),
-                    false => self.shared.free_pages(dead),
-                }
+            (Some(Dying::Tree { cursor, .. }), Step::Tree { dead, next }) => {
+                self.shared.free_pages(dead);
                 *cursor = *next;
                 done = next.is_none();
             }

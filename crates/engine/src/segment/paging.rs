@@ -4,7 +4,6 @@
 //! - G7: a page is put away only if it is as the last checkpoint has stored it, but for records that died since. So none that is away has a segment that moved
 //!   meanwhile, and its stored form stays where it is until the next checkpoint counts (S1).
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -15,7 +14,7 @@ use super::entry::Segment;
 use super::inner::Inner;
 use super::page::Settled;
 use super::table::Segments;
-use crate::{Error, Ptr, Result};
+use crate::{Error, Result};
 
 /// Pages that are put away while others wait for the table.
 const PUT_AWAY_AT_ONCE: usize = 64;
@@ -122,31 +121,6 @@ impl Segments {
                 inner.bring_back(page, settled);
                 inner.put_away(self.entries_max(), PUT_AWAY_AT_ONCE, Some(page));
                 return Ok(inner);
-            }
-        }
-    }
-
-    /// Makes records dead that may be named several times, or were dead: which the pages of their segments tell. Of those that cannot be read nothing changes.
-    pub fn mark_dead_once(&self, ptrs: &[Ptr]) {
-        for ptr in ptrs {
-            let there = self.work(|inner| {
-                inner.segments.get(ptr.addr.segment())?;
-                inner.kill_both(*ptr);
-                Ok(())
-            });
-            if let Err(error) = there {
-                tracing::error!(%error, addr = %ptr.addr, "the space of a record is lost");
-            }
-        }
-    }
-
-    /// Brings the pages of segments of records into memory, as far as they can be read.
-    pub fn read_pages(&self, ptrs: &[Ptr]) {
-        let ids = self.page_ids();
-        let pages: BTreeSet<u64> = ptrs.iter().map(|ptr| ids.page(ptr.addr.segment())).collect();
-        for page in pages {
-            if let Err(error) = self.bring(page) {
-                tracing::warn!(%error, page, "a page of the segment table cannot be read");
             }
         }
     }
