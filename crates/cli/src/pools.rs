@@ -24,7 +24,7 @@ use crate::control::{
 };
 use crate::failure::{Context, Failure, Result};
 use crate::props::{self, PROPERTIES, Property, Scope};
-use crate::registry::Known;
+use crate::registry::{Known, paths_text};
 use crate::seen::{self, Seen};
 use crate::units::{FULL_PERCENT, hundredths};
 use crate::{errors, finding, names, raw, settings, startup, table, units};
@@ -44,7 +44,7 @@ pub fn failed(doing: impl Into<String>, error: &Error) -> Failure {
         Error::Corrupt { .. } => failure.hint(
             "see how far the damage goes: pagefold check; to read what is left: pagefold mount -o rescue",
         ),
-        Error::NotCurrent(_) => failure.hint("see which copies there are: pagefold import -d DIR"),
+        Error::NotCurrent { .. } => failure.hint("see which copies there are: pagefold import -d DIR"),
         Error::NotAPool(_) => failure.hint("see what is on this machine: pagefold import [-d DIR]"),
         Error::Unsupported(_) => failure.hint("use the version of pagefold that made it, or a newer one"),
         Error::NoSpace(_) => {
@@ -207,7 +207,9 @@ fn demand_current(known: &Known, device: &Path) -> Result<()> {
             format!("{path} is a copy of device {number} of pool {name} that went on by itself")
         }
     };
-    Err(not_opened(known, &Error::NotCurrent(what)))
+    // Of several devices the others may well be current.
+    let stale = if known.devices.len() > 1 { vec![device.to_owned()] } else { Vec::new() };
+    Err(not_opened(known, &Error::NotCurrent { what, stale }))
 }
 
 /// Writes down how far a pool has come.
@@ -297,8 +299,16 @@ fn not_opened(known: &Known, error: &Error) -> Failure {
     match known.devices.iter().find(|path| !path.exists()) {
         Some(path) => Failure::new(format!("{doing}: its device {} does not exist", shown(path)))
             .hint(format!("connect it, or tell where it is now: pagefold import -d DIR {}", known.name)),
-        None if matches!(error, Error::NotCurrent(_)) => not_current(known, &doing, error),
-        None => failed_on_devices(doing, error),
+        None => match error {
+            Error::NotCurrent { stale, .. } if stale.is_empty() => not_current(known, &doing, error),
+            // What the others hold is current: they are no copy to be used instead.
+            Error::NotCurrent { stale, .. } => Failure::new(format!("{doing}: {error}")).hint(format!(
+                "leave {} out and bring back what took its place in the pool; look for it: pagefold import -d DIR {}",
+                paths_text(stale),
+                known.name
+            )),
+            _ => failed_on_devices(doing, error),
+        },
     }
 }
 

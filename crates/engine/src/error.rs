@@ -80,8 +80,13 @@ pub enum Error {
     #[error("{0}")]
     NotAPool(String),
     /// Devices hold an older copy of a pool, or one that went on for itself.
-    #[error("{0}")]
-    NotCurrent(String),
+    #[error("{what}")]
+    NotCurrent {
+        /// Which, in words.
+        what: String,
+        /// The devices that are behind others of the same opening; none where all of it is a copy.
+        stale: Vec<PathBuf>,
+    },
     /// The pool was made by a version with features that this one does not know.
     #[error("{0}")]
     Unsupported(String),

@@ -80,7 +80,7 @@ fn contents(sims: &Sims) -> Vec<(u64, Vec<u8>)> {
 fn refused(sims: &Sims, options: &OpenOptions, text: &str) {
     let before = contents(sims);
     let error = Pool::open_on(handles(sims), options).err().unwrap();
-    assert!(matches!(error, Error::NotCurrent(_)), "{error}");
+    assert!(matches!(error, Error::NotCurrent { .. }), "{error}");
     assert!(error.to_string().contains(text), "{error}");
     assert_eq!(contents(sims), before, "something was written");
 }
@@ -396,7 +396,7 @@ fn stale_devices_are_found_beside_the_pool() {
     let old = (FoundState::Old, list(&["b-old"]), 0);
     assert_eq!(files.found(), [(FoundState::Exported, list(&["a", "b"]), 0), old.clone()]);
     let paths = ["a", "b-old"].map(|name| files.path(name));
-    assert!(matches!(Pool::open(&paths, &options()), Err(Error::NotCurrent(_))));
+    assert!(matches!(Pool::open(&paths, &options()), Err(Error::NotCurrent { .. })));
     std::fs::remove_file(files.path("b")).unwrap();
     assert_eq!(files.found(), [(FoundState::Incomplete, list(&["a"]), 0), old]);
 }

@@ -121,13 +121,11 @@ pub(super) fn versions(members: &[Member]) -> Vec<Version> {
 /// [`Error::NotCurrent`] where a device is stale (I1), [`Error::NotAPool`] for one that was left out of the pool.
 pub(super) fn judge(members: &[Member]) -> Result<Superblock> {
     let newest = newest(members.iter()).ok_or_else(|| Error::NotAPool("there is no device".into()))?;
-    let stale: Vec<String> = members
-        .iter()
-        .filter(|member| !member.is_current(newest))
-        .map(|member| told(member, &newest.standing()))
-        .collect();
+    let stale: Vec<&Member> = members.iter().filter(|member| !member.is_current(newest)).collect();
     if !stale.is_empty() {
-        return Err(Error::NotCurrent(stale.join("; ")));
+        let what: Vec<String> = stale.iter().map(|member| told(member, &newest.standing())).collect();
+        let stale = stale.into_iter().map(|member| member.path.clone()).collect();
+        return Err(Error::NotCurrent { what: what.join("; "), stale });
     }
     let epoch = members.iter().map(|member| member.label.membership.epoch).max().unwrap_or_default();
     if let Some(left) = members.iter().find(|member| member.label.membership.epoch < epoch) {
@@ -155,7 +153,7 @@ pub(super) fn refuse_stale(devices: &Devices) -> Result<()> {
         return Ok(());
     }
     match judge(&members) {
-        Err(error @ Error::NotCurrent(_)) => Err(error),
+        Err(error @ Error::NotCurrent { .. }) => Err(error),
         _ => Ok(()),
     }
 }
@@ -186,13 +184,14 @@ fn told(member: &Member, newest: &Standing) -> String {
 pub(super) fn demand(found: &Standing, known: &Standing, name: &str, paths: &[&Path]) -> Result<()> {
     let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     let paths = paths.join(", ");
-    match found.relation(known) {
-        Relation::Same | Relation::After => Ok(()),
-        Relation::Before => Err(Error::NotCurrent(format!(
-            "on {paths} is an older copy of pool '{name}': the pool went on after it was made"
-        ))),
-        Relation::Apart => Err(Error::NotCurrent(format!(
-            "on {paths} is a copy of pool '{name}' that went on apart from the pool that is known here"
-        ))),
-    }
+    let what = match found.relation(known) {
+        Relation::Same | Relation::After => return Ok(()),
+        Relation::Before => {
+            format!("on {paths} is an older copy of pool '{name}': the pool went on after it was made")
+        }
+        Relation::Apart => {
+            format!("on {paths} is a copy of pool '{name}' that went on apart from the pool that is known here")
+        }
+    };
+    Err(Error::NotCurrent { what, stale: Vec::new() })
 }
