@@ -167,9 +167,13 @@ fn a_stale_device_of_two_is_told_and_left_alone() {
     assert_eq!(told(&sandbox, &["-d", "."]), pairs(&[("one.pf", "EXPORTED"), ("stale.pf", "OLD")]));
     rename(&sandbox, "two.pf", "away/two.pf");
     rename(&sandbox, "stale.pf", "two.pf");
-    let texts = ["two.pf is an older copy of device 1", "leave ", "two.pf out", "pagefold import -d DIR pair"];
+    let texts =
+        ["two.pf is an older copy of device 1", "leave ", "two.pf out", "pagefold import -d DIR pair"];
     let said = refused(&sandbox, &["snapshot", "pair@wrong"], &texts).stderr;
-    assert!(!said.contains("reguid") && !said.contains("--accept-older"), "no device alone is the pool: {said}");
+    assert!(
+        !said.contains("reguid") && !said.contains("--accept-older"),
+        "no device alone is the pool: {said}"
+    );
     refused(&sandbox, &["check", "pair"], &["two.pf is an older copy of device 1"]);
     sandbox.ok(&["export", "-f", "pair"]);
     refused(&sandbox, &["import", "-d", ".", "pair"], &["only 1 of its 2 devices"]);

@@ -190,7 +190,9 @@ pub(super) fn demand(found: &Standing, known: &Standing, name: &str, paths: &[&P
             format!("on {paths} is an older copy of pool '{name}': the pool went on after it was made")
         }
         Relation::Apart => {
-            format!("on {paths} is a copy of pool '{name}' that went on apart from the pool that is known here")
+            format!(
+                "on {paths} is a copy of pool '{name}' that went on apart from the pool that is known here"
+            )
         }
     };
     Err(Error::NotCurrent { what, stale: Vec::new() })

@@ -34,7 +34,10 @@ enum Step {
     },
     /// Buckets of a list, and their births.
     Buckets(Vec<(u64, Bucket)>),
-    Tree { dead: Vec<Ptr>, next: Option<Key> },
+    Tree {
+        dead: Vec<Ptr>,
+        next: Option<Key>,
+    },
 }
 
 /// Damage stays; what a device failed to read it may read the next time.
