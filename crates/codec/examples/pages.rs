@@ -1,4 +1,4 @@
-//! What the page codec makes of relation files, beside generic codecs: `pages FILE...`.
+//! What the page codec makes of relation files, or of generated ones, beside generic codecs: `pages [FILE...]`.
 //!
 //! Samples each file, learns a model, codes every page, verifies every record, and prints a table. Times are CPU time of
 //! one thread, in microseconds per page.
@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use comfy_table::Table;
+use pagefold_codec::testing::corpora;
 use pagefold_codec::{Model, Options, Scratch, learn};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -19,9 +20,14 @@ const SECTOR: usize = 4 << 10;
 #[derive(Debug, Parser)]
 #[command(about = "Codes relation files page by page, beside generic codecs")]
 struct Args {
-    /// Relation files.
-    #[arg(required = true)]
+    /// Relation files. Without any, generated relations are coded.
     files: Vec<PathBuf>,
+    /// Pages of each generated relation.
+    #[arg(long, default_value_t = 1500)]
+    generated: usize,
+    /// Writes generated relations to this folder as well.
+    #[arg(long)]
+    write: Option<PathBuf>,
     /// Bytes of a page.
     #[arg(long, default_value_t = 8192)]
     page: usize,
@@ -107,11 +113,10 @@ impl Measured {
     }
 }
 
-fn measure(args: &Args, path: &PathBuf) -> Result<Measured> {
-    let bytes = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
+fn measure(args: &Args, name: &str, bytes: &[u8]) -> Result<Measured> {
     let all: Vec<&[u8]> = bytes.chunks_exact(args.page).filter(|page| page.iter().any(|&b| b != 0)).collect();
     if all.is_empty() {
-        bail!("{} has no page with data", path.display());
+        bail!("{name} has no page with data");
     }
     let sample: Vec<&[u8]> = all.iter().copied().step_by(all.len().div_ceil(args.sample)).collect();
     let begin = cpu();
@@ -132,11 +137,11 @@ fn measure(args: &Args, path: &PathBuf) -> Result<Measured> {
         None => None,
     };
     if let (Some(model), true) = (&model, args.describe) {
-        println!("{}, {} KiB in memory\n{}", path.display(), model.memory_bytes() >> 10, model.describe());
+        println!("{name}, {} KiB in memory\n{}", model.memory_bytes() >> 10, model.describe());
     }
     if !args.alone {
         generic(&pages, &mut measured)?;
-        extents(&bytes, args, &mut measured, step)?;
+        extents(bytes, args, &mut measured, step)?;
     }
     let decodes = if args.decodes == 0 { args.repeat } else { args.decodes };
     own(&pages, model.as_ref(), (args.repeat, decodes), &mut measured)?;
@@ -300,14 +305,25 @@ fn main() -> Result<()> {
         "learn s",
     ]);
     let (mut all, mut without) = (Measured::default(), Measured::default());
-    for path in &args.files {
-        let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        let measured = measure(&args, path)?;
-        table.add_row(row(&name, &measured));
+    let mut one = |name: &str, bytes: &[u8]| -> Result<()> {
+        let measured = measure(&args, name, bytes)?;
+        table.add_row(row(name, &measured));
         all.add(&measured);
         if !name.contains(&args.without) {
             without.add(&measured);
         }
+        Ok(())
+    };
+    for path in &args.files {
+        let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        one(&name, &std::fs::read(path).with_context(|| format!("read {}", path.display()))?)?;
+    }
+    for name in corpora::NAMES.iter().filter(|_| args.files.is_empty()) {
+        let bytes = corpora::relation(name, args.generated).context("a relation without a generator")?;
+        if let Some(folder) = &args.write {
+            std::fs::write(folder.join(name), &bytes)?;
+        }
+        one(name, &bytes)?;
     }
     table.add_row(row("all", &all));
     table.add_row(row(&format!("without {}", args.without), &without));

@@ -1,6 +1,7 @@
 //! Pages as PostgreSQL and ([`innodb`]) InnoDB make them, from a seed: for tests of this crate and of those above it. Written without the code under
 //! test.
 
+pub mod corpora;
 pub mod innodb;
 pub mod sqlite;
 
