@@ -13,14 +13,6 @@ const SYLLABLES: [&str; 24] = [
     "ter", "hill", "brook", "har", "den", "low", "field", "king", "mar", "sea",
 ];
 const STREETS: [&str; 8] = ["STREET", "ROAD", "LANE", "AVENUE", "CLOSE", "DRIVE", "WAY", "GARDENS"];
-const NOTES: [&str; 6] = [
-    "delivered to the neighbour, signature on file",
-    "customer asked for a call before the visit; leave nothing at the door",
-    "no remarks",
-    "price includes fixtures and fittings as listed in the annex to the contract",
-    "pending approval by the regional office",
-    "returned: the address is unknown, see the earlier note",
-];
 
 /// A row: `None` where it is null.
 type Row = Vec<Option<Value>>;
@@ -42,6 +34,14 @@ fn name(which: usize) -> String {
     let mut of_place = Random::new(which as u64 + 77);
     let parts = 2 + of_place.below(2);
     (0..parts).map(|_| SYLLABLES[of_place.below(SYLLABLES.len())]).collect()
+}
+
+/// A sentence of 4 to 20 words: the same number is always the same one.
+fn remark(which: usize) -> String {
+    let mut of_remark = Random::new(which as u64 + 7777);
+    let words: Vec<String> =
+        (0..4 + of_remark.below(17)).map(|_| name(skewed(&mut of_remark, 900))).collect();
+    words.join(" ")
 }
 
 fn hex(random: &mut Random, digits: usize) -> String {
@@ -77,8 +77,8 @@ fn text_heavy(random: &mut Random, n: usize) -> Row {
         text(day(date + random.below(40))),
         text(format!("{}.{:02}", 50 + skewed(random, 900_000), random.below(100))),
         text(format!("{}.00", 1000 * (30 + skewed(random, 700)))),
-        text(NOTES[skewed(random, NOTES.len())]),
-        (!random.once_in(3)).then(|| Value::Text(NOTES[random.below(NOTES.len())].to_owned())),
+        text(remark(skewed(random, 3000))),
+        (!random.once_in(3)).then(|| Value::Text(remark(random.below(500)))),
         text(["new", "open", "sold", "withdrawn"][skewed(random, 4)]),
         text(""),
         None,
