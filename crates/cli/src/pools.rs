@@ -300,21 +300,23 @@ fn not_opened(known: &Known, error: &Error) -> Failure {
         Some(path) => Failure::new(format!("{doing}: its device {} does not exist", shown(path)))
             .hint(format!("connect it, or tell where it is now: pagefold import -d DIR {}", known.name)),
         None => match error {
-            Error::NotCurrent { stale, .. } if stale.is_empty() => not_current(known, &doing, error),
-            // What the others hold is current: they are no copy to be used instead.
-            Error::NotCurrent { stale, .. } => Failure::new(format!("{doing}: {error}")).hint(format!(
-                "leave {} out and bring back what took its place in the pool; look for it: pagefold import -d DIR {}",
-                paths_text(stale),
-                known.name
-            )),
+            Error::NotCurrent { what, stale } => not_current(known, format!("{doing}: {what}"), stale),
             _ => failed_on_devices(doing, error),
         },
     }
 }
 
-/// That devices hold an older copy, where the newer one was seen last, and what to do.
-fn not_current(known: &Known, doing: &str, error: &Error) -> Failure {
-    let failure = Failure::new(format!("{doing}: {error}"));
+/// Tells that devices hold an older copy, where the newer one was seen last, and what to do.
+fn not_current(known: &Known, told: String, stale: &[PathBuf]) -> Failure {
+    let failure = Failure::new(told);
+    if !stale.is_empty() {
+        // The others may be the pool's own: with them nothing is a pool of its own, or one to go back to.
+        return failure.hint(format!(
+            "leave {} out and bring back what took its place in the pool; look for it: pagefold import -d DIR {}",
+            paths_text(stale),
+            known.name
+        ));
+    }
     let Ok(Some((_, noted))) = seen::last(&known.guid) else {
         return failure.hint("see which copies there are: pagefold import -d DIR");
     };

@@ -1,4 +1,4 @@
-//! What the page codec makes of relation files, or of generated ones, beside generic codecs: `pages [FILE...]`.
+//! Codes relation files, or generated ones, with the page codec and, beside it, with generic codecs: `pages [FILE...]`.
 //!
 //! Samples each file, learns a model, codes every page, verifies every record, and prints a table. Times are CPU time of
 //! one thread, in microseconds per page.
@@ -318,8 +318,7 @@ fn main() -> Result<()> {
         let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         one(&name, &std::fs::read(path).with_context(|| format!("read {}", path.display()))?)?;
     }
-    for name in corpora::NAMES.iter().filter(|_| args.files.is_empty()) {
-        let bytes = corpora::relation(name, args.generated).context("a relation without a generator")?;
+    for (name, bytes) in corpora::relations(args.generated).take_while(|_| args.files.is_empty()) {
         if let Some(folder) = &args.write {
             std::fs::write(folder.join(name), &bytes)?;
         }

@@ -285,14 +285,29 @@ pub fn heap_page(random: &mut Random, schema: &Schema, block: usize) -> Vec<u8> 
     page
 }
 
+/// The header of a tuple of these columns, of which some are null, that nobody has changed since it was inserted; without transaction ids.
+fn tuple_head(present: &[bool], block: usize, line: usize) -> Vec<u8> {
+    let nulls = present.iter().any(|present| !present);
+    let bitmap = if nulls { present.len().div_ceil(8) } else { 0 };
+    let hoff = (23 + bitmap).next_multiple_of(8);
+    let mut head = vec![0; hoff];
+    put16(&mut head, 12, block >> 16);
+    put16(&mut head, 14, block);
+    put16(&mut head, 16, line);
+    put16(&mut head, 18, present.len());
+    put16(&mut head, 20, 0x0902 | usize::from(nulls));
+    head[22] = hoff as u8;
+    for (i, _) in present.iter().enumerate().filter(|(_, present)| **present && nulls) {
+        head[23 + i / 8] |= 1 << (i % 8);
+    }
+    head
+}
+
 fn heap_tuple(random: &mut Random, schema: &Schema, block: usize, line: usize) -> Vec<u8> {
     let all = schema.types.len();
     let columns = if schema.aged && random.once_in(6) { 1 + random.below(all) } else { all };
     let (present, data) = schema.row(random, line, columns);
-    let nulls = present.iter().any(|present| !present);
-    let bitmap = if nulls { columns.div_ceil(8) } else { 0 };
-    let hoff = (23 + bitmap).next_multiple_of(8);
-    let mut tuple = vec![0; hoff];
+    let mut tuple = tuple_head(&present, block, line);
     let xid = |random: &mut Random| 700 + random.next() % if schema.aged { 50 } else { 1 };
     put32(&mut tuple, 0, xid(random));
     if schema.aged && random.once_in(3) {
@@ -300,9 +315,6 @@ fn heap_tuple(random: &mut Random, schema: &Schema, block: usize, line: usize) -
         put32(&mut tuple, 4, xmax);
     }
     put32(&mut tuple, 8, random.below(3) as u64);
-    put16(&mut tuple, 12, block >> 16);
-    put16(&mut tuple, 14, block);
-    put16(&mut tuple, 16, line);
     let mut flags = 0;
     if schema.aged && random.once_in(4) {
         put16(&mut tuple, 16, 1 + random.below(40));
@@ -312,11 +324,6 @@ fn heap_tuple(random: &mut Random, schema: &Schema, block: usize, line: usize) -
         put16(&mut tuple, 14, block + 7);
     }
     put16(&mut tuple, 18, columns | flags);
-    put16(&mut tuple, 20, 0x0902 | usize::from(nulls));
-    tuple[22] = hoff as u8;
-    for (i, _) in present.iter().enumerate().filter(|(_, present)| **present && nulls) {
-        tuple[23 + i / 8] |= 1 << (i % 8);
-    }
     tuple.extend(data);
     // What no layout describes: another header length, or a byte too many.
     if schema.aged && random.once_in(60) {

@@ -82,9 +82,9 @@ pub enum Error {
     /// Devices hold an older copy of a pool, or one that went on for itself.
     #[error("{what}")]
     NotCurrent {
-        /// Which, in words.
+        /// Names these devices, and tells how they differ from the pool.
         what: String,
-        /// The devices that are behind others of the same opening; none where all of it is a copy.
+        /// The devices to leave out, where others of the pool may be current; empty where all of them are a copy.
         stale: Vec<PathBuf>,
     },
     /// The pool was made by a version with features that this one does not know.

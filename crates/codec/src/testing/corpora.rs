@@ -1,9 +1,6 @@
 //! Relations as applications have them, from a seed: heap pages of 8 KiB as a load leaves them, for measuring.
 
-use super::{Random, align, put_line, put16, put32};
-
-/// Names of all relations.
-pub const NAMES: [&str; 6] = ["text_heavy", "json", "logs", "time_series", "wide", "uuid_keys"];
+use super::{Random, align, put_line, put16, put32, tuple_head};
 
 const PAGE: usize = 8192;
 /// Microseconds of a day.
@@ -16,6 +13,8 @@ const STREETS: [&str; 8] = ["STREET", "ROAD", "LANE", "AVENUE", "CLOSE", "DRIVE"
 
 /// A row: `None` where it is null.
 type Row = Vec<Option<Value>>;
+/// Makes the row of this number.
+type Make = fn(&mut Random, usize) -> Row;
 
 enum Value {
     Text(String),
@@ -177,22 +176,10 @@ fn uuid_keys(random: &mut Random, n: usize) -> Row {
 }
 
 fn tuple(row: &Row, block: usize, line: usize) -> Vec<u8> {
-    let nulls = row.iter().any(Option::is_none);
-    let bitmap = if nulls { row.len().div_ceil(8) } else { 0 };
-    let hoff = (23 + bitmap).next_multiple_of(8);
-    let mut tuple = vec![0; hoff];
+    let present: Vec<bool> = row.iter().map(Option::is_some).collect();
+    let mut tuple = tuple_head(&present, block, line);
     put32(&mut tuple, 0, 733);
-    put16(&mut tuple, 12, block >> 16);
-    put16(&mut tuple, 14, block);
-    put16(&mut tuple, 16, line);
-    put16(&mut tuple, 18, row.len());
-    put16(&mut tuple, 20, 0x0902 | usize::from(nulls));
-    tuple[22] = hoff as u8;
-    for (i, value) in row.iter().enumerate() {
-        let Some(value) = value else { continue };
-        if nulls {
-            tuple[23 + i / 8] |= 1 << (i % 8);
-        }
+    for value in row.iter().flatten() {
         match value {
             Value::Text(text) if text.len() <= 126 => {
                 tuple.push(((text.len() + 1) << 1 | 1) as u8);
@@ -221,18 +208,22 @@ fn tuple(row: &Row, block: usize, line: usize) -> Vec<u8> {
     tuple
 }
 
-/// `pages` pages of relation `name`, one behind the other; `None` if there is none of that name.
-#[must_use]
-pub fn relation(name: &str, pages: usize) -> Option<Vec<u8>> {
-    let make = match name {
-        "text_heavy" => text_heavy,
-        "json" => json,
-        "logs" => logs,
-        "time_series" => time_series,
-        "wide" => wide,
-        "uuid_keys" => uuid_keys,
-        _ => return None,
-    };
+/// All relations: their names, and their rows by number.
+const RELATIONS: [(&str, Make); 6] = [
+    ("text_heavy", text_heavy),
+    ("json", json),
+    ("logs", logs),
+    ("time_series", time_series),
+    ("wide", wide),
+    ("uuid_keys", uuid_keys),
+];
+
+/// Each relation's name and its first `pages` pages, one behind the other.
+pub fn relations(pages: usize) -> impl Iterator<Item = (&'static str, Vec<u8>)> {
+    RELATIONS.iter().map(move |(name, make)| (*name, relation(*make, pages)))
+}
+
+fn relation(make: Make, pages: usize) -> Vec<u8> {
     let mut random = Random::new(18);
     let mut n = 0;
     let mut row = make(&mut random, n);
@@ -253,12 +244,12 @@ pub fn relation(name: &str, pages: usize) -> Option<Vec<u8>> {
             n += 1;
             row = make(&mut random, n);
         }
-        put32(&mut page, 4, 0x0100_0000 + block as u64 * 8200 / 8 * 8);
+        put32(&mut page, 4, 0x0100_0000 + block as u64 * 8200);
         put16(&mut page, 12, 24 + 4 * lines);
         put16(&mut page, 14, end);
         put16(&mut page, 16, PAGE);
         put16(&mut page, 18, PAGE | 4);
         out.extend(page);
     }
-    Some(out)
+    out
 }
