@@ -1,8 +1,8 @@
 //! What the size of a pool costs: opening it, memory, checkpoints, and the wait for durability while the cleaner works.
 //!
 //! `cargo run --release -p pagefold-engine --features crafting --example huge -- FILE [bytes [record bytes [segments per chunk]]]`: unless FILE is there, makes a pool in it,
-//! 10 TB with records of 2,700 bytes unless told: a sparse file whose segments are full of holes, 70 to 100 % of them live, and which takes a few
-//! gigabytes. Then it opens it twice, with 384 MiB of cache, and prints how long that takes and what is in memory; overwrites 20 MB at random in pages of
+//! 10 TB with records of 2,700 bytes unless told: a sparse file whose segments are full of holes, 24 to 100 % of them live, which is 85 % of the capacity,
+//! and which takes a few gigabytes. Then it opens it twice, with 384 MiB of cache, and prints how long that takes and what is in memory; overwrites 20 MB at random in pages of
 //! 8 KiB, and prints what the checkpoint after that has written; and has four writers overwrite pages that do not compress at random, each with a sync,
 //! for a minute of cleaning, and prints how long they waited.
 #![allow(clippy::unwrap_used, reason = "a tool for developers")]
@@ -22,6 +22,8 @@ use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool};
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
+/// Three quarters of the chunks are the capacity: with 62 % of all slots live the pool is 85 % full.
+const LIVE_PERMILLE_MIN: u64 = 240;
 const OBJECT: u64 = 5;
 const WRITERS: u64 = 4;
 const CLEANING: Duration = Duration::from_secs(60);
@@ -41,7 +43,7 @@ fn make(path: &PathBuf, size_bytes: u64, record_bytes: u32, segments_per_chunk: 
         free_chunks: 600,
         record_bytes,
         segments_per_chunk,
-        live_permille_min: 700,
+        live_permille_min: LIVE_PERMILLE_MIN,
         directories_permille: 40,
         object: OBJECT,
         page_bytes: PAGE as u32,

@@ -15,9 +15,9 @@ use crate::allocator;
 use crate::failure::{Context, Result};
 
 /// Between two looks: what comes into memory meanwhile is beyond the budget for so long.
-const INTERVAL: Duration = Duration::from_millis(200);
+const INTERVAL: Duration = Duration::from_millis(100);
 /// Of so many looks one has file systems drop inodes that were not used since the last time.
-const TRIM_EVERY: u32 = 5;
+const TRIM_EVERY: u32 = 10;
 /// The allocator gives back what was freed if so much is resident that nobody counts: program and threads take some 20 MiB. The rest is soon used again,
 /// and then it need not be asked for anew.
 const FREED_BYTES: u64 = 40 << 20;

@@ -1,12 +1,16 @@
 //! Buffers that columns are coded with, kept from page to page.
 
 use super::code::Early;
+use super::lanes::Lanes;
+use super::words::Cut;
 
 /// Buffers of one page's columns.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     pub(crate) rows: Vec<u16>,
     pub(crate) residuals: Vec<u64>,
+    pub(crate) lanes: Lanes,
+    pub(crate) cut: Cut,
     /// What goes through zstd.
     pub(crate) text: Vec<u8>,
     pub(crate) text_taken: usize,

@@ -2,8 +2,10 @@
 
 use super::Form;
 use super::code::{ALL_COMMON, CODED, Context, Read, UNFIT, Write, get_len, put_len, take_into};
+use super::lanes::Lane;
+use super::words::SLACK;
 use crate::Corrupt;
-use crate::entropy::Sink;
+use crate::entropy::{Sink, Stream};
 use crate::wire::{Reader, put_bytes, put_varint};
 
 /// Most values of a table: symbols below [`UNKNOWN`].
@@ -12,8 +14,6 @@ pub(crate) const MAX_VALUES: usize = 255;
 pub(crate) const MAX_VALUE_BYTES: usize = 255;
 /// The symbol of values that are not in the table.
 const UNKNOWN: u8 = 255;
-/// Contents of early columns are copied in steps of so many bytes.
-const COPY: usize = 32;
 
 /// Frequent values, the most frequent first.
 #[derive(Clone, Debug)]
@@ -229,11 +229,12 @@ pub(crate) fn copy_table(r: &mut Read<'_, '_>, c: usize, values: &Values) -> Res
     Ok(())
 }
 
-/// Second pass of a column whose contents were decoded in the first.
+/// Second pass of a column whose contents were decoded in the first, with [`SLACK`] bytes behind each.
 pub(crate) fn copy_early(r: &mut Read<'_, '_>, c: usize) -> Result<(), Corrupt> {
     for &t in r.rows {
         let (at, len) = r.grid.place(c, t);
         take_early(r, at, len)?;
+        r.early.taken += SLACK;
     }
     Ok(())
 }
@@ -380,14 +381,61 @@ pub(crate) fn put_positions<S: Sink>(
     let usual = prefix.is_empty() || w.rows.iter().all(|&t| begins(w.grid.content(w.page, c, t)));
     sink.put(stream, 0, if usual { CODED } else { UNFIT });
     let prefix = if usual { prefix } else { &[] };
-    let last = usize::from(count) - 1;
-    for &t in w.rows {
-        let mut above = prefix.last().copied().unwrap_or(0);
-        for (i, &byte) in w.grid.content(w.page, c, t)[prefix.len()..].iter().enumerate() {
-            sink.put(stream + 1 + i.min(last), above, byte);
-            above = byte;
+    put_rounds(w, sink, c, stream + 1, (prefix, usize::from(count)));
+}
+
+/// All bytes behind `prefix`, each in the context of the one before: a stream for each position, of `count` streams; further
+/// positions share the last. The order is that of [`Lanes`](super::lanes).
+fn put_rounds<S: Sink>(
+    w: &mut Write<'_>,
+    sink: &mut S,
+    c: usize,
+    stream: usize,
+    (prefix, count): (&[u8], usize),
+) {
+    let (grid, page) = (&*w.grid, w.page);
+    let lane = |&t: &u16| {
+        let (at, len) = grid.place(c, t);
+        Lane { at: at + prefix.len(), len: len - prefix.len() }
+    };
+    w.lanes.set(w.rows.iter().map(lane));
+    let first = prefix.last().copied().unwrap_or(0);
+    w.lanes.rounds(|i, lanes| {
+        let stream = stream + i.min(count - 1);
+        for lane in lanes {
+            let above = if i == 0 { first } else { page[lane.at + i - 1] };
+            sink.put(stream, above, page[lane.at + i]);
         }
+    });
+}
+
+/// Reads what [`put_rounds`] wrote.
+fn get_rounds(r: &mut Read<'_, '_>, c: usize, streams: &[Stream], prefix: &[u8]) -> Result<(), Corrupt> {
+    for &t in r.rows {
+        let (at, len) = r.grid.place(c, t);
+        let begin = r.page[at..at + len]
+            .get_mut(..prefix.len())
+            .ok_or(Corrupt("a value is shorter than its beginning"))?;
+        begin.copy_from_slice(prefix);
     }
+    let grid = &*r.grid;
+    let lane = |&t: &u16| {
+        let (at, len) = grid.place(c, t);
+        Lane { at: at + prefix.len(), len: len - prefix.len() }
+    };
+    r.lanes.set(r.rows.iter().map(lane));
+    let first = prefix.last().copied().unwrap_or(0);
+    let (mut d, page) = (*r.decoder, &mut *r.page);
+    r.lanes.rounds(|i, lanes| {
+        let stream = &streams[i.min(streams.len() - 1)];
+        for lane in lanes {
+            let at = lane.at + i;
+            let above = if i == 0 { first } else { page[at - 1] };
+            page[at] = d.get(stream.view(above));
+        }
+    });
+    *r.decoder = d;
+    Ok(())
 }
 
 pub(crate) fn get_positions(
@@ -397,37 +445,17 @@ pub(crate) fn get_positions(
     (prefix, count): (&[u8], u8),
 ) -> Result<(), Corrupt> {
     let prefix = if r.is_coded(stream, 0)? { prefix } else { &[] };
-    let streams = &r.streams[stream + 1..][..usize::from(count)];
-    let mut d = *r.decoder;
-    let last = streams.len() - 1;
-    for &t in r.rows {
-        let (at, len) = r.grid.place(c, t);
-        let mut above = prefix.last().copied().unwrap_or(0);
-        let content = &mut r.page[at..at + len];
-        let (begin, rest) = content
-            .split_at_mut_checked(prefix.len())
-            .ok_or(Corrupt("a value is shorter than its beginning"))?;
-        begin.copy_from_slice(prefix);
-        for (i, to) in rest.iter_mut().enumerate() {
-            above = d.get(streams[i.min(last)].view(above));
-            *to = above;
-        }
-    }
-    *r.decoder = d;
-    Ok(())
+    let streams = r.streams;
+    get_rounds(r, c, &streams[stream + 1..][..usize::from(count)], prefix)
 }
 
 pub(crate) fn put_order1<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize, stream: usize) {
-    for &t in w.rows {
-        put_bytes_order1(sink, stream, w.grid.content(w.page, c, t));
-    }
+    put_rounds(w, sink, c, stream, (&[], 1));
 }
 
-pub(crate) fn get_order1(r: &mut Read<'_, '_>, c: usize, stream: usize) {
-    for &t in r.rows {
-        let (at, len) = r.grid.place(c, t);
-        get_bytes_order1(r, stream, at, len);
-    }
+pub(crate) fn get_order1(r: &mut Read<'_, '_>, c: usize, stream: usize) -> Result<(), Corrupt> {
+    let streams = r.streams;
+    get_rounds(r, c, &streams[stream..=stream], &[])
 }
 
 /// Each byte in the context of the one before.
@@ -439,7 +467,7 @@ pub(crate) fn put_bytes_order1<S: Sink>(sink: &mut S, stream: usize, content: &[
     }
 }
 
-fn get_bytes_order1(r: &mut Read<'_, '_>, stream: usize, at: usize, len: usize) {
+pub(crate) fn get_bytes_order1(r: &mut Read<'_, '_>, stream: usize, at: usize, len: usize) {
     let stream = &r.streams[stream];
     let mut d = *r.decoder;
     let mut above = 0;
@@ -448,13 +476,4 @@ fn get_bytes_order1(r: &mut Read<'_, '_>, stream: usize, at: usize, len: usize) 
         *to = above;
     }
     *r.decoder = d;
-}
-
-/// Appends up to [`COPY`] bytes of `source`, which is longer than that behind `from`.
-#[inline(always)]
-pub(crate) fn append(bytes: &mut Vec<u8>, source: &[u8], from: usize, len: usize) {
-    if let Some(chunk) = source.get(from..from + COPY).filter(|_| len <= COPY) {
-        bytes.extend_from_slice(chunk);
-        bytes.truncate(bytes.len() - COPY + len);
-    }
 }

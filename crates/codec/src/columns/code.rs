@@ -1,6 +1,8 @@
 //! Writing and reading a page's columns, in two passes.
 
+use super::lanes::Lanes;
 use super::plan::{Coding, Ctx, Plans};
+use super::words::Cut;
 use super::{Buffers, Form, Grid, bytes, numeric};
 use crate::Corrupt;
 use crate::entropy::{Decoder, Sink, Stream, number};
@@ -32,6 +34,7 @@ pub(crate) struct Write<'a> {
     /// Rows that have the column.
     pub(crate) rows: &'a [u16],
     pub(crate) residuals: &'a mut Vec<u64>,
+    pub(crate) lanes: &'a mut Lanes,
     /// What goes through zstd.
     pub(crate) text: &'a mut Vec<u8>,
     /// What is stored as it is.
@@ -49,6 +52,8 @@ pub(crate) struct Read<'a, 'd> {
     /// Rows that have the column.
     pub(crate) rows: &'a [u16],
     pub(crate) residuals: &'a mut Vec<u64>,
+    pub(crate) lanes: &'a mut Lanes,
+    pub(crate) cut: &'a mut Cut,
     /// Contents that were decoded in the first pass.
     pub(crate) early: &'a mut Early,
     /// What went through zstd and is not yet taken.
@@ -83,8 +88,7 @@ pub(crate) fn take_into(from: &mut &[u8], to: &mut [u8]) -> Result<(), Corrupt> 
     Ok(())
 }
 
-/// Contents that the first pass has decoded, in the order of the second; with slack behind, so that copies may be
-/// longer than what they copy.
+/// Contents that the first pass has decoded, in the order of the second.
 #[derive(Debug, Default)]
 pub(crate) struct Early {
     pub(crate) bytes: Vec<u8>,
@@ -212,6 +216,7 @@ pub(crate) fn write_contents_of<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usi
         Coding::Positions { prefix, streams } => {
             bytes::put_positions(w, sink, c, plan.base + 3, (prefix, *streams));
         }
+        Coding::Packed(packed) => packed.put(w, sink, c, plan.base),
         Coding::Order1 => bytes::put_order1(w, sink, c, plan.base + 3),
         Coding::Numeric => numeric::put(w, sink, c, plan.base),
         Coding::Text => {
@@ -246,10 +251,8 @@ pub(crate) fn read_contents_of(r: &mut Read<'_, '_>, c: usize) -> Result<(), Cor
         Coding::Positions { prefix, streams } => {
             bytes::get_positions(r, c, plan.base + 3, (prefix, *streams))
         }
-        Coding::Order1 => {
-            bytes::get_order1(r, c, plan.base + 3);
-            Ok(())
-        }
+        Coding::Packed(packed) => packed.get(r, c, plan.base),
+        Coding::Order1 => bytes::get_order1(r, c, plan.base + 3),
         Coding::Numeric => numeric::get(r, c, plan.base),
         Coding::Text => {
             for &t in r.rows {
@@ -303,14 +306,14 @@ fn write_pass(
     buffers: &mut Buffers,
     mut each: impl FnMut(&mut Write<'_>, usize),
 ) {
-    let Buffers { rows, residuals, text, plain, .. } = buffers;
+    let Buffers { rows, residuals, lanes, text, plain, .. } = buffers;
     if grid.rows == 0 {
         return;
     }
     for c in 0..plans.columns.len() {
         grid.rows_of(c, rows);
         if !rows.is_empty() {
-            each(&mut Write { page, plans, grid, rows, residuals, text, plain }, c);
+            each(&mut Write { page, plans, grid, rows, residuals, lanes, text, plain }, c);
         }
     }
 }
@@ -356,7 +359,7 @@ fn read_pass(
     page: &mut [u8],
     mut each: impl FnMut(&mut Read<'_, '_>, usize) -> Result<(), Corrupt>,
 ) -> Result<(), Corrupt> {
-    let Buffers { rows, residuals, text, text_taken, plain, plain_taken, early, .. } = buffers;
+    let Buffers { rows, residuals, lanes, cut, text, text_taken, plain, plain_taken, early, .. } = buffers;
     if grid.rows == 0 {
         return Ok(());
     }
@@ -372,6 +375,8 @@ fn read_pass(
                 grid,
                 rows,
                 residuals,
+                lanes,
+                cut,
                 early,
                 text: text_left,
                 plain: plain_left,

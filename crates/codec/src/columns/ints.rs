@@ -1,11 +1,11 @@
 //! Columns of integers (and of all that has 1, 2, 4 or 8 bytes; in InnoDB, of all that has up to 8).
 
-use super::code::{ALL_COMMON, CODED, Context, Read, Write, take_into};
+use super::code::{ALL_COMMON, CODED, Context, Read, Write};
 use super::plan::{Ctx, Plans};
 use super::{Column, Grid};
 use crate::Corrupt;
 use crate::entropy::number::{self, unzigzag, zigzag};
-use crate::entropy::{Decoder, Sink, Stream};
+use crate::entropy::{Sink, Stream};
 use crate::wire::{Reader, put_varint};
 
 /// What is coded of a value.
@@ -309,16 +309,20 @@ impl IntCoding {
                 Planes::Number => {
                     number::put(sink, stream, ctx, residual);
                 }
-                Planes::Bytes { coded, plain } => {
-                    let mut above = ctx;
-                    for i in 0..coded {
-                        let byte = (residual >> (8 * u32::from(coded + plain - 1 - i))) as u8;
-                        sink.put(stream + usize::from(i), above, byte);
-                        above = byte;
-                    }
-                    w.plain.extend_from_slice(&residual.to_le_bytes()[..usize::from(plain)]);
-                }
+                Planes::Bytes { coded: 0, .. } => {}
+                Planes::Bytes { .. } => sink.put(stream, ctx, last),
             }
+        }
+        let Planes::Bytes { coded, plain } = self.planes else { return };
+        // Plane by plane: the byte above was decoded a whole column ago.
+        for i in 1..coded {
+            let shift = 8 * u32::from(coded + plain - 1 - i);
+            for residual in residuals {
+                sink.put(stream + usize::from(i), (residual >> shift >> 8) as u8, (residual >> shift) as u8);
+            }
+        }
+        for residual in residuals {
+            w.plain.extend_from_slice(&residual.to_le_bytes()[..usize::from(plain)]);
         }
     }
 
@@ -436,35 +440,50 @@ impl IntCoding {
                     residual
                 }));
             }
-            Planes::Bytes { coded, plain } => {
-                for &t in rows {
-                    let (above, first) = get_bytes(&mut d, streams, coded, ctx(symbols, t, last));
-                    let mut low = [0; 8];
-                    take_into(&mut r.plain, &mut low[..usize::from(plain)])?;
-                    let shifted = if plain == 8 { 0 } else { above << (8 * u32::from(plain)) };
-                    last = first;
-                    symbols[cells + usize::from(t)] = first;
-                    r.residuals.push(shifted | u64::from_le_bytes(low));
+            Planes::Bytes { coded: 0, .. } => {
+                r.residuals.resize(rows.len(), 0);
+                rows.iter().for_each(|&t| symbols[cells + usize::from(t)] = 0);
+            }
+            Planes::Bytes { coded, .. } => {
+                let stream = &streams[0];
+                r.residuals.extend(rows.iter().map(|&t| {
+                    last = d.get(stream.view(ctx(symbols, t, last)));
+                    symbols[cells + usize::from(t)] = last;
+                    u64::from(last)
+                }));
+                for stream in &streams[1..usize::from(coded)] {
+                    for residual in r.residuals.iter_mut() {
+                        *residual = *residual << 8 | u64::from(d.get(stream.view(*residual as u8)));
+                    }
                 }
             }
         }
         *r.decoder = d;
-        Ok(())
+        match self.planes {
+            Planes::Bytes { plain, .. } if plain > 0 => {
+                append_low(r.residuals, &mut r.plain, usize::from(plain))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
-/// The coded bytes of a residual, and the highest of them.
-#[inline(always)]
-fn get_bytes(decoder: &mut Decoder<'_>, streams: &[Stream], coded: u8, ctx: u8) -> (u64, u8) {
-    let (mut residual, mut above, mut first) = (0u64, ctx, 0);
-    for (i, stream) in streams[..usize::from(coded)].iter().enumerate() {
-        above = decoder.get(stream.view(above));
-        residual = residual << 8 | u64::from(above);
-        if i == 0 {
-            first = above;
-        }
+/// Puts `width` bytes of `plain` below each of `residuals`.
+fn append_low(residuals: &mut [u64], plain: &mut &[u8], width: usize) -> Result<(), Corrupt> {
+    let (low, rest) = plain.split_at_checked(residuals.len() * width).ok_or(Corrupt("bytes are missing"))?;
+    *plain = rest;
+    let value = |bytes: &[u8]| bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte));
+    for (residual, bytes) in residuals.iter_mut().zip(low.chunks_exact(width)) {
+        // Widths that the compiler knows are loaded by one instruction.
+        *residual = match width {
+            1 => *residual << 8 | value(&bytes[..1]),
+            2 => *residual << 16 | value(&bytes[..2]),
+            4 => *residual << 32 | value(&bytes[..4]),
+            8 => value(&bytes[..8]),
+            _ => *residual << (8 * width) | value(bytes),
+        };
     }
-    (residual, first)
+    Ok(())
 }
 
 /// What column `other` holds in row `t`; 0 where the row does not have it.

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use super::bytes::{MAX_VALUE_BYTES, MAX_VALUES, Values};
 use super::code::{Write, write_contents_of, write_lengths_of};
 use super::ints::{Against, IntCoding, Planes, load};
+use super::lanes::Lanes;
+use super::packed::Packed;
 use super::plan::{Coding, ColumnPlan, Ctx, MAX_PREFIX, POSITIONS, Plans};
 use super::words::Vocabulary;
 use super::{Column, Grid, numeric};
@@ -60,7 +62,7 @@ impl Trial<'_, '_> {
     fn cost_bits(&mut self, c: usize) -> f64 {
         let mut counter = Counter::new(self.plans.plans[c].coding.streams());
         let (mut rows, mut residuals, mut text, mut plain) = (vec![], vec![], vec![], vec![]);
-        let mut texts = vec![];
+        let (mut lanes, mut texts) = (Lanes::default(), vec![]);
         for Sampled { page, grid } in self.pages.iter_mut() {
             grid.rows_of(c, &mut rows);
             text.clear();
@@ -70,6 +72,7 @@ impl Trial<'_, '_> {
                 grid,
                 rows: &rows,
                 residuals: &mut residuals,
+                lanes: &mut lanes,
                 text: &mut text,
                 plain: &mut plain,
             };
@@ -90,6 +93,7 @@ impl Trial<'_, '_> {
         let model_bytes = match &plan.coding {
             Coding::Words(words) => words.model_bytes(),
             Coding::Table(values) => values.model_bytes(),
+            Coding::Packed(packed) => packed.model_bytes(),
             _ => 0,
         };
         self.plans.plans[c] = plan.clone();
@@ -149,12 +153,15 @@ impl Trial<'_, '_> {
         let different = self.different(c);
         let repeated = different.len() * 4 < count * 3;
         let table = frequent_values(&contents, &different);
+        let width = if column.is_varlena() { common_len } else { column.width };
+        let packed = Packed::learn(&contents, usize::from(width));
         let mut vocabularies = vec![];
         if column.is_varlena() && total > 2048 && total / count.max(1) < 256 {
             let sample = spread(&different, total);
             vocabularies.extend(VOCABULARIES.map(|phrases| Vocabulary::learn(&sample, phrases)));
         }
         let mut codings: Vec<Coding> = table.map(Coding::Table).into_iter().collect();
+        codings.extend(packed.map(Coding::Packed));
         codings.push(Coding::Plain);
         if repeated {
             codings.push(Coding::Repeat);

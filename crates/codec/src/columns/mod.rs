@@ -7,14 +7,17 @@
 //! A page's rows are coded in two passes. The first has all that lengths depend on: so a decoder knows where
 //! everything lies before it writes a byte of the page, and writes values where they belong.
 
+mod bits;
 mod buffers;
 pub(crate) mod bytes;
 pub(crate) mod code;
 pub(crate) mod grid;
 pub(crate) mod infer;
 pub(crate) mod ints;
+mod lanes;
 pub(crate) mod learn;
 pub(crate) mod numeric;
+mod packed;
 pub(crate) mod plan;
 mod trie;
 pub(crate) mod words;

@@ -2,6 +2,7 @@
 
 use super::bytes::Values;
 use super::ints::IntCoding;
+use super::packed::Packed;
 use super::words::Vocabulary;
 use super::{Column, MAX_COLUMNS};
 use crate::Corrupt;
@@ -41,6 +42,8 @@ pub(crate) enum Coding {
         /// Streams, one at least; positions beyond them share the last.
         streams: u8,
     },
+    /// Letters of small alphabets, of which all are about as frequent.
+    Packed(Packed),
     /// Each byte in the context of the one before.
     Order1,
     /// As PostgreSQL's numeric: digits to the base of 10,000.
@@ -73,6 +76,7 @@ impl Coding {
             Self::Repeat => 9,
             Self::Front { plain: false } => 10,
             Self::Front { plain: true } => 11,
+            Self::Packed(_) => 12,
         }
     }
 
@@ -80,7 +84,7 @@ impl Coding {
     pub(crate) fn streams(&self) -> usize {
         match self {
             Self::Int(ints) => 1 + ints.streams(),
-            Self::Words(_) => 6,
+            Self::Words(_) | Self::Packed(_) => 6,
             Self::Order1 | Self::Repeat => 4,
             Self::Table(_) | Self::Run | Self::Front { .. } => 5,
             Self::Positions { streams, .. } => 4 + usize::from(*streams),
@@ -127,6 +131,7 @@ impl ColumnPlan {
             Coding::Int(ints) => ints.write(out),
             Coding::Table(values) => values.write(out),
             Coding::Words(words) => words.write(out),
+            Coding::Packed(packed) => packed.write(out),
             Coding::Positions { prefix, streams } => {
                 put_bytes(out, prefix);
                 out.push(*streams);
@@ -162,6 +167,7 @@ impl ColumnPlan {
             9 => Coding::Repeat,
             10 => Coding::Front { plain: false },
             11 => Coding::Front { plain: true },
+            12 => Coding::Packed(Packed::read(reader)?),
             _ => return Err(Corrupt("a column's coding")),
         };
         Ok(Self { column, coding, ctx, common_len, base: 0 })
@@ -197,6 +203,7 @@ impl Plans {
         let coding = |plan: &ColumnPlan| match &plan.coding {
             Coding::Table(values) => values.memory_bytes(),
             Coding::Words(words) => words.memory_bytes(),
+            Coding::Packed(packed) => packed.memory_bytes(),
             _ => 0,
         };
         self.plans.iter().map(|plan| size_of::<ColumnPlan>() + coding(plan)).sum()
@@ -210,6 +217,7 @@ impl Plans {
                 Coding::Int(ints) => format!("{ints:?}"),
                 Coding::Table(values) => format!("Table of {} bytes", values.model_bytes()),
                 Coding::Words(words) => format!("Words of {} bytes", words.model_bytes()),
+                Coding::Packed(packed) => format!("Packed of {} bytes", packed.model_bytes()),
                 other => format!("{other:?}"),
             };
             out += &format!("{c:3} {:?} {what} {:?} len {}\n", plan.column, plan.ctx, plan.common_len);

@@ -16,7 +16,7 @@ use crate::text::Dictionary;
 use crate::wire::{Reader, put_bytes, put_varint};
 
 /// Version of stored models.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 impl Model {
     /// The model as it is stored.

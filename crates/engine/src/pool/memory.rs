@@ -19,9 +19,9 @@ const ALLOCATOR_SHARE: u64 = 6;
 const REQUESTS_BESIDE_BYTES: u64 = 16 << 20;
 /// Inodes have at most this part of the budget.
 const INODES_SHARE: u64 = 16;
-/// What may be resident beside the budget before the caches give room up: program, threads, and what the allocator cannot give back. 56 MiB below
+/// What may be resident beside the budget before the caches give room up: program, threads, and what the allocator cannot give back. 72 MiB below
 /// what is promised (128 MiB), for what comes between two looks.
-const RESIDENT_BESIDE_BYTES: u64 = 72 << 20;
+const RESIDENT_BESIDE_BYTES: u64 = 56 << 20;
 
 /// Bytes in memory for an open pool, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,9 +108,9 @@ impl MemoryUse {
 fn to_give_up(before: u64, resident_bytes: u64, budget_bytes: u64) -> u64 {
     let allowed = budget_bytes.saturating_add(RESIDENT_BESIDE_BYTES);
     if resident_bytes > allowed {
-        return before.saturating_add((resident_bytes - allowed) / 2).min(budget_bytes / 2);
+        return before.saturating_add(resident_bytes - allowed).min(budget_bytes / 2);
     }
-    before.saturating_sub(((allowed - resident_bytes) / 8).min(before / 32 + (64 << 10)))
+    before.saturating_sub(((allowed - resident_bytes) / 8).min(before / 64 + (32 << 10)))
 }
 
 impl Pool {
