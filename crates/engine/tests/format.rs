@@ -113,7 +113,7 @@ fn constants() {
 fn label_and_superblock() {
     let (device, all) = devices(256 * MIB);
     let label = Label {
-        version: 2,
+        version: 3,
         device: 0,
         devices: 1,
         incompat: 0,

@@ -70,7 +70,7 @@ pub const LABEL_MAGIC: [u8; 8] = *b"PAGEFOLD";
 /// First bytes of a superblock.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"PFsuperb";
 /// Version of the format that this program writes.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 /// Features that this program knows.
 pub const KNOWN_FEATURES: u64 = 0;
 /// Slots of a superblock ring.
