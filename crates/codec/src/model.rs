@@ -5,7 +5,7 @@ mod stored;
 use crate::Corrupt;
 use crate::columns::Buffers;
 use crate::columns::plan::Plans;
-use crate::entropy::{Counter, Decoder, Encoder, STATES, Sink, Stream};
+use crate::entropy::{Counter, Decoder, Encoder, Sink, Stream};
 use crate::innodb::page::Ends;
 use crate::innodb::{self, InnodbModel};
 use crate::limits::{MODEL_MAX, MODEL_PLAIN_MAX, PAGE_MAX, PAGE_MIN, STREAMS_MAX, TABLES_MAX};
@@ -416,7 +416,7 @@ impl Parts {
     }
 
     /// Writes a page's symbols; returns what the coder's states are to carry, or `None` if the page is refused.
-    fn write<S: Sink>(&self, page: &[u8], scratch: &mut Scratch, sink: &mut S) -> Option<[u16; STATES]> {
+    fn write<S: Sink>(&self, page: &[u8], scratch: &mut Scratch, sink: &mut S) -> Option<[u16; 2]> {
         match self {
             Self::Heap(model) => {
                 let Scratch { buffers, heap, .. } = scratch;
@@ -441,7 +441,7 @@ impl Parts {
             }
             Self::Sqlite(model) => {
                 let Scratch { buffers, sqlite, .. } = scratch;
-                sqlite::write::put(model, sqlite, page, buffers, sink).then_some([0; STATES])
+                sqlite::write::put(model, sqlite, page, buffers, sink).then_some([0; 2])
             }
         }
     }

@@ -2,7 +2,6 @@
 
 use super::code::Early;
 use super::lanes::Lanes;
-use super::words::Cut;
 
 /// Buffers of one page's columns.
 #[derive(Debug, Default)]
@@ -10,7 +9,6 @@ pub(crate) struct Buffers {
     pub(crate) rows: Vec<u16>,
     pub(crate) residuals: Vec<u64>,
     pub(crate) lanes: Lanes,
-    pub(crate) cut: Cut,
     /// What goes through zstd.
     pub(crate) text: Vec<u8>,
     pub(crate) text_taken: usize,

@@ -3,7 +3,6 @@
 use super::Form;
 use super::code::{ALL_COMMON, CODED, Context, Read, UNFIT, Write, get_len, put_len, take_into};
 use super::lanes::Lane;
-use super::words::SLACK;
 use crate::Corrupt;
 use crate::entropy::{Sink, Stream};
 use crate::wire::{Reader, put_bytes, put_varint};
@@ -14,6 +13,8 @@ pub(crate) const MAX_VALUES: usize = 255;
 pub(crate) const MAX_VALUE_BYTES: usize = 255;
 /// The symbol of values that are not in the table.
 const UNKNOWN: u8 = 255;
+/// Contents of early columns are copied in steps of so many bytes.
+const COPY: usize = 32;
 
 /// Frequent values, the most frequent first.
 #[derive(Clone, Debug)]
@@ -229,12 +230,11 @@ pub(crate) fn copy_table(r: &mut Read<'_, '_>, c: usize, values: &Values) -> Res
     Ok(())
 }
 
-/// Second pass of a column whose contents were decoded in the first, with [`SLACK`] bytes behind each.
+/// Second pass of a column whose contents were decoded in the first.
 pub(crate) fn copy_early(r: &mut Read<'_, '_>, c: usize) -> Result<(), Corrupt> {
     for &t in r.rows {
         let (at, len) = r.grid.place(c, t);
         take_early(r, at, len)?;
-        r.early.taken += SLACK;
     }
     Ok(())
 }
@@ -476,4 +476,13 @@ pub(crate) fn get_bytes_order1(r: &mut Read<'_, '_>, stream: usize, at: usize, l
         *to = above;
     }
     *r.decoder = d;
+}
+
+/// Appends up to [`COPY`] bytes of `source`, which is longer than that behind `from`.
+#[inline(always)]
+pub(crate) fn append(bytes: &mut Vec<u8>, source: &[u8], from: usize, len: usize) {
+    if let Some(chunk) = source.get(from..from + COPY).filter(|_| len <= COPY) {
+        bytes.extend_from_slice(chunk);
+        bytes.truncate(bytes.len() - COPY + len);
+    }
 }

@@ -2,7 +2,6 @@
 
 use super::lanes::Lanes;
 use super::plan::{Coding, Ctx, Plans};
-use super::words::Cut;
 use super::{Buffers, Form, Grid, bytes, numeric};
 use crate::Corrupt;
 use crate::entropy::{Decoder, Sink, Stream, number};
@@ -53,7 +52,6 @@ pub(crate) struct Read<'a, 'd> {
     pub(crate) rows: &'a [u16],
     pub(crate) residuals: &'a mut Vec<u64>,
     pub(crate) lanes: &'a mut Lanes,
-    pub(crate) cut: &'a mut Cut,
     /// Contents that were decoded in the first pass.
     pub(crate) early: &'a mut Early,
     /// What went through zstd and is not yet taken.
@@ -88,7 +86,8 @@ pub(crate) fn take_into(from: &mut &[u8], to: &mut [u8]) -> Result<(), Corrupt> 
     Ok(())
 }
 
-/// Contents that the first pass has decoded, in the order of the second.
+/// Contents that the first pass has decoded, in the order of the second; with slack behind, so that copies may be
+/// longer than what they copy.
 #[derive(Debug, Default)]
 pub(crate) struct Early {
     pub(crate) bytes: Vec<u8>,
@@ -359,7 +358,7 @@ fn read_pass(
     page: &mut [u8],
     mut each: impl FnMut(&mut Read<'_, '_>, usize) -> Result<(), Corrupt>,
 ) -> Result<(), Corrupt> {
-    let Buffers { rows, residuals, lanes, cut, text, text_taken, plain, plain_taken, early, .. } = buffers;
+    let Buffers { rows, residuals, lanes, text, text_taken, plain, plain_taken, early, .. } = buffers;
     if grid.rows == 0 {
         return Ok(());
     }
@@ -376,7 +375,6 @@ fn read_pass(
                 rows,
                 residuals,
                 lanes,
-                cut,
                 early,
                 text: text_left,
                 plain: plain_left,

@@ -1,14 +1,17 @@
 //! The column layout of a relation, found from its tuples.
 //!
 //! A dynamic program over the columns: at each it tries types, follows them in all sampled tuples at once, and keeps the
-//! cheapest way on which every tuple ends exactly where it ends. What makes this work: the number of columns is in
+//! cheapest way to wherever that leads; in the end, the cheapest of those on which every tuple ends exactly where it ends. Ways that are
+//! much dearer than others are given up. What makes this work: the number of columns is in
 //! every tuple; lengths must fit in all tuples; padding is zero. Where several layouts fit, bytes that lie on top of
 //! each other should be alike: the cost of a column is the entropy of its bytes by position.
 
 use std::collections::HashMap;
 
 use super::grid::locate;
+use super::ints::load;
 use super::{Column, MAX_COLUMNS};
+use crate::entropy::number;
 
 /// Types of PostgreSQL by width and alignment, the more usual first. Among equally cheap layouts the first found wins.
 const TYPES: [Column; 13] = [
@@ -33,8 +36,11 @@ const PRIOR_BITS: [f64; 13] =
 const MAX_POSITION: usize = 40;
 /// Padding is as likely a value's zeros, which cost six bits a byte.
 const PADDING_BITS: f64 = 7.0;
-/// No search goes on beyond this many states.
-const MAX_STATES: usize = 60_000;
+/// So many ways are followed through all columns, and at each column so many at least. If none comes to the end, more are.
+const MAX_WAYS: [usize; 2] = [20_000, 160_000];
+const MIN_WAYS: usize = 200;
+/// What bytes cost that no column has yet is taken from so many of each tuple.
+const MAX_EXPECTED: usize = 512;
 
 /// A tuple's data: as it lies in its page, and which columns it has.
 #[derive(Clone, Copy, Debug)]
@@ -45,17 +51,28 @@ pub(crate) struct Sample<'a> {
     pub(crate) present: u128,
 }
 
-/// A depth, and where each tuple's next column begins.
-type State = (usize, Vec<u16>);
+/// A way from the first column to this depth.
+struct Way {
+    /// Where each tuple's next column begins.
+    places: Vec<u16>,
+    cost: f64,
+    /// What it costs, and what the bytes that are left are thought to cost.
+    expected: f64,
+    /// The way that it goes on from, at the depth before, and by which type.
+    from: usize,
+    choice: usize,
+}
 
 struct Search<'a> {
     samples: &'a [Sample<'a>],
     columns: usize,
     /// Whether data ends exactly at its last column, not at the next multiple of 8.
     exact: bool,
-    /// By depth and places: the cost from there on, and the type to take.
-    known: HashMap<State, Option<(f64, usize)>>,
+    /// Bits of a byte, as it costs by its place in its tuple.
+    byte_bits: f64,
     bytes: Bytes,
+    /// Of integers, the differences to the tuple before.
+    steps: Bytes,
 }
 
 /// The cheapest layout that describes every one of `samples`, or `None`.
@@ -74,46 +91,78 @@ pub(crate) fn infer_with_cost(
     if samples.is_empty() || columns == 0 || columns > MAX_COLUMNS {
         return None;
     }
-    let mut search = Search { samples, columns, exact, known: HashMap::new(), bytes: Bytes::default() };
-    let start = vec![0; samples.len()];
-    let cost = search.cheapest(0, &start)?;
-    let (mut layout, mut places) = (vec![], start);
-    while layout.len() < columns {
-        let (_, choice) = (*search.known.get(&(layout.len(), places.clone()))?)?;
-        places = search.follow(TYPES[choice], layout.len(), &places)?.0;
-        layout.push(TYPES[choice]);
+    let mut bytes = Bytes::default();
+    let mut total = 0;
+    for sample in samples {
+        let first = sample.data.iter().take(MAX_EXPECTED).enumerate();
+        first.for_each(|(position, &byte)| bytes.add(position, byte));
+        total += sample.data.len().min(MAX_EXPECTED);
     }
-    Some((cost, layout))
+    let byte_bits = bytes.cost_bits(Column::fixed(1, 1)) / total.max(1) as f64;
+    let mut search = Search { samples, columns, exact, byte_bits, bytes, steps: Bytes::default() };
+    MAX_WAYS.iter().find_map(|ways| search.cheapest((ways / columns).max(MIN_WAYS)))
 }
 
 impl Search<'_> {
-    fn cheapest(&mut self, depth: usize, places: &[u16]) -> Option<f64> {
-        if depth == self.columns {
-            return self
-                .samples
-                .iter()
-                .zip(places)
-                .all(|(s, &at)| self.ends(s, usize::from(at)))
-                .then_some(0.0);
+    /// The cheapest layout, if at each column `max_ways` are followed at most.
+    fn cheapest(&mut self, max_ways: usize) -> Option<(f64, Vec<Column>)> {
+        let start = Way { places: vec![0; self.samples.len()], cost: 0.0, expected: 0.0, from: 0, choice: 0 };
+        let mut depths = vec![vec![start]];
+        for depth in 0..self.columns {
+            let mut next = self.go_on(depth, &depths[depth]);
+            // Ways that are as good keep their order.
+            next.sort_by(|a, b| a.expected.total_cmp(&b.expected));
+            next.truncate(max_ways);
+            if next.is_empty() {
+                return None;
+            }
+            depths.push(next);
         }
-        let key = (depth, places.to_vec());
-        if let Some(known) = self.known.get(&key) {
-            return known.map(|(cost, _)| cost);
-        }
-        if self.known.len() > MAX_STATES || !self.has_room(depth, places) {
-            return None;
-        }
-        let mut best: Option<(f64, usize)> = None;
-        for (choice, &column) in TYPES.iter().enumerate() {
-            let Some((next, cost)) = self.follow(column, depth, places) else { continue };
-            let Some(rest) = self.cheapest(depth + 1, &next) else { continue };
-            let total = cost + rest + PRIOR_BITS[choice];
-            if best.is_none_or(|(least, _)| total < least - 1e-6) {
-                best = Some((total, choice));
+        let ends =
+            |way: &Way| self.samples.iter().zip(&way.places).all(|(s, &at)| self.ends(s, usize::from(at)));
+        let last = depths.last()?;
+        let mut best: Option<usize> = None;
+        for (i, way) in last.iter().enumerate().filter(|(_, way)| ends(way)) {
+            if best.is_none_or(|best| way.cost < last[best].cost - 1e-6) {
+                best = Some(i);
             }
         }
-        self.known.insert(key, best);
-        best.map(|(cost, _)| cost)
+        let mut at = best?;
+        let cost = last[at].cost;
+        let mut layout = vec![];
+        for ways in depths[1..].iter().rev() {
+            layout.push(TYPES[ways[at].choice]);
+            at = ways[at].from;
+        }
+        layout.reverse();
+        Some((cost, layout))
+    }
+
+    /// The ways that go on from `ways` by a column: of those that come to the same places the cheapest.
+    fn go_on(&mut self, depth: usize, ways: &[Way]) -> Vec<Way> {
+        let mut known: HashMap<Vec<u16>, usize> = HashMap::new();
+        let mut next: Vec<Way> = vec![];
+        for (from, way) in ways.iter().enumerate() {
+            if !self.has_room(depth, &way.places) {
+                continue;
+            }
+            for (choice, &column) in TYPES.iter().enumerate() {
+                let Some((places, cost)) = self.follow(column, depth, &way.places) else { continue };
+                let cost = way.cost + cost + PRIOR_BITS[choice];
+                let left = self.samples.iter().zip(&places);
+                let left: usize = left.map(|(sample, &at)| sample.data.len().saturating_sub(at.into())).sum();
+                let expected = cost + self.byte_bits * left as f64;
+                match known.get(&places) {
+                    Some(&i) if cost >= next[i].cost - 1e-6 => {}
+                    Some(&i) => next[i] = Way { places, cost, expected, from, choice },
+                    None => {
+                        known.insert(places.clone(), next.len());
+                        next.push(Way { places, cost, expected, from, choice });
+                    }
+                }
+            }
+        }
+        next
     }
 
     /// Whether each tuple has a byte for each of its columns from `depth` on.
@@ -134,8 +183,11 @@ impl Search<'_> {
     /// Places behind column number `depth`, if it is a `column`, and what its bytes cost.
     fn follow(&mut self, column: Column, depth: usize, places: &[u16]) -> Option<(Vec<u16>, f64)> {
         let mut next = places.to_vec();
-        let bytes = &mut self.bytes;
+        let Self { bytes, steps, .. } = self;
         bytes.clear();
+        steps.clear();
+        let is_number = column.is_int() && column.width > 1;
+        let (mut previous, mut step_bits, mut values) = (None, 0, 0u32);
         let (mut padding, mut total, mut looked_at) = (0, 0, 0);
         for (sample, at) in self.samples.iter().zip(&mut next) {
             if sample.columns <= depth || sample.present >> depth & 1 == 0 {
@@ -153,6 +205,13 @@ impl Search<'_> {
                 for (i, &byte) in sample.data[pos..pos + len].iter().enumerate() {
                     bytes.add(i, byte);
                 }
+                if is_number {
+                    let value = load(sample.data, pos, column);
+                    let step = number::zigzag(value.wrapping_sub(previous.unwrap_or(value)) as i64);
+                    let (symbol, _, plain_bits) = number::split(step);
+                    steps.add(0, symbol);
+                    (previous, step_bits, values) = (Some(value), step_bits + plain_bits, values + 1);
+                }
             }
             if !column.is_varlena() {
                 padding = padding.max(pos - usize::from(*at));
@@ -160,7 +219,16 @@ impl Search<'_> {
             *at = (pos + len) as u16;
         }
         let share = if looked_at == 0 { 1.0 } else { total as f64 / looked_at as f64 };
-        Some((next, bytes.cost_bits(column) * share + PADDING_BITS * padding as f64))
+        let mut cost = bytes.cost_bits(column) * share;
+        if is_number {
+            // Random bytes have steps, too, and cost no less by them: steps count where they take half of the bits at most.
+            let value_bits = 8.0 * f64::from(column.width);
+            let by_steps = steps.cost_bits(Column::fixed(1, 1)) + f64::from(step_bits);
+            if by_steps < 0.5 * value_bits * f64::from(values) {
+                cost = cost.min(by_steps + value_bits);
+            }
+        }
+        Some((next, cost + PADDING_BITS * padding as f64))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Columns of integers (and of all that has 1, 2, 4 or 8 bytes; in InnoDB, of all that has up to 8).
 
 use super::code::{ALL_COMMON, CODED, Context, Read, Write};
+use super::decimal::{self, as_decimal, from_decimal};
 use super::plan::{Ctx, Plans};
 use super::{Column, Grid};
 use crate::Corrupt;
@@ -31,6 +32,8 @@ pub(crate) enum Planes {
 /// How a column of integers is coded. The residual is `(value - reference) / step`; zigzag where it may be negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IntCoding {
+    /// Values are floating-point numbers, coded as decimals of so many digits behind the point.
+    pub(crate) digits: Option<u8>,
     pub(crate) against: Against,
     pub(crate) planes: Planes,
     /// The reference, or that of the first row.
@@ -145,13 +148,14 @@ impl IntCoding {
             Planes::Number => 0,
             Planes::Bytes { coded, plain } => 1 + coded * 16 + plain,
         });
+        out.push(self.digits.map_or(0, |digits| 1 + digits));
         for value in [self.base, self.step, self.common] {
             put_varint(out, value);
         }
     }
 
-    /// Reads the coding of column `c`.
-    pub(crate) fn read(reader: &mut Reader<'_>, c: usize) -> Result<Self, Corrupt> {
+    /// Reads the coding of `column`, the one with number `c`.
+    pub(crate) fn read(reader: &mut Reader<'_>, c: usize, column: Column) -> Result<Self, Corrupt> {
         let against = match reader.at_most(1 + c)? {
             0 => Against::Constant,
             1 => Against::Previous,
@@ -167,11 +171,16 @@ impl IntCoding {
                 Planes::Bytes { coded, plain }
             }
         };
+        let digits =
+            reader.at_most(1 + usize::from(decimal::MAX_DIGITS))?.checked_sub(1).map(|digits| digits as u8);
+        if digits.is_some() && !column.is_float() {
+            return Err(Corrupt("decimals of another width"));
+        }
         let [base, step, common] = [reader.varint()?, reader.varint()?, reader.varint()?];
         if step == 0 {
             return Err(Corrupt("a step of zero"));
         }
-        Ok(Self { against, planes, base, step, common })
+        Ok(Self { digits, against, planes, base, step, common })
     }
 
     /// Residuals of `values`, or `None` if one has none.
@@ -201,6 +210,21 @@ impl IntCoding {
         reference.wrapping_add(difference) & mask(width)
     }
 
+    /// What is coded of a value as it is in a page.
+    #[inline(always)]
+    fn number(&self, value: u64) -> Option<u64> {
+        match self.digits {
+            None => Some(value),
+            Some(digits) => as_decimal(f64::from_bits(value), digits).map(|whole| whole as u64),
+        }
+    }
+
+    /// The inverse of [`IntCoding::number`].
+    #[inline(always)]
+    fn stored(&self, number: u64) -> u64 {
+        self.digits.map_or(number, |digits| from_decimal(number as i64, digits).to_bits())
+    }
+
     /// Fills `residuals`; `false` if the coding does not have all values.
     pub(crate) fn residuals(
         &self,
@@ -221,6 +245,7 @@ impl IntCoding {
         };
         for &t in rows {
             let value = load(page, usize::from(grid.pos[grid.cell(c, t)]), column);
+            let Some(value) = self.number(value) else { return false };
             let reference = match self.against {
                 Against::Constant => self.base,
                 Against::Previous => previous,
@@ -367,7 +392,7 @@ impl IntCoding {
                         r.page,
                         usize::from(positions[usize::from(t)]),
                         column,
-                        self.value(residual, self.base, width),
+                        self.stored(self.value(residual, self.base, width)),
                     );
                 }
             }
@@ -375,7 +400,7 @@ impl IntCoding {
                 let mut previous = self.base;
                 for (&t, &residual) in r.rows.iter().zip(r.residuals.iter()) {
                     previous = self.value(residual, previous, width);
-                    store(r.page, usize::from(positions[usize::from(t)]), column, previous);
+                    store(r.page, usize::from(positions[usize::from(t)]), column, self.stored(previous));
                 }
             }
             Against::Column(other) => {
@@ -387,7 +412,7 @@ impl IntCoding {
                         r.page,
                         usize::from(positions[usize::from(t)]),
                         column,
-                        self.value(residual, reference, width),
+                        self.stored(self.value(residual, reference, width)),
                     );
                 }
             }

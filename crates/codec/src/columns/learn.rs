@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::bytes::{MAX_VALUE_BYTES, MAX_VALUES, Values};
 use super::code::{Write, write_contents_of, write_lengths_of};
+use super::decimal::{as_decimal, digits_of};
 use super::ints::{Against, IntCoding, Planes, load};
 use super::lanes::Lanes;
 use super::packed::Packed;
@@ -223,9 +224,14 @@ impl Trial<'_, '_> {
                 against.push(Against::Column(other as u8));
             }
         }
-        for against in against {
-            let base = self.smallest(c);
-            let mut coding = IntCoding { against, planes: Planes::Number, base, step: 1, common: 0 };
+        let mut codings: Vec<(Option<u8>, Against)> =
+            against.into_iter().map(|against| (None, against)).collect();
+        if let Some(digits) = self.digits(c) {
+            codings.extend([Against::Constant, Against::Previous].map(|against| (Some(digits), against)));
+        }
+        for (digits, against) in codings {
+            let base = self.smallest(c, digits);
+            let mut coding = IntCoding { digits, against, planes: Planes::Number, base, step: 1, common: 0 };
             let Some((largest, step, common)) = self.residuals(c, &coding) else { continue };
             if step > 1 {
                 coding.step = step;
@@ -250,9 +256,28 @@ impl Trial<'_, '_> {
         }
     }
 
-    /// The smallest value of column `c`, as a signed number.
-    fn smallest(&self, c: usize) -> u64 {
+    /// Digits behind the point, if all values of column `c` are decimals.
+    fn digits(&self, c: usize) -> Option<u8> {
         let column = self.plans.columns[c];
+        if !column.is_float() {
+            return None;
+        }
+        let contents = self.contents(c);
+        let floats: Vec<f64> =
+            contents.iter().map(|content| f64::from_bits(load(content, 0, column))).collect();
+        // Integers of a small number of bytes are tiny floating-point numbers, none of which is a decimal but for 0.
+        let any = floats.iter().any(|&float| float != 0.0);
+        any.then(|| digits_of(&floats, 10)).flatten()
+    }
+
+    /// The smallest value of column `c`, as a signed number: of a decimal of so many `digits`, if there are any.
+    fn smallest(&self, c: usize, digits: Option<u8>) -> u64 {
+        let column = self.plans.columns[c];
+        if let Some(digits) = digits {
+            let contents = self.contents(c);
+            let floats = contents.iter().map(|content| f64::from_bits(load(content, 0, column)));
+            return floats.filter_map(|float| as_decimal(float, digits)).min().unwrap_or(0) as u64;
+        }
         let shift = 64 - 8 * u32::from(column.width);
         let signed =
             self.contents(c).iter().map(|content| (load(content, 0, column) << shift) as i64 >> shift).min();

@@ -11,6 +11,7 @@ mod bits;
 mod buffers;
 pub(crate) mod bytes;
 pub(crate) mod code;
+pub(crate) mod decimal;
 pub(crate) mod grid;
 pub(crate) mod infer;
 pub(crate) mod ints;
@@ -68,6 +69,11 @@ impl Column {
     /// Whether values can be integers.
     pub(crate) fn is_int(self) -> bool {
         if self.is_innodb() { (1..=8).contains(&self.width) } else { matches!(self.width, 1 | 2 | 4 | 8) }
+    }
+
+    /// Whether values can be floating-point numbers.
+    pub(crate) fn is_float(self) -> bool {
+        self.width == 8 && self.align == 8
     }
 
     pub(crate) fn is_varlena(self) -> bool {

@@ -151,7 +151,7 @@ impl ColumnPlan {
         };
         let common_len = reader.at_most(usize::from(u16::MAX))? as u16;
         let coding = match id {
-            0 if column.is_int() => Coding::Int(IntCoding::read(reader, c)?),
+            0 if column.is_int() => Coding::Int(IntCoding::read(reader, c, column)?),
             1 => Coding::Table(Values::read(reader, column.width)?),
             2 if column.is_varlena() => Coding::Words(Vocabulary::read(reader)?),
             3 => Coding::Run,

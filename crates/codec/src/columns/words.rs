@@ -3,21 +3,15 @@
 //! A phrase is up to 32 bytes, and may end its value: so a value that comes often is one symbol, length included. The
 //! vocabulary grows by joining what stands side by side most often (byte pair encoding), over values closed by an
 //! end mark. Each phrase is conditioned on the one before.
-//!
-//! Phrases are coded in rounds: the first of each value, then the second of each, and so on. So no phrase waits for the
-//! one that it is conditioned on. Frequent phrases have a symbol each; others share symbols, and a few bits, which are stored as they
-//! are, tell them apart.
 
 use std::collections::HashMap;
 
 use super::Form;
-use super::bits::{BitReader, BitWriter};
-use super::bytes::{get_early, put_bytes_order1};
+use super::bytes::{append, get_early, put_bytes_order1};
 use super::code::{CODED, Context, Read, UNFIT, Write, put_len};
-use super::lanes::Lane;
 use super::trie::Trie;
 use crate::Corrupt;
-use crate::entropy::{Decoder, Sink, Stream, number};
+use crate::entropy::{Sink, number};
 use crate::wire::{Reader, put_varint};
 
 /// Longest phrase.
@@ -29,29 +23,11 @@ const SINGLE: usize = 160;
 /// The symbol of a byte that is no phrase of the vocabulary.
 const LITERAL: u8 = 255;
 
-/// Where a phrase's bytes begin, its length, and whether it ends its value: 18, 6 and 1 bits from the highest down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Phrase(u32);
-
-impl Phrase {
-    fn new(from: usize, len: usize, ends: bool) -> Self {
-        Self((from << 7 | len << 1) as u32 | u32::from(ends))
-    }
-
-    #[inline(always)]
-    fn from(self) -> usize {
-        (self.0 >> 7) as usize
-    }
-
-    #[inline(always)]
-    fn len(self) -> usize {
-        (self.0 >> 1 & 0x3F) as usize
-    }
-
-    #[inline(always)]
-    fn ends(self) -> bool {
-        self.0 & 1 == 1
-    }
+struct Phrase {
+    from: u32,
+    len: u8,
+    ends: bool,
 }
 
 /// Phrases, the most frequent first.
@@ -62,50 +38,6 @@ pub(crate) struct Vocabulary {
     bytes: Vec<u8>,
     trie: Trie,
 }
-
-/// In the place of a phrase's place: a byte that is no phrase.
-const BYTE: u32 = 1 << 15;
-
-/// A value of which phrases are still to come.
-#[derive(Clone, Copy, Debug)]
-struct Open {
-    row: u16,
-    /// The symbol of its last phrase.
-    ctx: u8,
-    len: u32,
-}
-
-/// What decoding keeps from column to column.
-#[derive(Debug, Default)]
-pub(crate) struct Cut {
-    open: Vec<Open>,
-    /// In the order of decoding: the row times 2^16, and the place of a phrase, or [`BYTE`] and a byte.
-    phrases: Vec<u32>,
-    /// By row: bytes of its value, then where the next of them belong.
-    ends: Vec<usize>,
-}
-
-/// Of a symbol: the first of the places that share it, and how many bits tell them apart.
-const SHARED: [(u16, u8); 256] = {
-    let mut shared = [(0, 0); 256];
-    let mut symbol = 0;
-    while symbol < 256 {
-        let place = if symbol < SINGLE {
-            symbol as u64
-        } else {
-            let number = (symbol - SINGLE + 16) as u8;
-            shared[symbol].1 = number::plain_bits(number) as u8;
-            number::join(number, 0) - 16 + SINGLE as u64
-        };
-        // Places beyond any vocabulary are all the same.
-        shared[symbol].0 = if place < MAX_PHRASES as u64 { place as u16 } else { MAX_PHRASES as u16 };
-        if shared[symbol].1 > 16 {
-            shared[symbol].1 = 16;
-        }
-        symbol += 1;
-    }
-    shared
-};
 
 /// Symbol, plain bits, and how many, of a phrase's place.
 #[inline(always)]
@@ -123,7 +55,7 @@ impl Vocabulary {
         let mut bytes = vec![];
         let mut places = vec![];
         for (phrase, ends) in phrases {
-            places.push(Phrase::new(bytes.len(), phrase.len(), *ends));
+            places.push(Phrase { from: bytes.len() as u32, len: phrase.len() as u8, ends: *ends });
             bytes.extend_from_slice(phrase);
         }
         let total = bytes.len();
@@ -134,7 +66,8 @@ impl Vocabulary {
 
     fn phrase(&self, place: usize) -> (Vec<u8>, bool) {
         let phrase = self.phrases[place];
-        (self.bytes[phrase.from()..][..phrase.len()].to_vec(), phrase.ends())
+        let from = phrase.from as usize;
+        (self.bytes[from..from + usize::from(phrase.len)].to_vec(), phrase.ends)
     }
 
     /// Bytes of memory.
@@ -156,7 +89,7 @@ impl Vocabulary {
                 Some((place, len)) => {
                     each(Some(place), at);
                     at += len;
-                    if self.phrases[place].ends() {
+                    if self.phrases[place].ends {
                         return;
                     }
                 }
@@ -197,7 +130,7 @@ impl Vocabulary {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         put_varint(out, self.phrases.len() as u64);
         for phrase in &self.phrases {
-            out.push((phrase.len() << 1) as u8 | u8::from(phrase.ends()));
+            out.push(phrase.len << 1 | u8::from(phrase.ends));
         }
         out.extend_from_slice(&self.bytes[..self.bytes.len() - MAX_PHRASE]);
     }
@@ -236,48 +169,27 @@ impl Vocabulary {
             return;
         }
         sink.put(base, 0, CODED);
-        let mut phrases = std::mem::take(w.residuals);
-        phrases.clear();
-        let lane = |&t: &u16| {
-            let at = phrases.len();
+        let mut first = 0;
+        for &t in w.rows {
+            let mut ctx = context.of(w.grid, t, first);
+            let mut stream = base + 1;
             let content = w.grid.content(w.page, c, t);
             self.cut(content, |place, at| {
-                phrases.push(
-                    place.map_or_else(|| u64::from(BYTE) | u64::from(content[at]), |place| place as u64),
-                );
+                let (symbol, plain, n) = place.map_or((LITERAL, 0, 0), split);
+                sink.put(stream, ctx, symbol);
+                sink.bits(plain as u32, n);
+                if symbol == LITERAL {
+                    sink.put(base + 3, 0, content[at]);
+                }
+                if stream == base + 1 {
+                    first = symbol;
+                    stream = base + 2;
+                }
+                ctx = symbol;
             });
-            Lane { at, len: phrases.len() - at }
-        };
-        w.lanes.set(w.rows.iter().map(lane));
-        let parts = |lane: &Lane, i: usize| {
-            let phrase = phrases[lane.at + i];
-            if phrase & u64::from(BYTE) == 0 { split(phrase as usize) } else { (LITERAL, phrase & 0xFF, 0) }
-        };
-        let (mut bits, plain_bytes) = (BitWriter::default(), &mut *w.plain);
-        let mut put = |stream: usize, ctx: u8, (symbol, plain, n): (u8, u64, u32)| {
-            sink.put(stream, ctx, symbol);
-            if symbol == LITERAL {
-                sink.put(base + 3, 0, plain as u8);
-            } else {
-                bits.put(plain_bytes, plain as u32, n);
-            }
-        };
-        w.lanes.rounds(|i, lanes| {
-            if i > 0 {
-                return lanes.iter().for_each(|lane| put(base + 2, parts(lane, i - 1).0, parts(lane, i)));
-            }
-            // Each value has a phrase: that which ends it.
-            let mut last = 0;
-            for (&t, lane) in w.rows.iter().zip(lanes) {
-                let own = parts(lane, 0);
-                put(base + 1, context.of(w.grid, t, last), own);
-                last = own.0;
-                let cell = w.grid.cell(c, t);
-                w.grid.sym[cell] = last;
-            }
-        });
-        bits.finish(w.plain);
-        *w.residuals = phrases;
+            let cell = w.grid.cell(c, t);
+            w.grid.sym[cell] = first;
+        }
     }
 
     /// Reads what [`Vocabulary::put`] wrote: lengths into the grid, contents to `r.early`.
@@ -285,107 +197,55 @@ impl Vocabulary {
         if !r.is_coded(context.base, 0)? {
             return get_plain(r, c, context.base);
         }
-        self.get_phrases(r, c, context)?;
-        // Where the values are to lie.
-        let mut end = r.early.bytes.len();
-        for &t in r.rows {
-            let cell = r.grid.cell(c, t);
-            let len = std::mem::replace(&mut r.cut.ends[usize::from(t)], end);
-            (r.grid.len[cell], r.grid.form[cell]) = (len as u16, Form::usual(len));
-            end += len + SLACK;
-        }
-        r.early.bytes.resize(end, 0);
-        let bytes = &mut r.early.bytes[..];
-        for &phrase in &r.cut.phrases {
-            let at = &mut r.cut.ends[(phrase >> 16) as usize];
-            if phrase & BYTE != 0 {
-                bytes[*at] = phrase as u8;
-                *at += 1;
-            } else {
-                // As many bytes as a phrase can have are copied: the next phrase of the value, or the room behind it, takes those that are not its own.
-                let phrase = self.phrases[(phrase & 0xFFFF) as usize];
-                bytes[*at..*at + MAX_PHRASE].copy_from_slice(&self.bytes[phrase.from()..][..MAX_PHRASE]);
-                *at += phrase.len();
-            }
-        }
-        Ok(())
-    }
-
-    /// Decodes phrases to `r.cut`, and how long each value is; in the grid, the symbol of each one's first phrase.
-    fn get_phrases(&self, r: &mut Read<'_, '_>, c: usize, context: Context) -> Result<(), Corrupt> {
         let streams = &r.streams[context.base..context.base + 6];
-        let Cut { open, phrases, ends } = &mut *r.cut;
-        open.clear();
-        phrases.clear();
-        ends.clear();
-        ends.resize(r.grid.rows, 0);
-        let (mut d, mut bits) = (*r.decoder, BitReader::new(r.plain));
+        let max = r.page.len();
+        let bytes = &mut r.early.bytes;
+        let mut d = *r.decoder;
         let mut last = 0;
-        for &row in r.rows {
-            let (ctx, phrase, len, more) =
-                self.next(&mut d, &mut bits, [&streams[1], &streams[3]], context.of(r.grid, row, last))?;
-            last = ctx;
-            let cell = r.grid.cell(c, row);
-            r.grid.sym[cell] = ctx;
-            phrases.push(u32::from(row) << 16 | phrase);
-            ends[usize::from(row)] = len as usize;
-            if more {
-                open.push(Open { row, ctx, len });
+        for &t in r.rows {
+            let begin = bytes.len();
+            let mut ctx = context.of(r.grid, t, last);
+            let mut stream = &streams[1];
+            let mut first = None;
+            loop {
+                let symbol = d.get(stream.view(ctx));
+                ctx = symbol;
+                stream = &streams[2];
+                first.get_or_insert(symbol);
+                if symbol == LITERAL {
+                    bytes.push(d.get(streams[3].view(0)));
+                } else {
+                    let place = if usize::from(symbol) < SINGLE {
+                        usize::from(symbol)
+                    } else {
+                        let symbol = symbol - SINGLE as u8 + 16;
+                        let plain = u64::from(d.bits(number::plain_bits(symbol).min(16)));
+                        number::join(symbol, plain) as usize - 16 + SINGLE
+                    };
+                    let phrase = self.phrases.get(place).ok_or(Corrupt("a phrase beyond its vocabulary"))?;
+                    append(bytes, &self.bytes, phrase.from as usize, usize::from(phrase.len));
+                    if phrase.ends {
+                        break;
+                    }
+                }
+                if bytes.len() > max {
+                    return Err(Corrupt("contents are longer than their page"));
+                }
             }
+            let len = bytes.len() - begin;
+            last = first.unwrap_or(0);
+            let cell = r.grid.cell(c, t);
+            (r.grid.len[cell], r.grid.form[cell], r.grid.sym[cell]) = (len as u16, Form::usual(len), last);
         }
-        while !open.is_empty() {
-            let mut kept = 0;
-            for i in 0..open.len() {
-                let Open { row, ctx, len: before } = open[i];
-                let (ctx, phrase, len, more) =
-                    self.next(&mut d, &mut bits, [&streams[2], &streams[3]], ctx)?;
-                let len = before + len;
-                phrases.push(u32::from(row) << 16 | phrase);
-                ends[usize::from(row)] = len as usize;
-                open[kept] = Open { row, ctx, len };
-                kept += usize::from(more);
-            }
-            open.truncate(kept);
-            // Each phrase that does not end its value has a byte.
-            if phrases.len() > r.page.len() + r.rows.len() {
-                return Err(Corrupt("contents are longer than their page"));
-            }
-        }
-        if ends.iter().sum::<usize>() > r.page.len() {
-            return Err(Corrupt("contents are longer than their page"));
-        }
-        (*r.decoder, r.plain) = (d, bits.finish()?);
+        *r.decoder = d;
         Ok(())
-    }
-
-    /// The next phrase of a stream, or a byte of another: its symbol, what [`Cut`] keeps of it, its length, and whether more follow.
-    #[inline(always)]
-    fn next(
-        &self,
-        d: &mut Decoder<'_>,
-        bits: &mut BitReader<'_>,
-        [stream, bytes]: [&Stream; 2],
-        ctx: u8,
-    ) -> Result<(u8, u32, u32, bool), Corrupt> {
-        let symbol = d.get(stream.view(ctx));
-        if symbol == LITERAL {
-            return Ok((symbol, BYTE | u32::from(d.get(bytes.view(0))), 1, true));
-        }
-        let (first, n) = SHARED[usize::from(symbol)];
-        let place = u32::from(first) + bits.get(n.into());
-        let phrase = self.phrases.get(place as usize).ok_or(Corrupt("a phrase beyond its vocabulary"))?;
-        Ok((symbol, place, phrase.len() as u32, !phrase.ends()))
     }
 }
-
-/// Behind each value in the buffer of the first pass is room for the rest of a copy.
-pub(crate) const SLACK: usize = MAX_PHRASE;
 
 /// A column of a page that has values of another form.
 fn get_plain(r: &mut Read<'_, '_>, c: usize, base: usize) -> Result<(), Corrupt> {
     for &t in r.rows {
         let (len, form) = get_early(r, base + 4, base + 3)?;
-        r.early.bytes.extend_from_slice(&[0; SLACK]);
         let cell = r.grid.cell(c, t);
         (r.grid.len[cell], r.grid.form[cell]) = (len, form);
     }

@@ -14,7 +14,7 @@ pub(crate) mod stream;
 pub(crate) mod table;
 
 pub(crate) use histogram::Counter;
-pub(crate) use rans::{Decoder, Encoder, STATES};
+pub(crate) use rans::{Decoder, Encoder};
 pub(crate) use stream::Stream;
 pub(crate) use table::Table;
 

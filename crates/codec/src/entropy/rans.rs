@@ -1,7 +1,7 @@
-//! rANS with [`STATES`] interleaved states.
+//! rANS with two interleaved states.
 //!
-//! States are in `2^16 .. 2^32`. The first symbol belongs to the first state, the second to the second, and so on in turn.
-//! A code is the states, four bytes each, then words of two bytes, all little endian. Each state begins (and its
+//! States are in `2^16 .. 2^32`. The first symbol belongs to the first state, the second to the second, and so on.
+//! A code is the two states, four bytes each, then words of two bytes, all little endian. Each state begins (and its
 //! decoding ends) with 16 bits that the caller chooses: they carry a part of the page for nothing.
 //!
 //! Decoding takes no bytes beyond the end: there it reads zeros, and [`Decoder::finish`] says that the code is corrupt.
@@ -11,8 +11,6 @@ use super::{Sink, Stream};
 use crate::Corrupt;
 
 const LOW: u32 = 1 << 16;
-/// A symbol can be decoded before the one before it is: so many are under way at once.
-pub(crate) const STATES: usize = 3;
 
 /// Collects symbols, then codes them from the last to the first.
 #[derive(Debug, Default)]
@@ -27,24 +25,22 @@ impl Ops {
     }
 
     /// Appends the code of all symbols since [`Ops::clear`] to `out`.
-    pub(crate) fn finish(&mut self, carried: [u16; STATES], out: &mut Vec<u8>) {
-        // What is carried belongs to the state whose turn is next, the one after it, and so on.
-        let mut states = carried.map(|bits| LOW | u32::from(bits));
-        states.rotate_right(self.ops.len() % STATES);
+    pub(crate) fn finish(&mut self, carried: [u16; 2], out: &mut Vec<u8>) {
+        let [mut a, mut b] = carried.map(|bits| LOW | u32::from(bits));
         // A symbol makes one word at most. Words are filled from the end.
         self.words.resize(self.ops.len(), 0);
         let words = &mut self.words[..];
         let mut left = words.len();
-        let (whole, rest) = self.ops.as_chunks::<STATES>();
-        for (state, &op) in states.iter_mut().zip(rest).rev() {
-            *state = step(*state, op, words, &mut left);
+        if let (1, Some(&last)) = (self.ops.len() % 2, self.ops.last()) {
+            // After an odd number of symbols it is the second state's turn, which then carries the first number.
+            (a, b) = (step(b, last, words, &mut left), a);
         }
-        for ops in whole.iter().rev() {
-            for (state, &op) in states.iter_mut().zip(ops).rev() {
-                *state = step(*state, op, words, &mut left);
-            }
+        for pair in self.ops[..self.ops.len() & !1].rchunks_exact(2) {
+            b = step(b, pair[1], words, &mut left);
+            a = step(a, pair[0], words, &mut left);
         }
-        out.extend(states.iter().flat_map(|state| state.to_le_bytes()));
+        out.extend_from_slice(&a.to_le_bytes());
+        out.extend_from_slice(&b.to_le_bytes());
         out.extend(self.words[left..].iter().flat_map(|word| word.to_le_bytes()));
     }
 }
@@ -103,8 +99,8 @@ impl Sink for Encoder<'_> {
 /// Loops work on a copy of it, which stays in registers, and put it back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Decoder<'a> {
-    /// The one whose turn it is comes first.
-    states: [u32; STATES],
+    a: u32,
+    b: u32,
     bytes: &'a [u8],
     at: usize,
 }
@@ -112,13 +108,9 @@ pub(crate) struct Decoder<'a> {
 impl<'a> Decoder<'a> {
     /// Begins with a code of [`Ops::finish`].
     pub(crate) fn new(code: &'a [u8]) -> Result<Self, Corrupt> {
-        let (first, bytes) =
-            code.split_first_chunk::<{ 4 * STATES }>().ok_or(Corrupt("a code without states"))?;
-        let mut states = [0; STATES];
-        for (state, bytes) in states.iter_mut().zip(first.as_chunks::<4>().0) {
-            *state = u32::from_le_bytes(*bytes);
-        }
-        Ok(Self { states, bytes, at: 0 })
+        let (a, rest) = code.split_first_chunk::<4>().ok_or(Corrupt("a code without states"))?;
+        let (b, bytes) = rest.split_first_chunk::<4>().ok_or(Corrupt("a code without states"))?;
+        Ok(Self { a: u32::from_le_bytes(*a), b: u32::from_le_bytes(*b), bytes, at: 0 })
     }
 
     #[inline(always)]
@@ -129,14 +121,14 @@ impl<'a> Decoder<'a> {
         };
         let refill = x < LOW;
         self.at += usize::from(refill) * 2;
-        let [_, b, c] = self.states;
-        self.states = [b, c, if refill { x << 16 | word } else { x }];
+        self.a = self.b;
+        self.b = if refill { x << 16 | word } else { x };
     }
 
     /// The next symbol.
     #[inline(always)]
     pub(crate) fn get(&mut self, table: View<'_>) -> u8 {
-        let (x, bits) = (self.states[0], table.bits());
+        let (x, bits) = (self.a, table.bits());
         let slot = table.slot(x & ((1 << bits) - 1));
         let freq = (slot >> 9 & 0x7FF) + 1;
         self.turn(freq.wrapping_mul(x >> bits).wrapping_add(slot >> 20));
@@ -149,7 +141,7 @@ impl<'a> Decoder<'a> {
         if n == 0 {
             return 0;
         }
-        let x = self.states[0];
+        let x = self.a;
         self.turn(x >> n);
         x & ((1 << n) - 1)
     }
@@ -170,11 +162,11 @@ impl<'a> Decoder<'a> {
     ///
     /// # Errors
     /// When the code was not used up exactly.
-    pub(crate) fn finish(self) -> Result<[u16; STATES], Corrupt> {
-        if self.at == self.bytes.len() && self.states.iter().all(|state| state >> 16 == 1) {
-            Ok(self.states.map(|state| state as u16))
-        } else {
-            Err(Corrupt("a code does not end where its page does"))
+    pub(crate) fn finish(self) -> Result<[u16; 2], Corrupt> {
+        let carried = [self.a, self.b].map(|state| (state >> 16 == 1).then_some(state as u16));
+        match carried {
+            [Some(a), Some(b)] if self.at == self.bytes.len() => Ok([a, b]),
+            _ => Err(Corrupt("a code does not end where its page does")),
         }
     }
 }

@@ -46,7 +46,7 @@ impl Table {
             let cost = expected_bits(&weights, &freqs, bits);
             // Another bit doubles the memory that decoding walks through: it has to pay half a percent.
             let better =
-                best.as_ref().is_none_or(|&(_, _, least): &(u32, Vec<u16>, f64)| cost < least * 0.985 - 2.0);
+                best.as_ref().is_none_or(|&(_, _, least): &(u32, Vec<u16>, f64)| cost < least * 0.995 - 2.0);
             if better {
                 best = Some((bits, freqs, cost));
             }

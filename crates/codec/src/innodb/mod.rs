@@ -32,7 +32,7 @@ const MAX_BRANCHES: usize = 24;
 /// Longest record's list of group sizes: owners own up to so many records.
 const MAX_OWNED: u8 = 15;
 /// Low bits of an LSN that a state of the entropy coder carries.
-const LSN_LOW_BITS: u32 = 32;
+const LSN_LOW_BITS: u32 = 16;
 
 /// The stream that says of which branch a page is: the first of all.
 const BRANCH: usize = 0;

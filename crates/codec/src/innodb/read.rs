@@ -39,8 +39,8 @@ pub(crate) fn get(
     code::read_lengths(&branch.plans, all, d, &mut parts.grid, buffers, page)?;
     place_records(branch, all, d, parts, buffers, page.len())?;
     code::read_contents(&branch.plans, all, d, &mut parts.grid, buffers, page)?;
-    let [lsn, lsn_above, number] = decoder.finish()?;
-    complete_head(parts, u32::from(lsn_above) << 16 | u32::from(lsn), number, siblings);
+    let [lsn, number] = decoder.finish()?;
+    complete_head(parts, lsn, number, siblings);
     write_records(branch, parts, page)?;
     parts.header.write(page);
     parts.stale_regions(page.len(), !parts.shape.gaps_zero, !parts.shape.hole_zero);
@@ -257,7 +257,7 @@ fn place_records(
 }
 
 /// What depends on numbers that come last, or on places.
-fn complete_head(parts: &mut Parts, lsn: u32, number: u16, [previous, next]: [u64; 2]) {
+fn complete_head(parts: &mut Parts, lsn: u16, number: u16, [previous, next]: [u64; 2]) {
     let header = &mut parts.header;
     header.lsn |= u64::from(lsn);
     header.number |= u32::from(number);

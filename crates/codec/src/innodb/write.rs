@@ -4,13 +4,12 @@ use super::page::{Ends, NO_PAGE, SYSTEM_RECORDS};
 use super::{BRANCH, Branch, InnodbModel, LSN_LOW_BITS, PATTERN_BITS, Parts, Shape, streams};
 use crate::columns::code::{self, put_len};
 use crate::columns::{Buffers, Form};
+use crate::entropy::Sink;
 use crate::entropy::number::{self, zigzag};
-use crate::entropy::{STATES, Sink};
 
 /// The parts of a page that states of the entropy coder carry: low bits of LSN and page number.
-pub(crate) fn carried(parts: &Parts) -> [u16; STATES] {
-    let lsn = parts.header.lsn;
-    [lsn as u16, (lsn >> 16) as u16, parts.header.number as u16]
+pub(crate) fn carried(parts: &Parts) -> [u16; 2] {
+    [parts.header.lsn as u16, parts.header.number as u16]
 }
 
 /// Writes the page that `parts` were parsed from; text and stale bytes are left in `buffers` and `parts`. `false`, and

@@ -13,7 +13,7 @@ pub(crate) const LINE: usize = 4;
 pub(crate) const CHECKSUM_AT: usize = 8;
 /// Low bits of an LSN that are not coded as a difference to the model's: three, which are zero as a rule because records of the
 /// WAL are aligned, and 16 that a state of the entropy coder carries.
-pub(crate) const LSN_LOW_BITS: u32 = 3 + 32;
+pub(crate) const LSN_LOW_BITS: u32 = 3 + 16;
 /// Layout version in the low byte of the page's size.
 const VERSION: u16 = 4;
 

@@ -7,6 +7,7 @@
 use super::page::kind;
 use super::record::{Cell, MAX_VALUES, Value, class, int, int_type};
 use crate::Corrupt;
+use crate::columns::decimal::{as_decimal, digits_of, from_decimal};
 use crate::columns::{Column, Form, Grid, MAX_COLUMNS};
 use crate::wire::Reader;
 
@@ -15,14 +16,8 @@ pub(crate) const IMAGE: usize = u16::MAX as usize;
 /// In the place of a record's column.
 const CHILD: u8 = 254;
 const ROWID: u8 = 255;
-/// Digits behind the point of decimals.
-const MAX_DIGITS: u8 = 9;
-/// Of ten: exact ones.
-const POWERS: [f64; 1 + MAX_DIGITS as usize] = [1.0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
 /// No slot.
 const NONE: u8 = 255;
-/// Decimals of more digits than a floating-point number has are none.
-const DECIMAL_MAX: f64 = 9e15;
 
 /// What a slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,11 +90,7 @@ impl Seen {
 
     /// How many digits nine of ten numbers have at most.
     fn digits(&self) -> Option<u8> {
-        let fits = |digits: u8| {
-            let all = self.floats.iter().filter(|&&float| as_decimal(float, digits).is_some()).count();
-            all > 0 && all * 10 >= self.floats.len() * 9
-        };
-        (0..=MAX_DIGITS).find(|&digits| fits(digits))
+        digits_of(&self.floats, 9)
     }
 }
 
@@ -120,19 +111,6 @@ fn room(seen: usize) -> u8 {
 pub(crate) fn float(page: &[u8], at: usize) -> f64 {
     let bytes = page.get(at..).and_then(|rest| rest.first_chunk().copied());
     bytes.map_or(0.0, f64::from_be_bytes)
-}
-
-/// The integer that is `float` when it is divided by ten to the power of `digits`, bit by bit.
-pub(crate) fn as_decimal(float: f64, digits: u8) -> Option<i64> {
-    let scaled = (float * POWERS[usize::from(digits)]).round();
-    // NaN becomes 0, which is another number.
-    let whole = scaled as i64;
-    let same = from_decimal(whole, digits).to_bits() == float.to_bits();
-    (same && scaled.abs() <= DECIMAL_MAX).then_some(whole)
-}
-
-pub(crate) fn from_decimal(whole: i64, digits: u8) -> f64 {
-    whole as f64 / POWERS[usize::from(digits)]
 }
 
 /// Appends an integer as integers lie in images: the high byte first, the sign's bit flipped.

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::round_trip::round_trip;
 use super::{cases, model_of};
-use crate::sqlite::layout::{as_decimal, from_decimal};
+use crate::columns::decimal::{as_decimal, from_decimal};
 use crate::sqlite::page::kind;
 use crate::sqlite::record::{int_type, local_bytes, put_varint, value_bytes, varint};
 use crate::testing::Random;

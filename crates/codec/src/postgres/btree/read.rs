@@ -43,8 +43,8 @@ pub(crate) fn get(
     }
     place(streams, d, parts, shape)?;
     code::read_contents(&model.plans, streams, d, &mut parts.grid, buffers, page)?;
-    let [lsn, lsn_above, previous] = decoder.finish()?;
-    parts.header.lsn |= u64::from(lsn) << 3 | u64::from(lsn_above) << 19;
+    let [lsn, previous] = decoder.finish()?;
+    parts.header.lsn |= u64::from(lsn) << 3;
     parts.special.previous |= u32::from(previous);
     if next != 0 {
         let usual = parts.special.previous.wrapping_add(2);

@@ -6,14 +6,13 @@ use super::{BtreeModel, Parts, Shape, streams};
 use crate::columns::Buffers;
 use crate::columns::Form;
 use crate::columns::code::{self, put_len};
+use crate::entropy::Sink;
 use crate::entropy::number::{self, zigzag};
-use crate::entropy::{STATES, Sink};
 use crate::postgres::page::LSN_LOW_BITS;
 
 /// The parts of a page that states of the entropy coder carry: low bits of LSN and of the previous sibling.
-pub(crate) fn carried(parts: &Parts) -> [u16; STATES] {
-    let lsn = parts.header.lsn >> 3;
-    [lsn as u16, (lsn >> 16) as u16, parts.special.previous as u16]
+pub(crate) fn carried(parts: &Parts) -> [u16; 2] {
+    [(parts.header.lsn >> 3) as u16, parts.special.previous as u16]
 }
 
 /// Writes the page that `parts` were parsed from; text and stale bytes are left in `buffers` and `parts`.

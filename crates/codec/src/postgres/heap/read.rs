@@ -39,8 +39,8 @@ pub(crate) fn get(
     }
     place(streams, d, parts, shape)?;
     code::read_contents(&model.plans, streams, d, &mut parts.grid, buffers, page)?;
-    let [lsn, lsn_above, block] = decoder.finish()?;
-    parts.header.lsn |= u64::from(lsn) << 3 | u64::from(lsn_above) << 19;
+    let [lsn, block] = decoder.finish()?;
+    parts.header.lsn |= u64::from(lsn) << 3;
     parts.block |= u32::from(block);
     write_tuples(parts, buffers, page)?;
     // A right checksum is computed when stale bytes are in place.

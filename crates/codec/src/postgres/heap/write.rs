@@ -6,8 +6,8 @@ use super::{HeapModel, Parts, Shape, streams};
 use crate::columns::Buffers;
 use crate::columns::Form;
 use crate::columns::code::{self, put_len};
+use crate::entropy::Sink;
 use crate::entropy::number::{self, zigzag};
-use crate::entropy::{STATES, Sink};
 use crate::postgres::checksum::checksum;
 use crate::postgres::page::{LSN_LOW_BITS, State};
 
@@ -15,8 +15,8 @@ use crate::postgres::page::{LSN_LOW_BITS, State};
 pub(super) const OTHER_BITMAP: u8 = 255;
 
 /// The parts of a page that states of the entropy coder carry: low bits of LSN and block number.
-pub(crate) fn carried(lsn: u64, block: u32) -> [u16; STATES] {
-    [(lsn >> 3) as u16, (lsn >> 19) as u16, block as u16]
+pub(crate) fn carried(lsn: u64, block: u32) -> [u16; 2] {
+    [(lsn >> 3) as u16, block as u16]
 }
 
 /// Writes the page that `parts` were parsed from; text and stale bytes are left in `buffers` and `parts`.
