@@ -74,8 +74,8 @@ pub enum Held {
         /// Its unique number.
         guid: String,
     },
-    /// One of another version of the format, or with features that are not known here.
-    Other,
+    /// One of another version of the format, or with features that are not known here: what is the matter, and what to do.
+    Other(String),
 }
 
 /// The pool that `device` belongs to, whatever its state; `None` where none is recognised.
@@ -83,7 +83,7 @@ pub fn held_by(device: &Path) -> Option<Held> {
     let read = FileDevice::open(device, OpenMode::Unlocked).and_then(|opened| Label::read(&opened));
     match read {
         Ok(label) => Some(Held::Pool { name: table::printable(&label.name), guid: label.pool.to_string() }),
-        Err(Error::Unsupported(_)) => Some(Held::Other),
+        Err(Error::Unsupported(why)) => Some(Held::Other(why)),
         Err(_) => None,
     }
 }
@@ -174,6 +174,9 @@ pub fn destroy(known: &Known) -> Result<()> {
     for device in &known.devices {
         match held_by(device) {
             Some(Held::Pool { guid, .. }) if guid == known.guid => demand_current(known, device)?,
+            Some(Held::Other(why)) => {
+                return Err(Failure::new(format!("cannot destroy pool {}: {why}", known.name)));
+            }
             _ => {
                 return Err(Failure::new(format!(
                     "cannot destroy pool {}: {} does not hold it, or cannot be read",

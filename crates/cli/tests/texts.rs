@@ -229,3 +229,32 @@ fn manual_pages_name_the_values_of_options() {
     assert!(page.contains("[\\fB\\-o\\fR \\fIPROPERTY=VALUE\\fR]..."), "{page}");
     assert!(page.contains("\\fIPOOL\\fR \\fIDEVICES\\fR...\n"), "{page}");
 }
+
+/// A program of another version made the pool: each verb says so, and what to do; no pool is lost by that.
+#[test]
+fn a_pool_of_another_version_is_told_for_what_it_is() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["create", "tank", "tank.pf", "--size", "160M"]);
+    let whole = fs::read(sandbox.path("tank.pf")).unwrap();
+    let mut other = whole.clone();
+    let mut labels = 0;
+    for block in other.chunks_exact_mut(4096).filter(|block| block.starts_with(b"PAGEFOLD")) {
+        block[8] += 1;
+        let checksum = crc32c::crc32c(&block[..4092]).to_le_bytes();
+        block[4092..].copy_from_slice(&checksum);
+        labels += 1;
+    }
+    assert!(labels > 1, "{labels} labels");
+    fs::write(sandbox.path("tank.pf"), &other).unwrap();
+    for words in [&["destroy", "--force", "tank"][..], &["check", "tank"], &["mount", "tank", "."]] {
+        let output = sandbox.run(words);
+        assert_failure(
+            &output,
+            1,
+            &["tank", "has format version", "use the version of pagefold that made it"],
+        );
+    }
+    assert!(fs::read(sandbox.path("tank.pf")).unwrap() == other);
+    fs::write(sandbox.path("tank.pf"), whole).unwrap();
+    sandbox.ok(&["destroy", "--force", "tank"]);
+}

@@ -135,7 +135,7 @@ fn check_existing(path: &Path, metadata: &fs::Metadata, force: bool) -> Result<(
     })?;
     let holds = match pools::held_by(path) {
         Some(Held::Pool { name, guid }) => Some(format!("pool {name} (GUID {guid})")),
-        Some(Held::Other) => Some("a pool of another version of pagefold".into()),
+        Some(Held::Other(_)) => Some("a pool of another version of pagefold".into()),
         None => signature::of(&device).context(|| format!("cannot read {}", shown(path)))?.map(str::to_owned),
     };
     match holds {
