@@ -234,6 +234,7 @@ fn manual_pages_name_the_values_of_options() {
 #[test]
 fn a_pool_of_another_version_is_told_for_what_it_is() {
     let sandbox = Sandbox::new();
+    sandbox.dir("mnt");
     sandbox.ok(&["create", "tank", "tank.pf", "--size", "160M"]);
     let whole = fs::read(sandbox.path("tank.pf")).unwrap();
     let mut other = whole.clone();
@@ -246,7 +247,7 @@ fn a_pool_of_another_version_is_told_for_what_it_is() {
     }
     assert!(labels > 1, "{labels} labels");
     fs::write(sandbox.path("tank.pf"), &other).unwrap();
-    for words in [&["destroy", "--force", "tank"][..], &["check", "tank"], &["mount", "tank", "."]] {
+    for words in [&["destroy", "--force", "tank"][..], &["check", "tank"], &["mount", "tank", "mnt"]] {
         let output = sandbox.run(words);
         assert_failure(
             &output,

@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(to_give_up(0, budget + RESIDENT_BESIDE_BYTES, budget), 0);
         let mut given = 0;
         // Each byte that caches give up brings back half a byte.
-        let resident = |given: u64| 540 * MIB - given / 2;
+        let resident = |given: u64| 524 * MIB - given / 2;
         for _ in 0..200 {
             given = to_give_up(given, resident(given), budget);
         }
