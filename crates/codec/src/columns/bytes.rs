@@ -394,11 +394,7 @@ fn put_rounds<S: Sink>(
     (prefix, count): (&[u8], usize),
 ) {
     let (grid, page) = (&*w.grid, w.page);
-    let lane = |&t: &u16| {
-        let (at, len) = grid.place(c, t);
-        Lane { at: at + prefix.len(), len: len - prefix.len() }
-    };
-    w.lanes.set(w.rows.iter().map(lane));
+    w.lanes.set(w.rows.iter().map(|&t| Lane::behind(grid, c, t, prefix.len())));
     let first = prefix.last().copied().unwrap_or(0);
     w.lanes.rounds(|i, lanes| {
         let stream = stream + i.min(count - 1);
@@ -419,11 +415,7 @@ fn get_rounds(r: &mut Read<'_, '_>, c: usize, streams: &[Stream], prefix: &[u8])
         begin.copy_from_slice(prefix);
     }
     let grid = &*r.grid;
-    let lane = |&t: &u16| {
-        let (at, len) = grid.place(c, t);
-        Lane { at: at + prefix.len(), len: len - prefix.len() }
-    };
-    r.lanes.set(r.rows.iter().map(lane));
+    r.lanes.set(r.rows.iter().map(|&t| Lane::behind(grid, c, t, prefix.len())));
     let first = prefix.last().copied().unwrap_or(0);
     let (mut d, page) = (*r.decoder, &mut *r.page);
     r.lanes.rounds(|i, lanes| {

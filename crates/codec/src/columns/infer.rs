@@ -36,10 +36,11 @@ const PRIOR_BITS: [f64; 13] =
 const MAX_POSITION: usize = 40;
 /// Padding is as likely a value's zeros, which cost six bits a byte.
 const PADDING_BITS: f64 = 7.0;
-/// So many ways are followed through all columns, and at each column so many at least. If none comes to the end, more are.
+/// The search follows this many ways, shared out over the columns. If no way reaches the end, it begins again with the next number.
 const MAX_WAYS: [usize; 2] = [20_000, 160_000];
+/// The search follows this many ways at each column, however many columns there are.
 const MIN_WAYS: usize = 200;
-/// What bytes cost that no column has yet is taken from so many of each tuple.
+/// The search estimates the cost of a byte from the beginning of each tuple: this many bytes at most.
 const MAX_EXPECTED: usize = 512;
 
 /// A tuple's data: as it lies in its page, and which columns it has.
@@ -51,16 +52,21 @@ pub(crate) struct Sample<'a> {
     pub(crate) present: u128,
 }
 
-/// A way from the first column to this depth.
+/// Where each tuple's next column begins.
+type Places = Vec<u16>;
+
+/// The cheapest way from the first column to a place in each tuple.
+#[derive(Clone, Copy)]
 struct Way {
-    /// Where each tuple's next column begins.
-    places: Vec<u16>,
     cost: f64,
-    /// What it costs, and what the bytes that are left are thought to cost.
+    /// The cost so far, and an estimate for the bytes that no column has yet.
     expected: f64,
-    /// The way that it goes on from, at the depth before, and by which type.
+    /// Number of the way that it goes on from, at the depth before.
     from: usize,
+    /// Number of the type that it goes on by.
     choice: usize,
+    /// How many places were found at this depth before its own.
+    found: usize,
 }
 
 struct Search<'a> {
@@ -106,59 +112,55 @@ pub(crate) fn infer_with_cost(
 impl Search<'_> {
     /// The cheapest layout, if at each column `max_ways` are followed at most.
     fn cheapest(&mut self, max_ways: usize) -> Option<(f64, Vec<Column>)> {
-        let start = Way { places: vec![0; self.samples.len()], cost: 0.0, expected: 0.0, from: 0, choice: 0 };
-        let mut depths = vec![vec![start]];
+        let start = Way { cost: 0.0, expected: 0.0, from: 0, choice: 0, found: 0 };
+        let mut ways = vec![(vec![0; self.samples.len()], start)];
+        // Of depths that are behind, only where each way came from.
+        let mut depths: Vec<Vec<(usize, usize)>> = vec![];
         for depth in 0..self.columns {
-            let mut next = self.go_on(depth, &depths[depth]);
-            // Ways that are as good keep their order.
-            next.sort_by(|a, b| a.expected.total_cmp(&b.expected));
-            next.truncate(max_ways);
-            if next.is_empty() {
-                return None;
-            }
-            depths.push(next);
+            ways = self.go_on(depth, &ways).into_iter().collect();
+            // Of ways that are as good, the one found first comes first.
+            ways.sort_by(|(_, a), (_, b)| {
+                a.expected.total_cmp(&b.expected).then_with(|| a.found.cmp(&b.found))
+            });
+            ways.truncate(max_ways);
+            depths.push(ways.iter().map(|(_, way)| (way.from, way.choice)).collect());
         }
         let ends =
-            |way: &Way| self.samples.iter().zip(&way.places).all(|(s, &at)| self.ends(s, usize::from(at)));
-        let last = depths.last()?;
-        let mut best: Option<usize> = None;
-        for (i, way) in last.iter().enumerate().filter(|(_, way)| ends(way)) {
-            if best.is_none_or(|best| way.cost < last[best].cost - 1e-6) {
-                best = Some(i);
+            |places: &Places| self.samples.iter().zip(places).all(|(s, &at)| self.ends(s, usize::from(at)));
+        let mut best: Option<(usize, f64)> = None;
+        for (i, (_, way)) in ways.iter().enumerate().filter(|(_, (places, _))| ends(places)) {
+            if best.is_none_or(|(_, least)| way.cost < least - 1e-6) {
+                best = Some((i, way.cost));
             }
         }
-        let mut at = best?;
-        let cost = last[at].cost;
+        let (mut at, cost) = best?;
         let mut layout = vec![];
-        for ways in depths[1..].iter().rev() {
-            layout.push(TYPES[ways[at].choice]);
-            at = ways[at].from;
+        for ways in depths.iter().rev() {
+            let (from, choice) = ways[at];
+            layout.push(TYPES[choice]);
+            at = from;
         }
         layout.reverse();
         Some((cost, layout))
     }
 
     /// The ways that go on from `ways` by a column: of those that come to the same places the cheapest.
-    fn go_on(&mut self, depth: usize, ways: &[Way]) -> Vec<Way> {
-        let mut known: HashMap<Vec<u16>, usize> = HashMap::new();
-        let mut next: Vec<Way> = vec![];
-        for (from, way) in ways.iter().enumerate() {
-            if !self.has_room(depth, &way.places) {
+    fn go_on(&mut self, depth: usize, ways: &[(Places, Way)]) -> HashMap<Places, Way> {
+        let mut next: HashMap<Places, Way> = HashMap::new();
+        for (from, (places, way)) in ways.iter().enumerate() {
+            if !self.has_room(depth, places) {
                 continue;
             }
             for (choice, &column) in TYPES.iter().enumerate() {
-                let Some((places, cost)) = self.follow(column, depth, &way.places) else { continue };
+                let Some((places, cost)) = self.follow(column, depth, places) else { continue };
                 let cost = way.cost + cost + PRIOR_BITS[choice];
                 let left = self.samples.iter().zip(&places);
                 let left: usize = left.map(|(sample, &at)| sample.data.len().saturating_sub(at.into())).sum();
                 let expected = cost + self.byte_bits * left as f64;
-                match known.get(&places) {
-                    Some(&i) if cost >= next[i].cost - 1e-6 => {}
-                    Some(&i) => next[i] = Way { places, cost, expected, from, choice },
-                    None => {
-                        known.insert(places.clone(), next.len());
-                        next.push(Way { places, cost, expected, from, choice });
-                    }
+                let found = next.len();
+                let known = next.entry(places).or_insert(Way { cost, expected, from, choice, found });
+                if cost < known.cost - 1e-6 {
+                    *known = Way { cost, expected, from, choice, found: known.found };
                 }
             }
         }
@@ -181,7 +183,7 @@ impl Search<'_> {
     }
 
     /// Places behind column number `depth`, if it is a `column`, and what its bytes cost.
-    fn follow(&mut self, column: Column, depth: usize, places: &[u16]) -> Option<(Vec<u16>, f64)> {
+    fn follow(&mut self, column: Column, depth: usize, places: &[u16]) -> Option<(Places, f64)> {
         let mut next = places.to_vec();
         let Self { bytes, steps, .. } = self;
         bytes.clear();

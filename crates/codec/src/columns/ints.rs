@@ -210,7 +210,7 @@ impl IntCoding {
         reference.wrapping_add(difference) & mask(width)
     }
 
-    /// What is coded of a value as it is in a page.
+    /// The number that residuals are made of, for a value as a page stores it.
     #[inline(always)]
     fn number(&self, value: u64) -> Option<u64> {
         match self.digits {

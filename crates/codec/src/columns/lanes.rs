@@ -3,11 +3,21 @@
 //! A byte is often coded in the context of the one before it. In this order that one was decoded a whole round ago, so
 //! the processor works on several values at once instead of waiting for each byte in turn.
 
+use super::Grid;
+
 /// A value: where its first byte is, and how many there are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lane {
     pub(crate) at: usize,
     pub(crate) len: usize,
+}
+
+impl Lane {
+    /// The value of column `c` in row `t`, but for its first `skip` bytes.
+    pub(crate) fn behind(grid: &Grid, c: usize, t: u16, skip: usize) -> Self {
+        let (at, len) = grid.place(c, t);
+        Self { at: at + skip, len: len - skip }
+    }
 }
 
 /// The values of a column that are not yet at their end.

@@ -224,13 +224,14 @@ impl Trial<'_, '_> {
                 against.push(Against::Column(other as u8));
             }
         }
-        let mut codings: Vec<(Option<u8>, Against)> =
-            against.into_iter().map(|against| (None, against)).collect();
-        if let Some(digits) = self.digits(c) {
-            codings.extend([Against::Constant, Against::Previous].map(|against| (Some(digits), against)));
+        let base = self.smallest(c);
+        let mut codings: Vec<(Option<u8>, u64, Against)> =
+            against.into_iter().map(|against| (None, base, against)).collect();
+        if let Some((digits, base)) = self.decimals(c) {
+            let both = [Against::Constant, Against::Previous];
+            codings.extend(both.map(|against| (Some(digits), base, against)));
         }
-        for (digits, against) in codings {
-            let base = self.smallest(c, digits);
+        for (digits, base, against) in codings {
             let mut coding = IntCoding { digits, against, planes: Planes::Number, base, step: 1, common: 0 };
             let Some((largest, step, common)) = self.residuals(c, &coding) else { continue };
             if step > 1 {
@@ -256,8 +257,8 @@ impl Trial<'_, '_> {
         }
     }
 
-    /// Digits behind the point, if all values of column `c` are decimals.
-    fn digits(&self, c: usize) -> Option<u8> {
+    /// If all values of column `c` are decimals: their digits behind the point, and the smallest.
+    fn decimals(&self, c: usize) -> Option<(u8, u64)> {
         let column = self.plans.columns[c];
         if !column.is_float() {
             return None;
@@ -266,18 +267,17 @@ impl Trial<'_, '_> {
         let floats: Vec<f64> =
             contents.iter().map(|content| f64::from_bits(load(content, 0, column))).collect();
         // Integers of a small number of bytes are tiny floating-point numbers, none of which is a decimal but for 0.
-        let any = floats.iter().any(|&float| float != 0.0);
-        any.then(|| digits_of(&floats, 10)).flatten()
+        if floats.iter().all(|&float| float == 0.0) {
+            return None;
+        }
+        let digits = digits_of(&floats, 10)?;
+        let smallest = floats.iter().filter_map(|&float| as_decimal(float, digits)).min()?;
+        Some((digits, smallest as u64))
     }
 
-    /// The smallest value of column `c`, as a signed number: of a decimal of so many `digits`, if there are any.
-    fn smallest(&self, c: usize, digits: Option<u8>) -> u64 {
+    /// The smallest value of column `c`, as a signed number.
+    fn smallest(&self, c: usize) -> u64 {
         let column = self.plans.columns[c];
-        if let Some(digits) = digits {
-            let contents = self.contents(c);
-            let floats = contents.iter().map(|content| f64::from_bits(load(content, 0, column)));
-            return floats.filter_map(|float| as_decimal(float, digits)).min().unwrap_or(0) as u64;
-        }
         let shift = 64 - 8 * u32::from(column.width);
         let signed =
             self.contents(c).iter().map(|content| (load(content, 0, column) << shift) as i64 >> shift).min();

@@ -71,7 +71,7 @@ impl Column {
         if self.is_innodb() { (1..=8).contains(&self.width) } else { matches!(self.width, 1 | 2 | 4 | 8) }
     }
 
-    /// Whether values can be floating-point numbers.
+    /// `true` if values may be floating-point numbers.
     pub(crate) fn is_float(self) -> bool {
         self.width == 8 && self.align == 8
     }

@@ -20,7 +20,7 @@ const MAX_BYTES: usize = 64;
 const MAX_GROUP: usize = 4;
 /// Most values of a group.
 const MAX_VALUES: usize = 1 << 11;
-/// Of so many values one may be of another length, and one may have another letter.
+/// One value in this many may have another length.
 const ODD_IN: usize = 50;
 /// Fewer letters than this may be all there are.
 const FEW: usize = 4;
@@ -36,7 +36,7 @@ const CLASSES: [&[u8]; 7] = [
 ];
 /// Most letters of an alphabet.
 const MAX_LETTERS: usize = 64;
-/// What says that a letter is not in an alphabet.
+/// This place marks a letter that an alphabet does not have.
 const NONE: u8 = 255;
 
 /// Positions that are one number.
@@ -48,7 +48,7 @@ struct Group {
     table: u8,
 }
 
-/// What each position may hold.
+/// The alphabet of each position of a column's values.
 #[derive(Clone, Debug)]
 pub(crate) struct Packed {
     /// Letters, in order.
@@ -236,7 +236,7 @@ impl Packed {
                 .get(number as usize)
                 .ok_or(Corrupt("a number beyond its group"))?;
             let at = usize::from(group.at);
-            // What is stored beyond the group, the next one stores.
+            // The next group overwrites the bytes beyond this one.
             match to.get_mut(at..at + MAX_GROUP) {
                 Some(to) => to.copy_from_slice(letters),
                 None => to[at..].iter_mut().zip(letters).for_each(|(to, letter)| *to = *letter),

@@ -19,18 +19,18 @@ pub(crate) fn split(value: u64) -> (u8, u64, u32) {
 
 /// How many plain bits follow a symbol.
 #[inline(always)]
-pub(crate) const fn plain_bits(symbol: u8) -> u32 {
-    if symbol < 16 { 0 } else { (symbol - 16) as u32 / 4 + 2 }
+pub(crate) fn plain_bits(symbol: u8) -> u32 {
+    if symbol < 16 { 0 } else { u32::from(symbol - 16) / 4 + 2 }
 }
 
 /// The inverse of [`split`].
 #[inline(always)]
-pub(crate) const fn join(symbol: u8, plain: u64) -> u64 {
+pub(crate) fn join(symbol: u8, plain: u64) -> u64 {
     if symbol < 16 {
-        return symbol as u64;
+        return u64::from(symbol);
     }
     let n = plain_bits(symbol);
-    (4 | ((symbol - 16) & 3) as u64) << n | plain
+    (4 | u64::from((symbol - 16) & 3)) << n | plain
 }
 
 /// Writes `value`; returns its symbol.

@@ -19,8 +19,8 @@ const ALLOCATOR_SHARE: u64 = 6;
 const REQUESTS_BESIDE_BYTES: u64 = 16 << 20;
 /// Inodes have at most this part of the budget.
 const INODES_SHARE: u64 = 16;
-/// What may be resident beside the budget before the caches give room up: program, threads, and what the allocator cannot give back. 72 MiB below
-/// what is promised (128 MiB), for what comes between two looks.
+/// The caches give room up when more than this is resident beside the budget: the program, its threads, and memory that the allocator cannot give back.
+/// It lies 72 MiB below the promise (128 MiB), because memory grows between two looks.
 const RESIDENT_BESIDE_BYTES: u64 = 56 << 20;
 
 /// Bytes in memory for an open pool, by kind.
