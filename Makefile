@@ -27,14 +27,20 @@ TARGET ?=
 SUITE ?=
 BENCH ?=
 
+# The program that is tried. Who names another one has built it.
+ifeq ($(origin PAGEFOLD),undefined)
 PAGEFOLD := target/release/pagefold
+BUILD := scripts/build --quiet
+else
+BUILD := :
+endif
 
-.PHONY: help setup build demo test lint sim mutants flips streams streams-db branches posix fuzz soak takeover snapshots coherence crash-states aged boot fill memory steps conformance predictions round-trips ratios bench man install uninstall clean
+.PHONY: help setup build demo test lint sim mutants flips streams streams-db backup-s3 branches posix fuzz soak takeover snapshots coherence crash-states aged boot fill memory steps conformance predictions defaults round-trips ratios bench man install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  make soak ROUNDS=200 [SEED=n]    make install [PREFIX=/usr/local] [DESTDIR=]"
 
@@ -47,7 +53,7 @@ build: ## Build the pagefold program: target/release/pagefold
 
 demo: ## PostgreSQL on a pool, compared, crashed, recovered: under ten minutes
 	@scripts/setup build demo
-	@scripts/build --quiet
+	@$(BUILD)
 	@$(LAB) demo
 
 test: ## All tests, with the real database servers: under twenty minutes on two cores
@@ -76,6 +82,10 @@ streams: ## N=10000 damaged streams of 'send', each to be rejected whole
 	@scripts/setup build
 	PAGEFOLD_MUTATIONS=$(N) cargo test --locked --quiet -p pagefold-engine --test send -- damaged_streams
 
+backup-s3: ## Backups to an S3 server on this machine (moto)
+	@scripts/setup build test
+	@scripts/backup-s3
+
 posix: ## The same system calls on a pool and on ext4, compared: OPS=1000000
 	@scripts/setup build test
 	cargo build --profile sim --locked --quiet -p pagefold-posix
@@ -93,32 +103,32 @@ fuzz: ## Hostile bytes for every decoder: SECONDS=60 of processor time for each,
 
 soak: ## kill -9 the server under load, recover, verify, ROUNDS times
 	@scripts/setup build test
-	@scripts/build --quiet
+	@$(BUILD)
 	@$(LAB) soak --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 takeover: ## kill -9 the server under load while another goes on: no client notices, ROUNDS times
 	@scripts/setup build test
-	@scripts/build --quiet
+	@$(BUILD)
 	@$(LAB) takeover --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 snapshots: ## Snapshots of databases under load, each cloned, recovered, verified: ROUNDS=500
 	@scripts/setup build test
-	@scripts/build --quiet
+	@$(BUILD)
 	@$(LAB) snapshots $(if $(filter command line,$(origin ROUNDS)),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED))
 
 branches: ## A branch of a database, timed until it answers, and many at once: SCALE=70 N=50
 	@scripts/setup build test
-	@scripts/build --quiet
+	@$(BUILD)
 	@$(LAB) branches $(if $(filter command line,$(origin SCALE)),--scale $(SCALE)) $(if $(filter command line,$(origin N)),--count $(N))
 
 streams-db: ## A database sent from pool to pool, killed and gone on with; CPU beside pg_basebackup: SCALE=100 ROUNDS=20
 	@scripts/setup build test
-	@scripts/build --quiet
+	@$(BUILD)
 	@$(LAB) streams $(if $(filter command line,$(origin ROUNDS)),--rounds $(ROUNDS)) $(if $(filter command line,$(origin SCALE)),--scale $(SCALE)) $(if $(SEED),--seed $(SEED))
 
 crash-states: ## N=300 states that a crash may have left on a recorded device, recovered by PostgreSQL and MariaDB
 	@scripts/setup build test
-	@scripts/build --quiet
+	@$(BUILD)
 	@$(LAB) replay --database postgres --states $(STATES) $(if $(SEED),--seed $(SEED))
 	@$(LAB) replay --database mariadb --states $(STATES) $(if $(SEED),--seed $(SEED))
 	@$(LAB) replay --database postgres --fsync off --states $$(( ($(STATES) + 9) / 10 )) $(if $(SEED),--seed $(SEED))
@@ -126,49 +136,54 @@ crash-states: ## N=300 states that a crash may have left on a recorded device, r
 
 aged: ## Bulk writes onto pools that are 50 to 95 % full and aged; a hot file beside a cold one: [RATE=30] MiB/s of the device
 	@scripts/setup build test
-	@scripts/build --quiet
+	@$(BUILD)
 	@$(LAB) aged $(if $(RATE),--mib-per-s $(RATE))
 
 boot: ## A machine boots with PostgreSQL and MariaDB on a pool and is switched off: the order of it, in a container
 	@scripts/setup build boot
-	@scripts/build --quiet
+	@$(BUILD)
 	@$(LAB) boot
 
 fill: ## A pool of 2 GiB overwritten with 20 GiB of changing pages
 	@scripts/setup build test
-	@scripts/build --quiet
+	@$(BUILD)
 	@$(LAB) fill
 
 steps: ## A writer beside who truncates, punches and destroys ten million pages: PAGES=10000000
 	@scripts/setup build test
-	@scripts/build --quiet
+	@$(BUILD)
 	@$(LAB) steps $(if $(PAGES),--pages $(PAGES))
 
 memory: ## Resident memory with 16 mounts, a million files, ten million pages: [SCALE=0.1] of files and pages
 	@scripts/setup build test
-	@scripts/build --quiet
+	@$(BUILD)
 	@$(LAB) memory --files $$(awk 'BEGIN { printf "%d", 1000000 * $(SCALE) }') --pages $$(awk 'BEGIN { printf "%d", 10000000 * $(SCALE) }')
 
 conformance: ## Public test suites on a pool, compared with ext4: [SUITE=pjdfstest|fsx|postgres|mariadb|sqlite] OPS=1000000 of fsx
 	@scripts/setup build test
-	@scripts/build --quiet
+	@$(BUILD)
 	@scripts/suites $(or $(SUITE),pjdfstest fsx postgres mariadb sqlite)
 	@$(LAB) conformance $(SUITE:%=--suite %) --operations $(OPS) $(if $(SEED),--seed $(SEED))
 
 predictions: ## What `pagefold analyze` says of files, beside what they then take: [SCALE=0.3]
 	@scripts/setup build test demo
-	@scripts/build --quiet
+	@$(BUILD)
 	@$(LAB) predictions $(if $(filter command line,$(origin SCALE)),--scale $(SCALE))
+
+defaults: ## What a database takes for who sets nothing, beside analyze and btrfs: [SCALE=0.3]
+	@scripts/setup build test demo
+	@$(BUILD)
+	@$(LAB) defaults $(if $(filter command line,$(origin SCALE)),--scale $(SCALE))
 
 round-trips: ## N=1000000 pages of real, aged databases coded by their models, decoded and compared: [SCALE=0.3]
 	@scripts/setup build test demo
-	@scripts/build --quiet
+	@$(BUILD)
 	cargo build --release --locked --quiet -p pagefold-codec --example round_trips
 	@$(LAB) round-trips --pages $(TRIPS) $(if $(filter command line,$(origin SCALE)),--scale $(SCALE)) $(if $(SEED),--seed $(SEED))
 
 ratios: ## What database files take, file by file, here and on btrfs and zfs-fuse: [SCALE=1]
 	@scripts/setup build test demo
-	@scripts/build --quiet
+	@$(BUILD)
 	@$(LAB) ratios --scale $(SCALE)
 
 bench: ## Benchmarks against null, ext4, XFS, btrfs, zfs-fuse

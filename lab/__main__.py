@@ -42,6 +42,11 @@ def main() -> int:
     steps = verbs.add_parser("steps", help="a writer beside who truncates, punches and destroys ten million pages")
     steps.add_argument("--pages", type=int, default=10_000_000, help="of each of three files")
     steps.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
+    defaults = verbs.add_parser("defaults", help="what a database takes for who sets nothing: right after a load, and a minute later")
+    defaults.add_argument("--scale", type=float, default=1.0, help="1 loads 600 MB")
+    defaults.add_argument("--set", action="append", dest="sets", choices=["rows", "json", "series", "pgbench", "tpcc"])
+    defaults.add_argument("--later", type=int, default=60, help="seconds")
+    defaults.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     ratios = verbs.add_parser("ratios", help="what files of databases take here and on other file systems, file by file")
     ratios.add_argument("--scale", type=float, default=1.0, help="1 makes about 1 GB of relations of PostgreSQL")
     ratios.add_argument("--set", action="append", dest="sets", choices=SETS)
@@ -161,6 +166,12 @@ def run(options: argparse.Namespace) -> int:
             from .steps import steps
 
             return steps(options.pages, keep_logs=logs / "steps-logs")
+        case "defaults":
+            from .defaults import SHAPES, defaults
+
+            return defaults(
+                scale=options.scale, sets=options.sets or list(SHAPES), later_s=options.later, keep_logs=logs / "defaults-logs"
+            )
         case "ratios":
             from .ratios import MAKERS, ratios
 

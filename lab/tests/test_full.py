@@ -59,7 +59,8 @@ class FullMariaDB:
     """MariaDB without doublewrite, and how to fill it."""
 
     def __init__(self, run, pool: Pool):
-        settings = {"innodb_buffer_pool_size": "32M", "innodb_log_file_size": "16M"}
+        # By default ibdata1 grows by 64 MiB at once: when undo logs make it grow, that is refused while more than half of the pool is free.
+        settings = {"innodb_buffer_pool_size": "32M", "innodb_log_file_size": "16M", "innodb_autoextend_increment": "1"}
         self.server = MariaDB(run, pool.folder("maria", MYSQL), settings=settings, name="full-maria")
 
     def prepare(self) -> None:

@@ -1,4 +1,4 @@
-"""Bugs planted in the engine are found by the simulator; `make mutants` plants them all."""
+"""The descriptions of the bugs that are planted in the engine. CI plants two of them, `make mutants` all."""
 
 import subprocess
 import sys
@@ -16,8 +16,3 @@ def mutants(*arguments: str) -> str:
 
 def test_descriptions_of_planted_bugs_fit_the_sources():
     assert "planted bugs fit the sources" in mutants("--check")
-
-
-def test_a_forgotten_flush_and_a_batch_checksum_not_compared_are_found():
-    found = mutants("--only", "01-flush-forgotten", "--only", "03-batch-checksum")
-    assert "2 of 2 planted bugs found" in found

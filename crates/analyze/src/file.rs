@@ -4,7 +4,7 @@ use std::io;
 
 use pagefold_codec::{Model, Scratch};
 use pagefold_engine::limits::RECORDSIZE_DEFAULT;
-use pagefold_engine::pool::LearnOptions;
+use pagefold_engine::pool::{LOG_EXPECTED_PAGES, LOG_LEVEL, LOG_SAMPLED_PAGES, LearnOptions, learn_better};
 use pagefold_engine::record::{
     Compression, Encoded, Encoder, Format, ModelId, encode_metadata, looks_like_postgres, recognise,
     recordsize_hint, worth_learning,
@@ -119,8 +119,12 @@ fn lossy<S: serde::Serializer>(path: &std::path::Path, serializer: S) -> Result<
     serializer.collect_str(&path.display())
 }
 
-/// Looks at one file. What cannot be read is an error that names no file.
-pub(crate) fn look(found: &Found, options: &Options) -> io::Result<FileReport> {
+/// A model, and its stored length in bytes.
+type Learned = (Model, u64);
+
+/// Looks at one file, whose pages are coded by `shared` if there is one (it is a log), or else by a model of its own. What cannot be read is an error that names
+/// no file.
+pub(crate) fn look(found: &Found, options: &Options, shared: Option<&Model>) -> io::Result<FileReport> {
     let source = Source::open(&found.path)?;
     let name = found.path.file_name().map(|name| name.to_string_lossy().into_owned());
     let first = source.head(0, FIRST_WRITE_BYTES)?;
@@ -131,10 +135,11 @@ pub(crate) fn look(found: &Found, options: &Options) -> io::Result<FileReport> {
     let extents = Source::open(&found.path)?.paged(EXTENT_BYTES)?;
     let [lz4, zlib, zstd] = by_extents(&extents, found, &mut random)?;
     let source = source.paged(recordsize_bytes)?;
-    let model = learn(&source, options)?;
-    let tried = try_pages(&source, model.as_ref().map(|(model, _)| model), options, &mut random)?;
+    let own = if shared.is_some() { None } else { learn(&source, options)? };
+    let model = shared.or(own.as_ref().map(|(model, _)| model));
+    let tried = try_pages(&source, model, options, &mut random)?;
     let pages = source.pages();
-    let model_bytes = model.map_or(0, |(_, bytes)| bytes);
+    let model_bytes = own.map_or(0, |(_, bytes)| bytes);
     let of = |values: &[f64]| Estimate::of(values, pages);
     let logical = of(&tried.logical);
     let records = logical.bytes() / u64::from(recordsize_bytes);
@@ -158,27 +163,71 @@ pub(crate) fn look(found: &Found, options: &Options) -> io::Result<FileReport> {
 }
 
 /// The model that a pool would learn from the file once it is folded, and its stored length.
-fn learn(source: &Source, options: &Options) -> io::Result<Option<(Model, u64)>> {
+fn learn(source: &Source, options: &Options) -> io::Result<Option<Learned>> {
     let wanted = LearnOptions::FOLDING;
     let Some(level) = options.compression.model_level() else { return Ok(None) };
     if source.pages() < wanted.pages_min {
         return Ok(None);
     }
-    let mut pages = Vec::new();
-    let take = wanted.sample_pages.min(source.pages());
+    Ok(learn_from(&worth_learning(spread(source, wanted.sample_pages)?), level, source.pages()))
+}
+
+/// Sees to it that `shared` is what a pool would have once it has folded this log after those before. Returns the stored length of a model that was learned, in
+/// bytes.
+pub(crate) fn fold_log(log: &FileReport, shared: &mut Option<Model>) -> io::Result<u64> {
+    let source = Source::open(&log.path)?.paged(log.recordsize_bytes)?;
+    let sampled = spread_filled(&source, LOG_SAMPLED_PAGES)?;
+    if sampled.is_empty() {
+        return Ok(0);
+    }
+    let expected = source.pages().max(LOG_EXPECTED_PAGES);
+    let current = shared.as_ref().map(|model| (MODEL, model));
+    let Some(learned) = learn_better(&sampled, current, expected, LOG_LEVEL) else { return Ok(0) };
+    *shared = Some(learned.model);
+    Ok(encode_metadata(learned.bytes).len() as u64)
+}
+
+/// Up to `wanted` pages that hold something, spread over a file as a pool draws them: pages of zeros are holes there.
+fn spread_filled(source: &Source, wanted: u64) -> io::Result<Vec<Vec<u8>>> {
+    let (pages, take) = (source.pages(), wanted.min(source.pages()));
+    let (mut found, mut next) = (Vec::new(), 0);
     for at in 0..take {
+        let mut from = next.max((u128::from(at) * u128::from(pages) / u128::from(take)) as u64);
+        let mut page = Vec::new();
+        while from < pages {
+            source.read(from, &mut page)?;
+            if page.iter().any(|&byte| byte != 0) {
+                break;
+            }
+            from += 1;
+        }
+        if from >= pages {
+            break;
+        }
+        next = from + 1;
+        found.push(page);
+    }
+    Ok(found)
+}
+
+/// Up to `wanted` pages, spread over a file.
+fn spread(source: &Source, wanted: u64) -> io::Result<Vec<Vec<u8>>> {
+    let take = wanted.min(source.pages());
+    let read = |at: u64| {
         let mut page = Vec::new();
         source.read((u128::from(at) * u128::from(source.pages()) / u128::from(take)) as u64, &mut page)?;
-        pages.push(page);
-    }
-    let pages = worth_learning(pages);
+        Ok(page)
+    };
+    (0..take).map(read).collect()
+}
+
+fn learn_from(pages: &[Vec<u8>], level: u8, relation_pages: u64) -> Option<Learned> {
     let pages: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
-    let learning = pagefold_codec::Options { level: level.into(), relation_pages: source.pages() };
-    let Some(model) = pagefold_codec::learn(&pages, learning) else { return Ok(None) };
-    let stored = model.to_bytes();
+    let learning = pagefold_codec::Options { level: level.into(), relation_pages };
+    let stored = pagefold_codec::learn(&pages, learning)?.to_bytes();
     // What a pool codes with is what it reads back.
-    let Ok(model) = Model::from_bytes(&stored) else { return Ok(None) };
-    Ok(Some((model, encode_metadata(stored).len() as u64)))
+    let model = Model::from_bytes(&stored).ok()?;
+    Some((model, encode_metadata(stored).len() as u64))
 }
 
 /// What became of the sampled pages; a value of each list per page, in bytes.
@@ -233,7 +282,7 @@ fn try_pages(
         match pagefold_codec::recognise(&mut scratch, &page) {
             Some(pagefold_codec::Kind::PostgresHeap) => tried.heaps += 1,
             Some(pagefold_codec::Kind::PostgresBtree) => tried.btrees += 1,
-            Some(pagefold_codec::Kind::Innodb | pagefold_codec::Kind::Sqlite) | None => {
+            _ => {
                 tried.others += usize::from(is_postgres);
             }
         }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::Options;
 use crate::estimate::Estimate;
-use crate::file::{FileReport, Kind, look};
+use crate::file::{FileReport, Kind, fold_log, look};
 use crate::walk::Found;
 
 /// What is predicted of some files together. All sizes are in bytes.
@@ -110,7 +110,7 @@ pub fn analyze(files: &[Found], options: &Options, step: impl Fn(u64) + Sync) ->
     let looked: Vec<_> = files
         .par_iter()
         .map(|found| {
-            let report = look(found, options);
+            let report = look(found, options, None);
             step(found.size_bytes);
             report.map_err(|error| (error.kind(), format!("cannot read {}: {error}", found.path.display())))
         })
@@ -124,7 +124,29 @@ pub fn analyze(files: &[Found], options: &Options, step: impl Fn(u64) + Sync) ->
             Err((_, problem)) => problems.push(problem),
         }
     }
+    for kind in [Kind::PostgresLog, Kind::InnodbLog] {
+        if let Err(error) = share_model(kind, &mut reports, options) {
+            problems.push(format!("cannot read the logs once more: {error}"));
+        }
+    }
     summarize(options.compression, reports, problems)
+}
+
+/// Logs of a kind share a model: they are looked at with it, in the order of their paths. It is counted where it is learned.
+fn share_model(kind: Kind, reports: &mut [FileReport], options: &Options) -> std::io::Result<()> {
+    if options.compression.model_level().is_none() {
+        return Ok(());
+    }
+    let mut shared = None;
+    for log in reports.iter_mut().filter(|report| report.kind == kind) {
+        let model_bytes = fold_log(log, &mut shared)?;
+        let Some(model) = &shared else { continue };
+        let found = Found { path: log.path.clone(), size_bytes: log.size_bytes };
+        *log = look(&found, options, Some(model))?;
+        log.model_bytes = model_bytes;
+        log.stored = log.stored.plus(Estimate::exact(model_bytes));
+    }
+    Ok(())
 }
 
 fn summarize(compression: Compression, files: Vec<FileReport>, problems: Vec<String>) -> Report {

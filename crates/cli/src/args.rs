@@ -1,5 +1,6 @@
 //! The command line: verbs, options, help. Manual pages and completions are generated from it.
 
+mod backup;
 mod branch;
 mod systemd;
 
@@ -8,6 +9,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+pub use backup::{
+    Access, Backup, BackupCheck, BackupCreate, BackupForget, BackupInit, BackupList, BackupPrune,
+    BackupRestore, BackupShow, BackupVerify,
+};
 pub use branch::{
     Branch, CreateBranch, DeleteBranch, ListBranches, ResetBranch, ServerOptions, StartBranch, StopBranch,
 };
@@ -233,6 +238,20 @@ Examples:
     )]
     #[command(visible_alias = "recv")]
     Receive(Receive),
+    /// Back up snapshots to a directory or an object store, and restore them.
+    #[command(
+        subcommand,
+        after_long_help = "Backups are incremental for ever, and each can be restored without the others. Encrypted repositories are opened by a
+passphrase or key: --key-file, --key-command, or PAGEFOLD_BACKUP_PASSPHRASE.
+
+Examples:
+  pagefold backup init /mnt/backup/tank
+  pagefold backup create tank/db --to /mnt/backup/tank
+  pagefold backup list /mnt/backup/tank
+  pagefold backup restore /mnt/backup/tank tank/db tank/restored
+  pagefold backup prune /mnt/backup/tank --keep hourly=24,daily=7"
+    )]
+    Backup(Backup),
     /// Show which files differ between a snapshot and a later one, or the dataset as it is.
     #[command(
         after_long_help = "A line for each: + created, - removed, M modified, R renamed; then its path from the dataset's root on. What both
@@ -384,6 +403,7 @@ Examples:
     #[command(after_long_help = crate::props::help() + "
 Examples:
   pagefold set compression=zstd-3 tank
+  pagefold set compression=lz4 tank/logs
   pagefold set recordsize=8K sync=always tank/db
   pagefold set mountpoint=/srv backup:keep=yes tank")]
     Set(Set),
@@ -396,6 +416,7 @@ Examples:
   pagefold du /var/lib/postgresql
   pagefold du -s /var/lib/postgresql/*       one line for each argument
   pagefold du -a --sort ratio /var/lib/postgresql
+  pagefold du --codecs /var/lib/postgresql   records and bytes by codec, as compsize has them
   pagefold du --pages --sort stored /var/lib/postgresql/15/main/base")]
     Du(Du),
     /// Predict what files would take on a pool, from samples, beside generic codecs.
@@ -412,7 +433,8 @@ Examples:
     /// Code what is stored again, with the present property `compression` and the models that there are by now.
     #[command(
         after_long_help = "Online, and without unsharing anything: what snapshots and clones share stays shared and takes less for all of
-them. Pages never become longer: after compression=lz4 or off, only new pages are stored so. The few MiB that were
+them. Each file's pages are coded as its setting says now: its attribute user.pagefold.compression, or the property of
+its dataset. Pages never become longer: after compression=lz4 or off, only new pages are stored so. The few MiB that were
 written last may be left as they are. Interrupted, it keeps what it did; a crash undoes the last second of it at most.
 
 Examples:
@@ -1092,6 +1114,9 @@ pub struct Du {
     /// A line for every file, and what its pages are, by which codec and model they are stored: from up to 32 of them.
     #[arg(long, conflicts_with = "summarize")]
     pub pages: bool,
+    /// Sums by codec instead: all records are read.
+    #[arg(long, conflicts_with_all = ["summarize", "all", "pages"])]
+    pub codecs: bool,
     /// Order of the lines.
     #[arg(long, value_enum, default_value = "name")]
     pub sort: SortBy,

@@ -194,22 +194,27 @@ pub fn destroy(known: &Known) -> Result<()> {
         .map_err(|error| failed_on_devices(format!("cannot destroy pool {}", known.name), &error))
 }
 
-/// An error where a device has an older copy of its pool than is known, or one that went on by itself.
-fn demand_current(known: &Known, device: &Path) -> Result<()> {
-    let Some((last, _)) = seen::last(&known.guid)? else { return Ok(()) };
+/// Tells that a device has an older copy of its pool than is known, or one that went on by itself, if that is so.
+pub fn not_as_seen(guid: &str, name: &str, device: &Path) -> Result<Option<String>> {
+    let Some((last, _)) = seen::last(guid)? else { return Ok(None) };
     // One that tells nothing is damaged, and no copy.
-    let Ok((label, standing)) = pool::stands(device) else { return Ok(()) };
-    if label.pool.to_string() != known.guid {
-        return Ok(());
+    let Ok((label, standing)) = pool::stands(device) else { return Ok(None) };
+    if label.pool.to_string() != guid {
+        return Ok(None);
     }
-    let (path, number, name) = (shown(device), label.device, &known.name);
-    let what = match standing.relation(&last) {
-        Relation::Same | Relation::After => return Ok(()),
-        Relation::Before => format!("{path} is an older copy of device {number} of pool {name}"),
+    let (path, number) = (shown(device), label.device);
+    Ok(match standing.relation(&last) {
+        Relation::Same | Relation::After => None,
+        Relation::Before => Some(format!("{path} is an older copy of device {number} of pool {name}")),
         Relation::Apart => {
-            format!("{path} is a copy of device {number} of pool {name} that went on by itself")
+            Some(format!("{path} is a copy of device {number} of pool {name} that went on by itself"))
         }
-    };
+    })
+}
+
+/// An error where [`not_as_seen`] tells something.
+fn demand_current(known: &Known, device: &Path) -> Result<()> {
+    let Some(what) = not_as_seen(&known.guid, &known.name, device)? else { return Ok(()) };
     // Of several devices the others may well be current.
     let stale = if known.devices.len() > 1 { vec![device.to_owned()] } else { Vec::new() };
     Err(not_opened(known, &Error::NotCurrent { what, stale }))

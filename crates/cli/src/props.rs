@@ -79,9 +79,9 @@ pub const PROPERTIES: &[Property] = &[
     Property {
         name: "compression",
         values: Values::Codec,
-        scope: Scope::Pool,
+        scope: Scope::Dataset,
         default: "auto",
-        doc: "Codec of newly written pages. auto is zstd at a fast level. page takes pages of PostgreSQL apart by models that are learned in the background, one per relation; its level is zstd's, for text within pages; other pages get zstd at a fast level. Pages that do not shrink are always stored raw. Existing pages keep theirs.",
+        doc: "Codec of newly written pages. auto takes pages of PostgreSQL, InnoDB and SQLite apart by models, one per file, that are learned in the background from the first pages on; other pages get zstd at a fast level. page is the same with a level of zstd for text within pages (auto: 3). Pages that do not shrink are always stored raw. Existing pages keep theirs, but for those that were stored before their file had a model: these are coded again in the background; `pagefold fold` brings others over. The attribute user.pagefold.compression of a file, which new files take from their directory, goes before it.",
     },
     Property {
         name: "recordsize",

@@ -485,10 +485,14 @@ fn properties_are_inherited_along_the_path() {
     assert_eq!(get("backup:keep", "tank/db/prod"), pair("7", "inherited from tank"));
     assert_eq!(get("mountpoint", "tank/db/prod"), pair(&format!("{top}/db/prod"), "inherited from tank"));
     assert_eq!(get("compression", "tank/db/prod"), pair("zstd", "inherited from tank"));
+    sandbox.ok(&["set", "compression=lz4", "tank/db"]);
+    assert_eq!(get("compression", "tank/db/prod"), pair("lz4", "inherited from tank/db"));
+    sandbox.ok(&["inherit", "compression", "tank/db"]);
+    assert_eq!(get("compression", "tank/db"), pair("zstd", "inherited from tank"));
     assert_failure(
-        &sandbox.run(&["set", "compression=lz4", "tank/db"]),
+        &sandbox.run(&["set", "autotrim=on", "tank/db"]),
         1,
-        &["compression holds for the whole pool", "set compression=VALUE tank"],
+        &["autotrim holds for the whole pool", "set autotrim=VALUE tank"],
     );
     assert_failure(&sandbox.run(&["set", "Bad:name=1", "tank"]), 2, &["user property"]);
     sandbox.ok(&["set", "readonly=on", "tank/db/prod"]);

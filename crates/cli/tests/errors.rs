@@ -163,7 +163,13 @@ fn events_outlive_their_server_and_are_followed_over_its_end() {
     let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
     let mut followed: Vec<u64> =
         (&mut lines).take(first.len()).map(|line| numbers(&line.unwrap())[0]).collect();
-    sandbox.ok(&["unmount", "mnt"]);
+    let unmounted = sandbox.run(&["unmount", "mnt"]);
+    assert!(unmounted.status.success());
+    assert!(
+        !unmounted.stderr.contains("has to end"),
+        "who follows keeps nobody waiting: {}",
+        unmounted.stderr
+    );
     // Without a server they are read where they are kept.
     let kept = sandbox.ok(&["events", "tank"]);
     assert!(kept.contains("opened the pool") && kept.contains("the pool is closed"), "{kept}");

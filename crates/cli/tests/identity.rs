@@ -107,6 +107,12 @@ fn an_older_copy_is_never_taken_for_the_pool() {
         refused(&sandbox, words, &["older copy", "went on until 20", "prod.pf", "--accept-older"]);
     }
     refused(&sandbox, &["mount", "./monday.pf", "mnt"], &["older copy", "prod.pf", "--accept-older"]);
+    let checked = sandbox.run(&["check", "--device", "monday.pf"]);
+    assert!(
+        checked.status.success() && checked.stderr.contains("monday.pf is an older copy"),
+        "{}",
+        checked.stderr
+    );
     assert_eq!(told(&sandbox, &["-d", "."]), pairs(&[("monday.pf", "OLD")]));
     sandbox.ok(&["import", "--accept-older", "-d", "monday.pf", "prod"]);
     assert!(snapshots(&sandbox, "prod").is_empty());

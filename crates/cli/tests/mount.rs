@@ -113,6 +113,54 @@ fn a_pool_lives_from_creation_to_destruction() {
 }
 
 #[test]
+fn files_are_compressed_as_their_folder_or_dataset_says() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pool();
+    sandbox.ok(&["mount", "-o", "takeover=off", "tank", "mnt"]);
+    let attribute = |args: &[&str], path: &str| {
+        let program = if args[0] == "-n" { "setfattr" } else { "getfattr" };
+        let args: Vec<&str> = args.iter().copied().skip_while(|arg| *arg == "get").collect();
+        Command::new(program).args(args).arg(sandbox.path(path)).output().unwrap()
+    };
+    let set = |value: &str, path: &str| attribute(&["-n", "user.pagefold.compression", "-v", value], path);
+    let codecs = |path: &str| {
+        sandbox.ok(&["sync", "mnt"]);
+        let found = sandbox.json(&["du", "--codecs", path]);
+        let line = |line: &serde_json::Value| line["codec"].as_str().unwrap().to_owned();
+        found["codecs"].as_array().unwrap().iter().map(line).collect::<Vec<_>>()
+    };
+    let data = rows(20_000);
+    fs::create_dir(sandbox.path("mnt/logs")).unwrap();
+    assert!(set("lz4", "mnt/logs").status.success());
+    let wrong = set("lz5", "mnt/logs");
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("Invalid argument"), "{wrong:?}");
+    fs::write(sandbox.path("mnt/logs/new"), &data).unwrap();
+    fs::write(sandbox.path("mnt/plain"), &data).unwrap();
+    assert_eq!((codecs("mnt/logs"), codecs("mnt/plain")), (vec!["lz4".to_owned()], vec!["zstd".to_owned()]));
+    let shown = attribute(&["get", "-n", "user.pagefold.compression"], "mnt/logs/new");
+    assert!(
+        String::from_utf8_lossy(&shown.stdout).contains("user.pagefold.compression=\"lz4\""),
+        "{shown:?}"
+    );
+    assert!(set("zstd-9", "mnt/logs/new").status.success());
+    assert!(sandbox.ok(&["fold", "mnt/logs"]).contains("became shorter"));
+    assert_eq!(codecs("mnt/logs"), ["zstd"]);
+    // The dataset's, where a file has none; and what all of it takes.
+    sandbox.ok(&["set", "compression=off", "tank"]);
+    fs::write(sandbox.path("mnt/raw"), &data).unwrap();
+    assert_eq!(codecs("mnt/raw"), ["raw"]);
+    let (found, all) = (sandbox.json(&["du", "--codecs", "mnt"]), sandbox.json(&["du", "mnt"]));
+    assert_eq!(found["total"]["stored_bytes"], all["total"]["stored_bytes"]);
+    // Whole pages, also behind the ends of files.
+    assert!(found["total"]["logical_bytes"].as_u64() > all["total"]["logical_bytes"].as_u64());
+    assert!(sandbox.ok(&["du", "--codecs", "mnt"]).contains("CODEC"));
+    sandbox.ok(&["unmount", "mnt"]);
+    assert!(sandbox.ok(&["check", "tank"]).contains(": 0 errors"));
+}
+
+#[test]
 fn what_is_stored_is_folded_with_the_property_as_it_is_now() {
     if !can_mount() {
         return;

@@ -391,3 +391,82 @@ fn differences_are_told_as_files() {
     assert_eq!(sorted(&sandbox.ok(&["diff", "tank/db@one", "tank/db"])), sorted(expected));
     assert_sound(&sandbox, "tank");
 }
+
+fn files_below(dir: &std::path::Path, end: &str) -> Vec<std::path::PathBuf> {
+    let found = fs::read_dir(dir).into_iter().flatten().map(|entry| entry.unwrap().path());
+    found.filter(|path| path.to_string_lossy().ends_with(end)).collect()
+}
+
+#[test]
+fn a_mounted_pool_is_backed_up_through_kills_and_comes_back_as_it_was() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pools();
+    sandbox.ok(&["mount", "tank/db", "a"]);
+    fs::write(sandbox.path("a/noise"), noise(1, 36 << 20)).unwrap();
+    fs::write(sandbox.path("a/text"), "a row of a table\n".repeat(100_000)).unwrap();
+    fs::write(sandbox.path("key"), "horse battery\n").unwrap();
+    let key = ["--key-file", "key"];
+    assert_failure(&sandbox.run(&["backup", "init", "repo"]), 2, &["--key-file", "--unencrypted"]);
+    sandbox.ok(&[&["backup", "init", "repo"], &key[..]].concat());
+    assert_failure(&sandbox.run(&[&["backup", "init", "repo"], &key[..]].concat()), 1, &["already"]);
+
+    // Killed when one pack is there; the server is, too.
+    let words = [&["backup", "create", "tank/db", "--to", "repo"], &key[..]].concat();
+    let mut child = spawn(&sandbox, &[&words[..], &["--rate", "8M"]].concat(), Stdio::null(), Stdio::piped());
+    wait_until(|| {
+        let journals = files_below(&sandbox.path("state/backup"), ".journal");
+        journals.iter().any(|path| fs::read_to_string(path).unwrap().contains(" .\n"))
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    kill_server(&sandbox, "tank");
+    assert_eq!(
+        sandbox.json(&[&["backup", "list", "repo"], &key[..]].concat())["backups"],
+        serde_json::json!([])
+    );
+    sandbox.run(&["unmount", "a"]);
+    sandbox.ok(&["mount", "tank/db", "a"]);
+    let told = sandbox.run(&words);
+    assert!(told.status.success() && told.stderr.contains("interrupted"), "{}{}", told.stdout, told.stderr);
+    assert!(told.stdout.contains("were there"), "{}", told.stdout);
+
+    // What changed, and no more.
+    let first = sandbox.json(&[&["backup", "show", "repo", "tank/db"], &key[..]].concat());
+    let mut changed = File::options().write(true).open(sandbox.path("a/noise")).unwrap();
+    std::io::Seek::seek(&mut changed, std::io::SeekFrom::Start(5 << 20)).unwrap();
+    changed.write_all(b"changed").unwrap();
+    drop(changed);
+    let second = sandbox.json(&words);
+    assert_eq!((&second["created"]["since"], &second["created"]["packs"]), (&first["number"], &1.into()));
+    assert!(second["created"]["backup"]["added_bytes"].as_u64().unwrap() < 300 << 10, "{second}");
+    let wrong = ["--key-command", "echo cow"];
+    let refused = sandbox.run(&[&["backup", "check", "repo"], &wrong[..]].concat());
+    assert_failure(&refused, 1, &["not that of the repository"]);
+
+    // Into another pool, which nobody serves: the first, then what the second has.
+    let restore =
+        |backup: &str| sandbox.json(&[&["backup", "restore", "repo", backup, "vault/db"], &key[..]].concat());
+    restore("1");
+    let restored = restore("2");
+    assert_eq!(restored["since"], 1);
+    assert!(restored["restored"]["pages"].as_u64().unwrap() < 20, "{restored}");
+    sandbox.ok(&["mount", "vault/db", "b"]);
+    let back = fs::read(sandbox.path("b/noise")).unwrap();
+    assert!(back == fs::read(sandbox.path("a/noise")).unwrap() && back[5 << 20..].starts_with(b"changed"));
+    assert_eq!(fs::read(sandbox.path("b/text")).unwrap(), fs::read(sandbox.path("a/text")).unwrap());
+    for words in [
+        &["backup", "check", "repo"][..],
+        &["backup", "verify", "repo"],
+        &["backup", "verify", "--packs", "repo"],
+    ] {
+        assert!(sandbox.ok(&[words, &key].concat()).contains(": 0 errors"));
+    }
+    sandbox.ok(&[&["backup", "prune", "repo", "--keep", "last=1", "--now"], &key[..]].concat());
+    let pack = files_below(&sandbox.path("repo/packs"), "").pop().unwrap();
+    fs::write(&pack, "something else").unwrap();
+    let damaged = sandbox.run(&[&["backup", "verify", "repo"], &key[..]].concat());
+    assert_failure(&damaged, 1, &["errors"]);
+    ["tank", "vault"].iter().for_each(|pool| drop(sandbox.run(&["unmount", pool])));
+}

@@ -4,8 +4,9 @@ mod common;
 
 use common::{Sandbox, assert_failure};
 
-const VERBS: [&str; 42] = [
+const VERBS: [&str; 43] = [
     "create",
+    "backup",
     "destroy",
     "import",
     "reguid",
@@ -226,7 +227,8 @@ fn manual_pages_exist_for_every_verb() {
         let page = std::fs::read_to_string(dir.join(&name)).unwrap();
         assert!(page.contains(".TH pagefold") && page.contains("pagefold"), "{name}:\n{page}");
     }
-    let below: [(&str, &[&str]); 3] = [
+    let below: [(&str, &[&str]); 4] = [
+        ("backup", &["init", "create", "list", "show", "verify", "check", "restore", "forget", "prune"]),
         ("dataset", &["create", "destroy", "list", "rename"]),
         ("branch", &["create", "list", "start", "stop", "reset", "delete"]),
         ("systemd", &["show", "install", "remove"]),

@@ -49,6 +49,10 @@ struct Args {
     /// Decodes everything so often, for profiles; 0 as often as it is encoded.
     #[arg(long, default_value_t = 0)]
     decodes: u32,
+    /// Decodes everything so often in `decode_pages`, reads no clock, and prints no table: for instruments that count
+    /// (scripts/decode-instructions).
+    #[arg(long, default_value_t = 0)]
+    count: u32,
     /// Leaves the generic codecs out.
     #[arg(long)]
     alone: bool,
@@ -146,6 +150,37 @@ fn measure(args: &Args, name: &str, bytes: &[u8]) -> Result<Measured> {
     let decodes = if args.decodes == 0 { args.repeat } else { args.decodes };
     own(&pages, model.as_ref(), (args.repeat, decodes), &mut measured)?;
     Ok(measured)
+}
+
+/// For counting instructions: learns and encodes, then decodes all pages `args.count` times in [`decode_pages`].
+fn count(args: &Args, name: &str, bytes: &[u8]) -> Result<()> {
+    let all: Vec<&[u8]> = bytes.chunks_exact(args.page).collect();
+    let sample: Vec<&[u8]> = all.iter().copied().step_by(all.len().div_ceil(args.sample).max(1)).collect();
+    let options = Options { level: args.level, relation_pages: all.len() as u64 };
+    let Some(model) = learn(&sample, options) else { bail!("{name} has no model") };
+    let mut scratch = Scratch::new();
+    let mut records = vec![];
+    for page in &all {
+        let mut record = vec![];
+        if model.encode_unverified(&mut scratch, page, &mut record) {
+            records.push(record);
+        }
+    }
+    for _ in 0..args.count {
+        decode_pages(&model, &mut scratch, &records)?;
+    }
+    println!("{name} {}", records.len() * args.count as usize);
+    Ok(())
+}
+
+/// A function of its own, so that instruments see decoding alone.
+#[inline(never)]
+fn decode_pages(model: &Model, scratch: &mut Scratch, records: &[Vec<u8>]) -> Result<()> {
+    let mut page = vec![0; model.page_bytes()];
+    for record in records {
+        model.decode(scratch, record, &mut page)?;
+    }
+    Ok(())
 }
 
 /// The page codec; pages that it does not take are stored as zstd-3 makes them.
@@ -306,6 +341,9 @@ fn main() -> Result<()> {
     ]);
     let (mut all, mut without) = (Measured::default(), Measured::default());
     let mut one = |name: &str, bytes: &[u8]| -> Result<()> {
+        if args.count > 0 {
+            return count(&args, name, bytes);
+        }
         let measured = measure(&args, name, bytes)?;
         table.add_row(row(name, &measured));
         all.add(&measured);
@@ -323,6 +361,9 @@ fn main() -> Result<()> {
             std::fs::write(folder.join(name), &bytes)?;
         }
         one(name, &bytes)?;
+    }
+    if args.count > 0 {
+        return Ok(());
     }
     table.add_row(row("all", &all));
     table.add_row(row(&format!("without {}", args.without), &without));

@@ -14,7 +14,7 @@
 //! 3. A decoder never panics, never reads or writes beyond its buffers and never allocates by unverified sizes, whatever
 //!    model and record hold.
 //!
-//! Layers, each of which uses only those below: `model`, `scratch`, `postgres`, `innodb` and `sqlite`, `columns`, `patterns`, `stale`, `text`,
+//! Layers, each of which uses only those below: `model`, `scratch`, `postgres`, `innodb`, `sqlite` and `log`, `columns`, `patterns`, `stale`, `text`,
 //! `frame`, `entropy`, `wire`. Beside them is [`doubles`], which needs no model.
 
 mod columns;
@@ -23,6 +23,7 @@ mod entropy;
 pub mod frame;
 mod innodb;
 pub mod limits;
+mod log;
 mod model;
 mod patterns;
 mod postgres;

@@ -9,6 +9,8 @@ use crate::entropy::{Counter, Decoder, Encoder, Sink, Stream};
 use crate::innodb::page::Ends;
 use crate::innodb::{self, InnodbModel};
 use crate::limits::{MODEL_MAX, MODEL_PLAIN_MAX, PAGE_MAX, PAGE_MIN, STREAMS_MAX, TABLES_MAX};
+use crate::log::redo::{self, RedoModel};
+use crate::log::wal::{self, WalModel};
 use crate::postgres::btree::{self, BtreeModel};
 use crate::postgres::heap::{self, HeapModel};
 use crate::postgres::page::CHECKSUM_AT;
@@ -33,6 +35,10 @@ pub enum Kind {
     Innodb,
     /// SQLite's tables and indexes: B-tree and overflow pages of a database file.
     Sqlite,
+    /// PostgreSQL's write-ahead log.
+    PostgresWal,
+    /// InnoDB's redo log, as MariaDB 10.8 and later write it.
+    InnodbRedo,
 }
 
 /// How to learn.
@@ -60,6 +66,8 @@ enum Parts {
     Btree(BtreeModel),
     Innodb(InnodbModel),
     Sqlite(SqliteModel),
+    Wal(Box<WalModel>),
+    Redo(Box<RedoModel>),
 }
 
 /// Flags of a record: its first byte.
@@ -84,6 +92,10 @@ pub fn recognise(scratch: &mut Scratch, page: &[u8]) -> Option<Kind> {
         Some(Kind::Innodb)
     } else if sized && scratch.sqlite.parse(page, 0) {
         Some(Kind::Sqlite)
+    } else if sized && wal::header_bytes(page).is_some() {
+        Some(Kind::PostgresWal)
+    } else if sized && redo::begin(page).is_some() {
+        Some(Kind::InnodbRedo)
     } else {
         None
     }
@@ -125,7 +137,11 @@ impl Model {
             }
         }
         let streams = counter.train().0;
-        let dictionary = Dictionary::train(&texts, level).ok()?;
+        let dictionary = match parts {
+            Parts::Wal(_) | Parts::Redo(_) => Dictionary::train_from_pieces(&texts, level),
+            _ => Dictionary::train(&texts, level),
+        };
+        let dictionary = dictionary.ok()?;
         Some(Self { page_bytes, level, parts, streams, dictionary })
     }
 
@@ -165,6 +181,8 @@ impl Model {
             Parts::Btree(_) => Kind::PostgresBtree,
             Parts::Innodb(_) => Kind::Innodb,
             Parts::Sqlite(_) => Kind::Sqlite,
+            Parts::Wal(_) => Kind::PostgresWal,
+            Parts::Redo(_) => Kind::InnodbRedo,
         }
     }
 
@@ -223,6 +241,7 @@ impl Model {
             Parts::Btree(_) => &scratch.btree.stale,
             Parts::Innodb(_) => &scratch.innodb.stale,
             Parts::Sqlite(_) => &scratch.sqlite.stale,
+            Parts::Wal(_) | Parts::Redo(_) => &scratch.none,
         };
         if text.len() >= MAX_TEXT || stale.bytes.len() >= MAX_TEXT {
             return false;
@@ -290,7 +309,7 @@ impl Model {
         let plain_bytes = if has_plain { reader.at_most(record.len())? } else { 0 };
         let text_bytes = if has_text { reader.at_most(MAX_TEXT - 1)? } else { 0 };
         let code = reader.take(code_bytes)?;
-        let Scratch { buffers, heap, btree, innodb, sqlite, contexts, .. } = scratch;
+        let Scratch { buffers, heap, btree, innodb, sqlite, log, none, contexts, .. } = scratch;
         buffers.plain.clear();
         buffers.plain.extend_from_slice(reader.take(plain_bytes)?);
         buffers.text.clear();
@@ -325,6 +344,14 @@ impl Model {
                 sqlite::read::get(model, &self.streams, decoder, sqlite, buffers, page)?;
                 &mut sqlite.stale
             }
+            Parts::Wal(model) => {
+                model.get(&self.streams, decoder, log, buffers, page)?;
+                none
+            }
+            Parts::Redo(model) => {
+                model.get(&self.streams, decoder, log, buffers, page)?;
+                none
+            }
         };
         if buffers.text_taken != buffers.text.len() || buffers.plain_taken != buffers.plain.len() {
             return Err(Corrupt("more bytes than belong to the page"));
@@ -350,7 +377,7 @@ impl Model {
             Parts::Heap(_) => heap.write_checksum(page),
             Parts::Btree(_) => btree.header.write(page),
             Parts::Innodb(_) => innodb.shape.ends.write(page, &innodb.ends),
-            Parts::Sqlite(_) => {}
+            Parts::Sqlite(_) | Parts::Wal(_) | Parts::Redo(_) => {}
         }
         Ok(())
     }
@@ -358,7 +385,11 @@ impl Model {
     /// One line per column: what it is and how it is coded. For people.
     #[must_use]
     pub fn describe(&self) -> String {
-        self.parts.plans().map(Plans::describe).collect::<Vec<_>>().join("\n")
+        match &self.parts {
+            Parts::Wal(model) => model.describe(),
+            Parts::Redo(model) => model.describe(),
+            parts => parts.plans().map(Plans::describe).collect::<Vec<_>>().join("\n"),
+        }
     }
 
     /// The bytes that stale ones are compressed after: a page without its checksum.
@@ -366,7 +397,7 @@ impl Model {
         match self.parts {
             Parts::Heap(_) | Parts::Btree(_) => page[CHECKSUM_AT..CHECKSUM_AT + 2].fill(0),
             Parts::Innodb(_) => Ends::clear(page),
-            Parts::Sqlite(_) => {}
+            Parts::Sqlite(_) | Parts::Wal(_) | Parts::Redo(_) => {}
         }
         page
     }
@@ -383,7 +414,14 @@ impl Parts {
         let innodbs = pages.iter().filter(|page| innodb.parse(page)).count();
         let reserved = sqlite::learn::reserved(pages);
         let sqlites = pages.iter().filter(|page| sqlite_parts.parse(page, reserved)).count();
-        if sqlites > innodbs.max(heaps).max(btrees) {
+        let logs = pages.iter().filter(|page| wal::header_bytes(page).is_some()).count();
+        if logs > sqlites.max(innodbs).max(heaps).max(btrees) {
+            wal::learn(pages, level).map(|model| Self::Wal(Box::new(model)))
+        } else if sqlites.max(innodbs).max(heaps).max(btrees) * 2 < pages.len()
+            && 2 * pages.iter().filter(|page| redo::begin(page).is_some()).count() > pages.len()
+        {
+            redo::learn(pages, level).map(|model| Self::Redo(Box::new(model)))
+        } else if sqlites > innodbs.max(heaps).max(btrees) {
             sqlite::learn::learn(pages, level).map(Self::Sqlite)
         } else if innodbs > heaps.max(btrees) {
             innodb::learn::learn(pages, level).map(Self::Innodb)
@@ -400,6 +438,7 @@ impl Parts {
             Self::Btree(model) => (Some(&model.plans), &[][..], &[][..]),
             Self::Innodb(model) => (None, &model.branches[..], &[][..]),
             Self::Sqlite(model) => (None, &[][..], &model.branches[..]),
+            Self::Wal(_) | Self::Redo(_) => (None, &[][..], &[][..]),
         };
         let many = innodb.iter().map(|branch| &branch.plans).chain(sqlite.iter().map(|branch| &branch.plans));
         one.into_iter().chain(many)
@@ -412,6 +451,8 @@ impl Parts {
             Self::Btree(model) => model.plans.end,
             Self::Innodb(model) => model.end(),
             Self::Sqlite(model) => model.end(),
+            Self::Wal(model) => model.end(),
+            Self::Redo(model) => model.end(),
         }
     }
 
@@ -442,6 +483,14 @@ impl Parts {
             Self::Sqlite(model) => {
                 let Scratch { buffers, sqlite, .. } = scratch;
                 sqlite::write::put(model, sqlite, page, buffers, sink).then_some([0; 2])
+            }
+            Self::Wal(model) => {
+                let Scratch { buffers, log, .. } = scratch;
+                model.put(page, log, buffers, sink)
+            }
+            Self::Redo(model) => {
+                let Scratch { buffers, log, .. } = scratch;
+                model.put(page, log, buffers, sink)
             }
         }
     }

@@ -3,8 +3,10 @@
 use crate::columns::Buffers;
 use crate::entropy::rans::Ops;
 use crate::innodb;
+use crate::log;
 use crate::postgres::{btree, heap};
 use crate::sqlite;
+use crate::stale::Stale;
 use crate::text::Contexts;
 
 /// What coding needs beside the model: buffers and zstd's contexts. Make one per thread and keep it; it serves all models.
@@ -15,6 +17,8 @@ pub struct Scratch {
     pub(crate) btree: btree::Parts,
     pub(crate) innodb: innodb::Parts,
     pub(crate) sqlite: sqlite::Parts,
+    pub(crate) log: log::Parts,
+    pub(crate) none: Stale,
     pub(crate) ops: Ops,
     pub(crate) contexts: Contexts,
     /// A page's code.

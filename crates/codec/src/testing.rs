@@ -3,6 +3,7 @@
 
 pub mod corpora;
 pub mod innodb;
+pub mod logs;
 pub mod sqlite;
 
 use crate::postgres::checksum::checksum;

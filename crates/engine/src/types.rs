@@ -109,6 +109,8 @@ pub struct Key {
 }
 
 impl Key {
+    /// Codec of an object's pages as one byte, `offset` 0: the one of the file system's values that the engine reads.
+    pub const COMPRESSION: u8 = 0xD0;
     /// Kinds from here on belong to the engine.
     pub const ENGINE_KINDS: u8 = 0xE0;
     /// Page of an object's data; `offset` is the page number (byte offset / recordsize).

@@ -113,7 +113,7 @@ fn constants() {
 fn label_and_superblock() {
     let (device, all) = devices(256 * MIB);
     let label = Label {
-        version: 3,
+        version: 4,
         device: 0,
         devices: 1,
         incompat: 0,
@@ -752,6 +752,7 @@ fn records_with_a_model() {
         sampled_pages: 300,
         object_pages: 10_000,
         record_bytes: 1000,
+        late: true,
     };
     assert_example("model-entry", &entry.encode());
     assert_eq!(ModelEntry::decode(&example("model-entry")).unwrap(), entry);

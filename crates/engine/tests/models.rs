@@ -115,8 +115,8 @@ fn pages_are_coded_by_the_model_learned_from_their_object() {
     assert_eq!(
         learned,
         [
-            Learned { dataset: 1, object: 5, adopted: Some(1) },
-            Learned { dataset: 1, object: 6, adopted: Some(2) },
+            Learned { dataset: 1, object: 5, adopted: Some(1), first: true },
+            Learned { dataset: 1, object: 6, adopted: Some(2), first: true },
         ]
     );
     assert_eq!(bench.learn(), None, "both have what they want");
@@ -142,7 +142,7 @@ fn pages_of_innodb_are_coded_by_models() {
     }
     bench.write(5, &pages);
     let before = bench.pool.dataset().usage(5).unwrap().stored_bytes;
-    assert_eq!(bench.learn(), Some(Learned { dataset: 1, object: 5, adopted: Some(1) }));
+    assert_eq!(bench.learn(), Some(Learned { dataset: 1, object: 5, adopted: Some(1), first: true }));
     bench.write(5, &pages);
     // Some of the aged ones are noise where nothing is in use.
     assert!(bench.models_of(5, PAGES)[&1] > PAGES * 3 / 4);
@@ -168,7 +168,7 @@ fn databases_of_sqlite_are_coded_by_one_model() {
     let second: Vec<Vec<u8>> = (PAGES..2 * PAGES).map(&mut page).collect();
     bench.write(5, &first);
     let before = bench.pool.dataset().usage(5).unwrap().stored_bytes;
-    assert_eq!(bench.learn(), Some(Learned { dataset: 1, object: 5, adopted: Some(1) }));
+    assert_eq!(bench.learn(), Some(Learned { dataset: 1, object: 5, adopted: Some(1), first: true }));
     // Other pages, so that none is stored as what has changed of the one before.
     bench.write(5, &second);
     let by_it = bench.models_of(5, PAGES)[&1];
@@ -298,14 +298,14 @@ fn what_does_not_look_like_a_database_or_does_not_gain_gets_no_model() {
         pages
     };
     bench.write(6, &alien());
-    assert_eq!(bench.learn(), Some(Learned { dataset: 1, object: 6, adopted: None }));
+    assert_eq!(bench.learn(), Some(Learned { dataset: 1, object: 6, adopted: None, first: true }));
     assert_eq!(bench.learn(), None, "not again before there are twice as many");
     let alien = alien();
     bench.write(6, &alien);
-    assert_eq!(bench.learn(), Some(Learned { dataset: 1, object: 6, adopted: None }));
+    assert_eq!(bench.learn(), Some(Learned { dataset: 1, object: 6, adopted: None, first: true }));
     // Other settings use no models.
     bench.write(7, &heap(2, PAGES));
-    bench.pool.set_compression("auto".parse().unwrap());
+    bench.pool.set_compression("zstd-1".parse().unwrap());
     assert_eq!(bench.learn(), None);
     bench.assert_holds(6, &alien);
     assert_eq!(bench.assert_sound(), 0);
@@ -319,10 +319,32 @@ fn a_relation_that_became_another_gets_another_model() {
     let index = btree(3, PAGES);
     bench.write(5, &index);
     assert_eq!(bench.models_of(5, PAGES), [(0, PAGES)].into(), "no page is what the model describes");
-    assert_eq!(bench.learn(), Some(Learned { dataset: 1, object: 5, adopted: Some(2) }));
+    assert_eq!(bench.learn(), Some(Learned { dataset: 1, object: 5, adopted: Some(2), first: false }));
     bench.write(5, &index);
     assert_eq!(bench.models_of(5, PAGES), [(2, PAGES)].into());
     bench.pool.checkpoint(false).unwrap();
     assert_eq!(bench.assert_sound(), 1, "nothing needs the first one");
     bench.assert_holds(5, &index);
+}
+
+#[test]
+fn a_clone_is_coded_by_the_models_of_what_it_was_made_of() {
+    let bench = Bench::new();
+    let pages = heap(2, PAGES);
+    bench.write(5, &pages);
+    assert_eq!(bench.learn().unwrap().adopted, Some(1));
+    bench.pool.snapshot(&[""], "s", 1).unwrap();
+    bench.pool.clone_snapshot("@s", "clone", 2).unwrap();
+    let modelled = |pool: &Pool| {
+        let before = pool.totals().pages_modelled;
+        let clone = pool.open_dataset("clone").unwrap();
+        let data = &heap(4, 1)[0];
+        clone.apply(&[Change::Write { object: 5, record_size: data.len() as u32, offset: 0, data }]).unwrap();
+        clone.sync().unwrap();
+        pool.totals().pages_modelled - before
+    };
+    assert_eq!(modelled(&bench.pool), 1);
+    let bench = bench.crash();
+    assert_eq!(modelled(&bench.pool), 1, "after a restart, too");
+    bench.assert_sound();
 }

@@ -90,6 +90,7 @@ pub(crate) fn check_with(dataset: &dyn Dataset, places: Option<Places>) -> Resul
         orphan_inodes: BTreeSet::new(),
         orphan_data: BTreeSet::new(),
         freeing: BTreeSet::new(),
+        codecs: BTreeMap::new(),
         counter: 0,
     };
     walk.collect()?;
@@ -106,6 +107,8 @@ struct Walk<'d> {
     orphan_inodes: BTreeSet<u64>,
     orphan_data: BTreeSet<u64>,
     freeing: BTreeSet<u64>,
+    /// By object.
+    codecs: BTreeMap<u64, Vec<u8>>,
     counter: u64,
 }
 
@@ -157,6 +160,9 @@ impl Walk<'_> {
                 let which = if key.offset == 0 { Which::Access } else { Which::Default };
                 self.seen.entry(ino).or_default().flags |= which.flag();
                 Acl::decode(value)?;
+            }
+            (object, Key::COMPRESSION) if key.offset == 0 => {
+                self.codecs.insert(object, value.to_vec());
             }
             (ino, kind::TARGET) if key.offset == 0 => self.seen.entry(ino).or_default().has_target = true,
             _ => self.report.problem(format!("unknown key {key:?}")),
@@ -216,6 +222,11 @@ impl Walk<'_> {
                 if inode.object >= self.counter || self.orphan_data.contains(&inode.object) {
                     self.report.problem(format!("inode {ino}: its data object {} is free", inode.object));
                 }
+                let codec = inode.compression.map(|codec| vec![codec.to_stored()]);
+                if self.codecs.remove(&inode.object) != codec {
+                    self.report
+                        .problem(format!("inode {ino}: its pages are coded in another way than it says"));
+                }
                 let mut page = inode.size.div_ceil(u64::from(inode.recordsize));
                 while let Some(found) = self.dataset.next_data(inode.object, page)? {
                     let Some(end) = inode.freeing.end_of(found) else {
@@ -235,6 +246,9 @@ impl Walk<'_> {
                     self.report.problem(format!("inode {ino} is listed as {what} but does not exist"));
                 }
             }
+        }
+        for object in self.codecs.keys() {
+            self.report.problem(format!("object {object} has a codec and belongs to no file"));
         }
         let lists = [&self.orphan_inodes, &self.orphan_data, &self.freeing];
         self.report.orphans = lists.iter().map(|list| list.len() as u64).sum();

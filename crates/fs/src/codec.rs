@@ -12,10 +12,12 @@
 //! | inode | `XATTR` | slot | length of the name (1), name, value |
 //! | inode | `TARGET` | 0 | target of a symbolic link |
 //! | inode | `ACL` | 0 access, 1 default | as the xattrs `system.posix_acl_*` |
+//! | object | `Key::COMPRESSION` | 0 | 1 byte: the codec of a file's pages, as its inode has it |
 //!
 //! A slot is 55 bits of the name's seeded hash and 8 bits that tell names apart whose hashes agree (`named.rs`).
 
 use pagefold_engine::dataset::Change;
+use pagefold_engine::record::Compression;
 use pagefold_engine::types::Key;
 
 use crate::error::{FsError, Result};
@@ -62,6 +64,8 @@ pub(crate) mod flag {
     /// Has `security.capability`, which changes of the contents remove.
     pub(crate) const CAPS: u16 = 32;
     pub(crate) const ALL: u16 = 63;
+    /// Where the codec begins that is set for the inode.
+    pub(crate) const COMPRESSION_SHIFT: u32 = 8;
 }
 
 /// An inode as stored.
@@ -71,7 +75,7 @@ pub(crate) mod flag {
 /// | 0 | version | 1 |
 /// | 1 | kind | as d_type |
 /// | 2..4 | perm | low 12 bits of st_mode |
-/// | 4..6 | flags | see [`flag`] |
+/// | 4..6 | flags | bits 0..6: see [`flag`]; 8..14: the codec that is set here, 0 = none |
 /// | 6 | recordsize | log2; 0 = undecided: no data stored |
 /// | 7 | wish | log2 of the recordsize asked for; 0 = none |
 /// | 8..12, 12..16 | uid, gid | |
@@ -90,6 +94,8 @@ pub(crate) struct Inode {
     pub(crate) kind: FileKind,
     pub(crate) perm: u16,
     pub(crate) flags: u16,
+    /// Of a file's pages, or what is made in a directory.
+    pub(crate) compression: Option<Compression>,
     /// Bytes; 0 = undecided, if and only if `object` is 0 too.
     pub(crate) recordsize: u32,
     /// Bytes; 0 = none.
@@ -123,6 +129,7 @@ impl Inode {
             kind,
             perm: perm & 0o7777,
             flags: 0,
+            compression: None,
             recordsize: 0,
             wish: 0,
             uid: 0,
@@ -154,6 +161,26 @@ impl Inode {
         }
     }
 
+    /// What is stored of its codec beside its pages.
+    fn codec_of_pages(&self) -> Option<(Key, u8)> {
+        let codec = self.compression.filter(|_| self.kind == FileKind::Regular && self.object != 0)?;
+        Some((Key::new(self.object, Key::COMPRESSION, 0), codec.to_stored()))
+    }
+
+    /// The changes that let the pages of an inode, which was `old`, be coded as it says; `None`: there is none any more, or was none.
+    pub(crate) fn code_pages(old: Option<&Self>, new: Option<&Self>, changes: &mut Vec<Change<'_>>) {
+        let [old, new] = [old, new].map(|inode| inode.and_then(Self::codec_of_pages));
+        if old == new {
+            return;
+        }
+        if let Some((key, _)) = old.filter(|(key, _)| new.is_none_or(|(new, _)| new != *key)) {
+            changes.push(Change::Delete(key));
+        }
+        if let Some((key, codec)) = new {
+            changes.push(Change::Put(key, vec![codec]));
+        }
+    }
+
     /// The change that stores it.
     pub(crate) fn put(&self, ino: u64) -> Change<'static> {
         Change::Put(Self::key(ino), self.encode())
@@ -163,7 +190,8 @@ impl Inode {
         let mut out = Vec::with_capacity(INODE_BYTES + RANGE_BYTES * self.freeing.ranges().len());
         out.extend_from_slice(&[INODE_VERSION, self.kind.d_type()]);
         out.extend_from_slice(&self.perm.to_le_bytes());
-        out.extend_from_slice(&self.flags.to_le_bytes());
+        let codec = self.compression.map_or(0, |codec| u16::from(codec.to_stored()));
+        out.extend_from_slice(&(self.flags | codec << flag::COMPRESSION_SHIFT).to_le_bytes());
         out.extend_from_slice(&[log2(self.recordsize), log2(self.wish)]);
         for field in [self.uid, self.gid, self.nlink, self.rdev] {
             out.extend_from_slice(&field.to_le_bytes());
@@ -203,7 +231,13 @@ impl Inode {
         let inode = Self {
             kind,
             perm: u16_at(b, 2),
-            flags: u16_at(b, 4),
+            flags: u16::from(b[4]),
+            compression: match b[5] {
+                0 => None,
+                codec => {
+                    Some(Compression::from_stored(&[codec]).map_err(|_| damaged("its codec is unknown"))?)
+                }
+            },
             recordsize: exp2(b[6]).ok_or_else(|| damaged("its recordsize is out of range"))?,
             wish: exp2(b[7]).ok_or_else(|| damaged("its requested recordsize is out of range"))?,
             uid: u32_at(b, 8),
@@ -250,6 +284,7 @@ impl Inode {
                 Err("ranges to be freed without data")
             }
             FileKind::Directory | FileKind::Regular => Ok(()),
+            _ if self.compression.is_some() => Err("a codec of something that has no pages"),
             _ if self.object != 0 || self.recordsize != 0 => Err("data of something that is not a file"),
             _ => Ok(()),
         }

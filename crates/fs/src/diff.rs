@@ -172,7 +172,9 @@ fn names(
 
 /// Whether attributes differ that are neither times of access and change nor follow from names.
 pub(crate) fn differs(was: &Inode, is: &Inode) -> bool {
-    let own = |inode: &Inode| (inode.kind, inode.perm, inode.wish, inode.uid, inode.gid, inode.rdev);
+    let own = |inode: &Inode| {
+        (inode.kind, inode.perm, inode.wish, inode.compression, inode.uid, inode.gid, inode.rdev)
+    };
     let file = |inode: &Inode| (inode.size, inode.mtime, inode.object);
     own(was) != own(is) || (is.kind != FileKind::Directory && file(was) != file(is))
 }

@@ -281,6 +281,9 @@ impl Fs {
         inode.gid = caller.gid;
         inode.rdev = new.rdev;
         let is_dir = new.kind == FileKind::Directory;
+        if is_dir || new.kind == FileKind::Regular {
+            inode.compression = dir.compression;
+        }
         if is_dir {
             inode.object = parent;
         }

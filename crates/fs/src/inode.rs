@@ -328,6 +328,7 @@ impl<'n> Locked<'n> {
             (false, true) => changes.push(Change::Delete(freeing::key(self.node.ino))),
             _ => {}
         }
+        Inode::code_pages(Some(&self.old), Some(&self.new), changes);
         changes.push(self.new.put(self.node.ino));
     }
 

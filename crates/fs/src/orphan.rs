@@ -145,6 +145,7 @@ impl Fs {
                     return Ok(false);
                 }
                 last_changes.push(Change::Punch { object: inode.object, from: 0, to: u64::MAX });
+                Inode::code_pages(Some(&inode), None, &mut last_changes);
                 if !inode.freeing.is_empty() {
                     last_changes.push(Change::Delete(freeing::key(ino)));
                 }

@@ -296,6 +296,7 @@ impl<'a> Work<'a> {
         let mut changes = Vec::with_capacity(3);
         // What both were yet to free is freed here; what only we cut off is among the pages that differ.
         let there = if created { None } else { inode(self.target, number)? };
+        let coded = there.clone();
         if let Some(there) = there.filter(|there| !there.freeing.is_empty()) {
             if there.object == object {
                 there.freeing.ranges().iter().try_for_each(|pages| self.punch(object, pages.clone()))?;
@@ -303,7 +304,9 @@ impl<'a> Work<'a> {
             changes.push(Change::Delete(freeing::key(number)));
         }
         let given_up = one.was().filter(|was| was.object != 0 && was.object != is.object);
-        changes.push(Inode { object, freeing: Freeing::default(), ..is }.put(number));
+        let stored = Inode { object, freeing: Freeing::default(), ..is };
+        Inode::code_pages(coded.as_ref(), Some(&stored), &mut changes);
+        changes.push(stored.put(number));
         if let Some(was) = given_up {
             changes.push(orphan::put_data(was.object));
         }

@@ -1,8 +1,10 @@
 //! Extended attributes.
 //!
 //! `user.pagefold.recordsize` is the recordsize of a file in bytes: set on an empty file it decides, read it tells.
+//! `user.pagefold.compression` is the codec of a file's new pages; what is made in a directory inherits the directory's.
 
 use pagefold_engine::dataset::Change;
+use pagefold_engine::record::Compression;
 use pagefold_engine::types::Key;
 
 use crate::acl::{Acl, Which};
@@ -19,6 +21,8 @@ use crate::types::{FileKind, Ino, XattrMode};
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 /// The recordsize of a file.
 const RECORDSIZE: &[u8] = b"user.pagefold.recordsize";
+/// The codec of a file, and of what is made in a directory.
+const COMPRESSION: &[u8] = b"user.pagefold.compression";
 
 /// Prefixes of what is stored as it comes; the kernel decides who may.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
@@ -52,6 +56,9 @@ impl Fs {
         } else if name == RECORDSIZE {
             check_mode(mode, inode.wish != 0)?;
             set_recordsize(inode, value)?;
+        } else if name == COMPRESSION {
+            check_mode(mode, inode.compression.is_some())?;
+            inode.compression = Some(codec(inode, value)?);
         } else {
             let probe = self.places.probe(self.dataset(), ino.0, kind::XATTR, true, name)?;
             check_mode(mode, matches!(probe, Probe::Found { .. }))?;
@@ -93,6 +100,9 @@ impl Fs {
                 bytes => Ok(bytes.to_string().into_bytes()),
             };
         }
+        if name == COMPRESSION {
+            return inode.compression.map(|codec| codec.to_string().into_bytes()).ok_or(FsError::NoAttr);
+        }
         // The kernel asks for capabilities before writes: most inodes answer without a look into the map.
         if inode.xattr_bytes == 0 || (name == CAPABILITY && !inode.has(flag::CAPS)) {
             return Err(FsError::NoAttr);
@@ -119,6 +129,9 @@ impl Fs {
         }
         if inode.wish != 0 {
             push(RECORDSIZE);
+        }
+        if inode.compression.is_some() {
+            push(COMPRESSION);
         }
         let mut from = Key::new(ino.0, kind::XATTR, 0);
         let end = Key::new(ino.0, kind::XATTR + 1, 0);
@@ -155,6 +168,10 @@ impl Fs {
             changes.push(Change::Delete(which.key(ino.0)));
         } else if name == RECORDSIZE {
             if std::mem::take(&mut inode.wish) == 0 {
+                return Err(FsError::NoAttr);
+            }
+        } else if name == COMPRESSION {
+            if inode.compression.take().is_none() {
                 return Err(FsError::NoAttr);
             }
         } else {
@@ -231,6 +248,17 @@ fn set_acl(
         None => Change::Delete(which.key(ino)),
     });
     Ok(())
+}
+
+/// The codec that an attribute's value names, as the property `compression` does.
+fn codec(inode: &Inode, value: &[u8]) -> Result<Compression> {
+    if !matches!(inode.kind, FileKind::Regular | FileKind::Directory) {
+        return Err(FsError::Invalid("only regular files and directories have a compression"));
+    }
+    let text = std::str::from_utf8(value).ok().map(|text| text.trim_end_matches('\0'));
+    text.and_then(|text| text.parse().ok()).ok_or(FsError::Invalid(
+        "user.pagefold.compression is off, lz4, zstd[-1..19], zlib[-1..12], page[-1..19] or auto",
+    ))
 }
 
 /// Decides the recordsize of a file that has no data yet.

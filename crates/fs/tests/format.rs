@@ -165,6 +165,7 @@ fn kinds_are_all_there_are() {
     let (dataset, fs) = mounted();
     let ino = make(&fs, b"hello").ino;
     fs.setxattr(ino, b"user.tag", b"red", XattrMode::Set, false).unwrap();
+    fs.setxattr(ino, b"user.pagefold.compression", b"lz4", XattrMode::Set, false).unwrap();
     fs.setxattr(ino, b"system.posix_acl_access", &acl(), XattrMode::Set, false).unwrap();
     fs.symlink(Ino::ROOT, b"link", b"hello", &Caller { uid: 0, gid: 0, umask: 0 }).unwrap();
     make(&fs, b"gone");

@@ -30,6 +30,10 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 use std::sync::{Arc, OnceLock};
 
+/// Name of the threads that tell the kernel to drop pages, and do nothing else. One of them waits, and cannot be killed, while a request of whose pages it
+/// tells has not been answered: a process that dies before it answers does not end by itself.
+pub const DROP_THREADS: &str = "pf-drop";
+
 /// What is known of the requests that concern the cached pages of a chunk.
 #[derive(Default)]
 struct Note {
@@ -141,7 +145,7 @@ impl Coherence {
             attributes: (0..CACHE_NOTES).map(|_| AtomicU64::new(0)).collect(),
             named: AtomicU64::new(0),
             drops: AtomicU64::new(0),
-            threads: Pool::new("pf-drop", DROP_THREADS_MAX),
+            threads: Pool::new(DROP_THREADS, DROP_THREADS_MAX),
         }
     }
 

@@ -33,6 +33,7 @@ mod transport;
 
 pub use blocking::{Blocking, Wait};
 pub use buffer::request_bytes;
+pub use coherence::DROP_THREADS;
 pub use dispatch::{Dispatch, HIDDEN_DIR, SNAPSHOT_DIR, SnapshotTree, Snapshots, WithSnapshots};
 pub use errno::errno;
 pub use init::{Agreement, InitError};

@@ -2,6 +2,7 @@
 
 use pagefold_engine::Key;
 use pagefold_engine::device::SimOp;
+use pagefold_engine::record::Compression;
 
 use crate::random::Random;
 
@@ -40,6 +41,7 @@ pub enum Fill {
 pub enum Act {
     Put { key: Key, len: u64, seed: u64 },
     Delete { key: Key },
+    Codec { object: u64, codec: u8 },
     Write { object: u64, offset: u64, len: u64, fill: Fill, seed: u64 },
     Punch { object: u64, from: u64, to: u64 },
     Share { from: (u64, u64), to: (u64, u64), count: u64 },
@@ -755,6 +757,11 @@ impl Writer {
     }
 
     fn act(&mut self, shared: bool) -> Act {
+        if self.rest.percent(2) {
+            let codecs = [Compression::Off, Compression::Lz4, Compression::Zstd(3), Compression::Page(1)];
+            let codec = codecs[self.rest.below(codecs.len() as u64) as usize].to_stored();
+            return Act::Codec { object: self.rest.within(OBJECTS.start, OBJECTS.end - 1), codec };
+        }
         match self.random.below(100) {
             0..15 => {
                 let len =

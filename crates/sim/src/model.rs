@@ -65,6 +65,9 @@ impl State {
             Act::Put { key, len, seed } => {
                 self.values.insert(key, bytes(Fill::Rows, seed, len));
             }
+            Act::Codec { object, codec } => {
+                self.values.insert(Key::new(object, Key::COMPRESSION, 0), vec![codec]);
+            }
             Act::Delete { key } => {
                 self.values.remove(&key);
             }

@@ -672,10 +672,14 @@ impl<'a> Sim<'a> {
         let mut recoded = 0;
         let recode = |pool: &Pool| {
             pool.set_compression(again);
-            let report = pool.recode(&ranges, (0, 0), CALL_PAGES);
+            let mut done = pool.recode(&ranges, (0, 0), CALL_PAGES).map(|report| report.recoded);
+            // As the background does, in any dataset.
+            if let (Ok(_), Some((of, _))) = (&done, pool.late().first().copied()) {
+                done = pool.recode_late(of, 0, CALL_PAGES).and(done);
+            }
             pool.set_compression(now);
-            match report {
-                Ok(report) => recoded = report.recoded,
+            match done {
+                Ok(pages) => recoded = pages,
                 // There is no chunk to fold to, which is no failure of the pool.
                 Err(Error::NoSpace(_)) if pool.status().failure.is_none() => {}
                 Err(error) => return Err(error),

@@ -1,5 +1,6 @@
 //! The decoders.
 
+mod backup;
 mod codec;
 /// Messages of the control socket: the program's own modules.
 #[allow(missing_docs, reason = "documented where they live")]
@@ -8,6 +9,7 @@ mod doubles;
 mod engine;
 mod fs;
 mod fuse;
+mod logs;
 mod sqlite;
 mod stream;
 
@@ -27,6 +29,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "record", run: engine::record, seeds: engine::record_seeds },
     Target { name: "delta", run: engine::delta, seeds: engine::delta_seeds },
     Target { name: "stream", run: stream::receive, seeds: stream::seeds },
+    Target { name: "backup-pack", run: backup::pack, seeds: backup::pack_seeds },
+    Target { name: "backup-chunk", run: backup::manifest, seeds: backup::manifest_seeds },
+    Target { name: "backup-root", run: backup::root, seeds: backup::root_seeds },
+    Target { name: "backup-commit", run: backup::commit, seeds: backup::commit_seeds },
     Target { name: "inode", run: fs::inode, seeds: fs::seeds },
     Target { name: "entry", run: fs::entry, seeds: fs::seeds },
     Target { name: "acl", run: fs::acl, seeds: fs::acl_seeds },
@@ -41,6 +47,9 @@ pub const TARGETS: &[Target] = &[
     Target { name: "sqlite-model", run: sqlite::model, seeds: sqlite::model_seeds },
     Target { name: "sqlite-record", run: sqlite::record, seeds: sqlite::record_seeds },
     Target { name: "sqlite-page", run: sqlite::page, seeds: sqlite::page_seeds },
+    Target { name: "log-model", run: logs::model, seeds: logs::model_seeds },
+    Target { name: "log-record", run: logs::record, seeds: logs::record_seeds },
+    Target { name: "log-page", run: logs::page, seeds: logs::page_seeds },
     Target { name: "doubles", run: doubles::record, seeds: doubles::record_seeds },
     Target { name: "doubles-page", run: doubles::page, seeds: doubles::page_seeds },
 ];

@@ -90,6 +90,15 @@ pub enum Request {
         /// Inode numbers.
         inodes: Vec<u64>,
     },
+    /// Sums records of files by codec, as far as one call goes.
+    Codecs {
+        /// The mount's device number.
+        device: u32,
+        /// Inode numbers.
+        inodes: Vec<u64>,
+        /// Where to go on: position among the inodes, and page.
+        from: (usize, u64),
+    },
     /// Codes pages of files again, as far as one call goes.
     Fold {
         /// The mount's device number.
@@ -181,6 +190,11 @@ impl Request {
     /// Whether more than a reply follows, or it takes long; the connection is of no use afterwards.
     pub fn is_stream(&self) -> bool {
         matches!(self, Self::Send { .. } | Self::Receive { .. } | Self::Diff { .. } | Self::Rebase { .. })
+    }
+
+    /// Whether it waits for events, which may never come: a server that ends does not wait for it, and the client reads what is kept.
+    pub fn follows(&self) -> bool {
+        matches!(self, Self::Events { wait_ms: 1.., .. })
     }
 }
 
@@ -278,6 +292,13 @@ pub enum Reply {
         /// How each is stored.
         files: Vec<Option<FileSurvey>>,
     },
+    /// To [`Request::Codecs`].
+    Codecs {
+        /// What was found.
+        codecs: Vec<CodecFigures>,
+        /// Where to go on, as in the request. `None`: all was looked at.
+        next: Option<(usize, u64)>,
+    },
     /// To [`Request::Fold`].
     Folded {
         /// What was done.
@@ -340,6 +361,21 @@ impl Folded {
         self.after_bytes += other.after_bytes;
         self.written_bytes += other.written_bytes;
     }
+}
+
+/// What records of one codec take.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CodecFigures {
+    /// Name of the codec.
+    pub codec: String,
+    /// Pages that are stored by it.
+    pub pages: u64,
+    /// Their records, and those that deltas are based on.
+    pub records: u64,
+    /// Length of the pages before compression, in bytes.
+    pub logical_bytes: u64,
+    /// Length of the records, as `STORED` counts it, in bytes.
+    pub stored_bytes: u64,
 }
 
 /// How a file's pages are stored, from a sample of them.

@@ -38,7 +38,7 @@ pub struct Listener {
     listener: UnixListener,
     /// Held for as long as the server lives: no two servers for one name.
     _lock: OwnedFd,
-    /// Requests that were read and are not yet answered.
+    /// Requests that were read and are not yet answered, but for those that wait for what may never come ([`Request::follows`]).
     unanswered: Arc<AtomicUsize>,
 }
 
@@ -209,8 +209,10 @@ fn converse(mut stream: UnixStream, handler: &dyn Handler, unanswered: &Arc<Atom
     loop {
         match frame::read::<Request>(&mut stream, REQUEST_BYTES_MAX) {
             Ok(Some(request)) => {
-                unanswered.fetch_add(1, Ordering::AcqRel);
-                let _counted = Slot(Arc::clone(unanswered));
+                let _counted = (!request.follows()).then(|| {
+                    unanswered.fetch_add(1, Ordering::AcqRel);
+                    Slot(Arc::clone(unanswered))
+                });
                 if request.is_stream() {
                     return converse_at_length(&mut stream, handler, request);
                 }

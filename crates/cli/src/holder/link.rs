@@ -60,7 +60,7 @@ impl Link {
                     hello.restore_oom_score();
                     return Ok((Self(socket), Inherited { kept, hello }));
                 }
-                Kind::Drop | Kind::Notify | Kind::Ask | Kind::Answer => {}
+                Kind::Drop | Kind::Notify | Kind::Ask | Kind::Answer | Kind::Again => {}
             }
         }
     }
@@ -79,6 +79,11 @@ impl Link {
     /// Has the holder tell systemd, whose main process it is.
     pub fn notify(&self, state: &str) {
         self.tell(Kind::Notify, "", state.as_bytes());
+    }
+
+    /// Has the holder start another server once this one has ended.
+    pub fn again(&self) {
+        self.tell(Kind::Again, "", &[]);
     }
 
     fn tell(&self, kind: Kind, name: &str, body: &[u8]) {

@@ -5,6 +5,7 @@
 //! server that ends by itself takes its holder along. If servers die one after the other it gives up and ends: then the kernel ends the
 //! connections, since nobody has them any more.
 
+mod dying;
 mod link;
 pub mod wire;
 
@@ -19,7 +20,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::{Deserialize, Serialize};
@@ -33,8 +34,6 @@ use crate::serve::report;
 pub use link::{Inherited, Kept, Link, inherited, uptime};
 use wire::{Kind, Message};
 
-/// Exit status of a server that is to be followed by another, of the program as it is on disk now.
-pub const AGAIN_STATUS: i32 = 85;
 /// So many deaths one after the other, each before the server has served for [`SERVED_MIN`], and there is no point in going on:
 /// what kills them comes again.
 const DEATHS_MAX: u32 = 5;
@@ -42,6 +41,8 @@ const DEATHS_MAX: u32 = 5;
 const SERVED_MIN: Duration = Duration::from_secs(1);
 /// Between the death of a server that did not get to serve and the start of the next one.
 const PAUSE: Duration = Duration::from_millis(200);
+/// The holder looks at a silent server after this time: one that died may have threads that end only once another server answers ([`dying`]).
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 /// The kernel's wish not to be chosen when memory runs out.
 const OOM_SCORE: &str = "/proc/self/oom_score_adj";
 
@@ -75,8 +76,8 @@ pub fn run(wish: Confine, kept: BTreeMap<String, Kept>) -> Result<i32> {
     let mut holder = Holder::new(kept)?;
     confine::holder(wish)?;
     loop {
-        let mut server = holder.start()?;
-        let status = holder.follow(&mut server)?;
+        let server = holder.start()?;
+        let status = holder.follow(server)?;
         if let Some(end) = holder.next(status) {
             return Ok(end);
         }
@@ -97,6 +98,10 @@ struct Holder {
     ready: bool,
     /// The present one is, since then.
     serving: Option<Instant>,
+    /// The present one has said that another is to follow it.
+    again: bool,
+    /// Servers that died, and of which threads were left that wait for the next one.
+    remains: Vec<Child>,
 }
 
 struct Server {
@@ -129,6 +134,8 @@ impl Holder {
             deaths: 0,
             ready: false,
             serving: None,
+            again: false,
+            remains: Vec::new(),
         })
     }
 
@@ -154,6 +161,7 @@ impl Holder {
         let pid = Pid::from_child(&child);
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).context(starting)?;
         self.serving = None;
+        self.again = false;
         let handed = self.hand_over(&line);
         if let Err(error) = handed {
             // It died at once; how is seen when it is followed.
@@ -169,8 +177,8 @@ impl Holder {
         wire::send(line, Kind::Hello, "", &serde_json::to_vec(&self.hello)?, None)
     }
 
-    /// Listens to a server until it has ended.
-    fn follow(&mut self, server: &mut Server) -> Result<ExitStatus> {
+    /// Listens to a server until it has ended. `None`: it did, and how can only be told once its last threads have ended, too.
+    fn follow(&mut self, mut server: Server) -> Result<Option<ExitStatus>> {
         let mut talking = true;
         loop {
             let mut ready = vec![PollFd::new(&server.pidfd, PollFlags::IN)];
@@ -178,11 +186,20 @@ impl Holder {
             if talking {
                 ready.push(PollFd::new(&server.line, PollFlags::IN));
             }
-            rustix::io::retry_on_intr(|| poll(&mut ready, None))
+            let count = rustix::io::retry_on_intr(|| poll(&mut ready, Some(&LOOK)))
                 .context(|| "cannot wait for the server".into())?;
             let events: Vec<bool> = ready.iter().map(|fd| !fd.revents().is_empty()).collect();
             drop(ready);
-            self.pass_signals_on(server);
+            if count == 0 {
+                self.remains.retain_mut(|dead| !matches!(dead.try_wait(), Ok(Some(_))));
+                if dying::ended_but_for_drops(server.child.id()) {
+                    tell("threads of the dead server wait for the kernel, which waits for the next one");
+                    self.remains.push(server.child);
+                    return Ok(None);
+                }
+                continue;
+            }
+            self.pass_signals_on(&server);
             // What it said last is heard before its end is seen to.
             if talking && events.last() == Some(&true) {
                 match wire::receive(&server.line) {
@@ -193,7 +210,7 @@ impl Holder {
                 continue;
             }
             if events.first() == Some(&true) {
-                return server.child.wait().context(|| "cannot wait for the server".into());
+                return server.child.wait().map(Some).context(|| "cannot wait for the server".into());
             }
         }
     }
@@ -224,6 +241,7 @@ impl Holder {
                 }
                 report::notify(&state);
             }
+            Kind::Again => self.again = true,
             Kind::Hello | Kind::Ask | Kind::Answer => {}
         }
     }
@@ -237,15 +255,17 @@ impl Holder {
     }
 
     /// What follows the end of a server: another one (`None`), or our own end with this exit status.
-    fn next(&mut self, status: ExitStatus) -> Option<i32> {
-        let again = status.code() == Some(AGAIN_STATUS);
-        let died = status.signal();
-        if !self.ready || (self.serving.is_some() && !again && died.is_none()) || self.kept.is_empty() {
-            return Some(status.code().unwrap_or(128 + died.unwrap_or_default()));
+    fn next(&mut self, status: Option<ExitStatus>) -> Option<i32> {
+        let again = self.again;
+        let ended = status.filter(|status| status.signal().is_none());
+        if !self.ready || (self.serving.is_some() && !again && ended.is_some()) || self.kept.is_empty() {
+            let signal = status.and_then(|status| status.signal()).unwrap_or(libc::SIGKILL);
+            return Some(ended.and_then(|status| status.code()).unwrap_or(128 + signal));
         }
+        let status = status.map_or_else(|| "it was killed".to_owned(), |status| status.to_string());
         self.hello.restarts += 1;
         self.hello.ended_ns = u64::try_from(uptime().as_nanos()).unwrap_or(u64::MAX);
-        self.hello.reason = if again { "restart".into() } else { status.to_string() };
+        self.hello.reason = if again { "restart".into() } else { status.clone() };
         // If the new program does not get to serve, the old one goes on.
         self.hello.planned = again && self.serving.is_some();
         if self.hello.planned {

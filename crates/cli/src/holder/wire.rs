@@ -29,11 +29,13 @@ pub enum Kind {
     Ask = 5,
     /// From a mounter.
     Answer = 6,
+    /// To a holder: the sender ends so that another server follows, of the program as it is on disk now.
+    Again = 7,
 }
 
 impl Kind {
     fn from_raw(raw: u8) -> Option<Self> {
-        let all = [Self::Keep, Self::Drop, Self::Notify, Self::Hello, Self::Ask, Self::Answer];
+        let all = [Self::Keep, Self::Drop, Self::Notify, Self::Hello, Self::Ask, Self::Answer, Self::Again];
         all.into_iter().find(|kind| *kind as u8 == raw)
     }
 }

@@ -75,7 +75,10 @@ impl Answers {
                 let (events, lost) = server.ring.after(after, Duration::from_millis(wait_ms.into()));
                 Reply::Events { events, lost }
             }
-            Request::Usage { inodes, .. } | Request::Survey { inodes, .. } | Request::Fold { inodes, .. }
+            Request::Usage { inodes, .. }
+            | Request::Survey { inodes, .. }
+            | Request::Codecs { inodes, .. }
+            | Request::Fold { inodes, .. }
                 if inodes.len() > USAGE_INODES_MAX =>
             {
                 return Err(Failure::new(format!("{} inodes are too many for one question", inodes.len())));
@@ -87,6 +90,9 @@ impl Answers {
             Request::Survey { device, inodes } => {
                 let of = server.mount_of(device)?;
                 Reply::Survey { files: inodes.into_iter().map(|ino| server.survey(&of, Ino(ino))).collect() }
+            }
+            Request::Codecs { device, inodes, from } => {
+                server.codecs(&*server.mount_of(device)?, &inodes, from)
             }
             Request::Fold { device, inodes, from } => server.fold(&*server.mount_of(device)?, &inodes, from),
             Request::ScrubStart { rate } => server.scrub_start(rate)?,

@@ -1,14 +1,16 @@
 //! Answers about how files are stored, and coding them again.
 
-use pagefold_engine::pool::{CALL_PAGES, PageKind, PageRange, Survey};
+use pagefold_engine::pool::{CALL_PAGES, CodecUse, PageKind, PageRange, Survey};
 use pagefold_fs::Ino;
 
 use super::mounted::Mounted;
 use super::server::Server;
-use crate::control::{CodecShare, FileSurvey, Folded, KindShare, Reply};
+use crate::control::{CodecFigures, CodecShare, FileSurvey, Folded, KindShare, Reply};
 
 /// Pages of a file that are looked at.
 const SURVEY_PAGES: u64 = 32;
+/// Pages whose records one call reads.
+const CODECS_PAGES: usize = 4096;
 
 impl Server {
     /// How one file is stored; `None` for what is no regular file.
@@ -20,14 +22,28 @@ impl Server {
         self.pool.survey(of.id, object, SURVEY_PAGES).ok().map(|survey| told(&survey))
     }
 
+    /// Sums records of files by codec, as far as one call goes. What is no regular file has none.
+    pub(super) fn codecs(&self, of: &Mounted, inodes: &[u64], from: (usize, u64)) -> Reply {
+        match self.pool.codecs(of.id, &ranges(of, inodes), from, CODECS_PAGES) {
+            Ok(report) => {
+                let figures = |(codec, of): (&u8, &CodecUse)| CodecFigures {
+                    codec: Survey::codec_name(*codec),
+                    pages: of.pages,
+                    records: of.records,
+                    logical_bytes: of.logical_bytes,
+                    stored_bytes: of.stored_bytes,
+                };
+                Reply::Codecs { codecs: report.codecs.iter().map(figures).collect(), next: report.next }
+            }
+            Err(error) => {
+                Reply::Error { what: format!("cannot read how files are stored: {error}"), hint: None }
+            }
+        }
+    }
+
     /// Codes pages of files again, as far as one call goes. What is no regular file has no pages.
     pub(super) fn fold(&self, of: &Mounted, inodes: &[u64], from: (usize, u64)) -> Reply {
-        let range = |ino: &u64| {
-            let object = of.fs.object(Ino(*ino)).unwrap_or(0);
-            PageRange { object, from: 0, to: if object == 0 { 0 } else { u64::MAX } }
-        };
-        let ranges: Vec<PageRange> = inodes.iter().map(range).collect();
-        match self.pool.recode_in(of.id, &ranges, from, CALL_PAGES) {
+        match self.pool.recode_in(of.id, &ranges(of, inodes), from, CALL_PAGES) {
             Ok(report) => Reply::Folded {
                 folded: Folded {
                     pages: report.pages,
@@ -42,6 +58,15 @@ impl Server {
             Err(error) => Reply::Error { what: format!("cannot fold: {error}"), hint: None },
         }
     }
+}
+
+/// All pages of these files.
+fn ranges(of: &Mounted, inodes: &[u64]) -> Vec<PageRange> {
+    let range = |ino: &u64| {
+        let object = of.fs.object(Ino(*ino)).unwrap_or(0);
+        PageRange { object, from: 0, to: if object == 0 { 0 } else { u64::MAX } }
+    };
+    inodes.iter().map(range).collect()
 }
 
 fn told(survey: &Survey) -> FileSurvey {
@@ -71,6 +96,8 @@ fn kind_name(kind: PageKind) -> &'static str {
         PageKind::PostgresOther => "postgres-other",
         PageKind::Innodb => "innodb",
         PageKind::Sqlite => "sqlite",
+        PageKind::PostgresWal => "postgres-wal",
+        PageKind::InnodbRedo => "innodb-redo",
         PageKind::Other => "other",
     }
 }

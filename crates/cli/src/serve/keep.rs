@@ -210,6 +210,13 @@ impl Keep {
         self.next_connection.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Has another server follow once this one has ended.
+    pub(super) fn again(&self) {
+        if let Some(link) = &self.link {
+            link.again();
+        }
+    }
+
     /// Tells systemd, by way of the holder if there is one.
     pub(super) fn notify(&self, state: &str) {
         match &self.link {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use pagefold_engine::Key;
-use pagefold_engine::dataset::Dataset;
+use pagefold_engine::dataset::{Dataset, LiveDataset};
 use pagefold_engine::record::recordsize_hint;
 use pagefold_fs::{AtimePolicy, Fs, FsError, FsOptions, SystemClock};
 use pagefold_fuse::{
@@ -24,6 +24,9 @@ use crate::mounts;
 use crate::names;
 use crate::props::{self, Scope};
 use crate::{pools, raw, settings, units};
+
+/// The property that the engine follows by dataset.
+const COMPRESSION: &str = "compression";
 
 /// What is to be mounted.
 #[derive(Clone, Debug)]
@@ -52,6 +55,8 @@ pub struct Mounted {
     policy: Arc<Policed>,
     /// The `recordsize` property in bytes; 0 is `auto`.
     record_size: Arc<AtomicU32>,
+    /// The same as the engine has it.
+    dataset: Arc<LiveDataset>,
     work: Background,
     /// What is kept of it for a server that comes after.
     pub(super) kept: Arc<KeptMount>,
@@ -80,6 +85,7 @@ impl Mounted {
         let mut fuse_options = fuse_options(&name, &wanted.options, read_only);
         fuse_options.takeover = keep.is_held();
         let id = version.id;
+        let own = Arc::clone(&version);
         let policy = Arc::new(Policed::new(version as Arc<dyn Dataset>, SyncMode::Standard));
         let record_size = Arc::new(AtomicU32::new(0));
         for name in ["recordsize", "sync"] {
@@ -127,6 +133,8 @@ impl Mounted {
             let held = session.held();
             kept.made(Record::new(kept.connection, id, read_only, since, &wanted.options, &held), &held)?;
         }
+        let temporary = wanted.options.properties.iter().rev().find(|(name, _)| *name == COMPRESSION);
+        obey_codec(&own, temporary.map(|(_, value)| value.as_str()))?;
         let work = Background::start(Arc::clone(&fs), Arc::clone(pool), Arc::clone(watched))?;
         tracing::info!(dataset = name, dir = raw::text(session.dir()), "mounted");
         Ok(Self {
@@ -139,6 +147,7 @@ impl Mounted {
             options: Mutex::new(wanted.options.clone()),
             policy,
             record_size,
+            dataset: own,
             work,
             kept,
             ending: AtomicBool::new(false),
@@ -149,6 +158,7 @@ impl Mounted {
     /// Stops what goes on in the background and writes what is only in memory: access times.
     pub(super) fn settle(&self) -> Result<(), String> {
         self.work.stop();
+        self.dataset.set_mount_compression(None);
         if self.is_read_only() { Ok(()) } else { self.fs.flush_times().map_err(|error| error.to_string()) }
     }
 
@@ -179,13 +189,17 @@ impl Mounted {
         if self.options.lock().properties.iter().any(|(temporary, _)| *temporary == name) {
             return Ok(());
         }
-        self.obey(name, value)
+        // The engine follows the property itself, by dataset.
+        if name == COMPRESSION { Ok(()) } else { self.obey(name, value) }
     }
 
     /// Lets a property take effect, whether it is the dataset's or an option of this mount.
     pub(super) fn obey(&self, name: &str, value: &str) -> Result<()> {
         if name == "atime" {
             self.fs.set_atime(atime(value));
+        }
+        if name == COMPRESSION {
+            return obey_codec(&self.dataset, Some(value));
         }
         take_effect(&self.policy, &self.record_size, name, value)
     }
@@ -222,6 +236,13 @@ fn take_effect(policy: &Policed, record_size: &AtomicU32, name: &str, value: &st
         }
         _ => {}
     }
+    Ok(())
+}
+
+/// Tells the engine the codec that holds for a mount.
+fn obey_codec(dataset: &LiveDataset, value: Option<&str>) -> Result<()> {
+    let codec = value.map(str::parse).transpose();
+    dataset.set_mount_compression(codec.map_err(|error| pools::failed("cannot mount", &error))?);
     Ok(())
 }
 

@@ -29,7 +29,7 @@ use crate::mounter::Asking;
 use crate::mountopts::{Confine, MountOptions, Takeover};
 use crate::registry::Known;
 use crate::retention::POLICY;
-use crate::{confine, holder, mountopts, names, patience, pools, props, raw, settings, startup};
+use crate::{confine, mountopts, names, patience, pools, props, raw, settings, startup};
 
 /// Between the answer to a request to restart and the end of the server.
 const RESTART_DELAY: Duration = Duration::from_millis(20);
@@ -465,11 +465,12 @@ impl Server {
         // So that there is little to redo.
         self.sync().map_err(Failure::new)?;
         tracing::info!("told to let another server go on");
+        self.keep.again();
         let ending = thread::Builder::new().name("restart".into()).spawn(|| {
             // The reply leaves first.
             thread::sleep(RESTART_DELAY);
             // SAFETY: ends the process at once; nothing of it is used afterwards, and what it leaves is made to be taken over.
-            unsafe { libc::_exit(holder::AGAIN_STATUS) }
+            unsafe { libc::_exit(0) }
         });
         ending.map(drop).context(|| "cannot start a thread".into())
     }
@@ -684,7 +685,7 @@ impl Server {
         Ok(())
     }
 
-    /// Tells the engine about the properties that hold for the whole pool.
+    /// Tells the engine about the properties that hold for the whole pool, and the `compression` that its datasets inherit.
     pub(super) fn obey_all(&self) -> Result<()> {
         let temporary = self.temporary.lock().clone();
         let values = pools::properties(&self.pool, "", &temporary)?;

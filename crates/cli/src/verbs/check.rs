@@ -42,12 +42,16 @@ pub fn run(args: &Check) -> Result<()> {
     let files = file_systems(&pool, &report)?;
     let (name, guid) = (pool.name().to_owned(), pool.guid().to_string());
     let errors = report.errors.saturating_add(files.problem_count);
+    let mut copies = Vec::new();
+    for device in &devices {
+        copies.extend(pools::not_as_seen(&guid, &table::printable(&name), device)?);
+    }
     if args.output.json {
         super::print_json(&json!({
             "name": name, "guid": guid, "records": report.records, "record_bytes": report.bytes,
             "nodes": report.nodes, "pages": report.pages, "leaked": report.leaked,
             "inodes": files.inodes, "directories": files.directories, "orphans": files.orphans,
-            "errors": errors, "messages": report.messages.iter().chain(&files.problems).collect::<Vec<_>>(),
+            "errors": errors, "copies": copies, "messages": report.messages.iter().chain(&files.problems).collect::<Vec<_>>(),
             "unreadable": unreadable(&pool, &report)?,
         }))?;
     } else {
@@ -65,6 +69,9 @@ pub fn run(args: &Check) -> Result<()> {
             count(report.nodes),
             count(files.inodes)
         );
+    }
+    for copy in &copies {
+        eprintln!("pagefold: warning: {copy}: what was checked is not the pool as it was seen last");
     }
     if errors == 0 {
         return Ok(());

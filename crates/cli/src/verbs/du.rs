@@ -1,5 +1,7 @@
 //! `du`: what files on mounted pools take.
 
+mod codecs;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -45,6 +47,9 @@ impl Line {
 
 /// Prints what the files under the given paths take.
 pub fn run(args: &Du) -> Result<()> {
+    if args.codecs {
+        return codecs::run(args);
+    }
     let progress = Progress::counter("files looked at");
     let mut walk = Walk::new(&progress);
     let mut lines = Vec::new();
@@ -90,7 +95,12 @@ pub fn run(args: &Du) -> Result<()> {
     } else {
         print(args, &lines, &by_kind, &total);
     }
-    for problem in &problems {
+    left_out(&problems)
+}
+
+/// Tells what could not be looked at.
+fn left_out(problems: &[String]) -> Result<()> {
+    for problem in problems {
         eprintln!("pagefold: {problem}");
     }
     if problems.is_empty() {

@@ -1,6 +1,7 @@
 //! One module per verb (or pair of verbs).
 
 mod analyze;
+mod backup;
 mod branch;
 mod check;
 mod clear;
@@ -58,6 +59,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Branch(args) => branch::run(&args),
         Verb::Send(args) => send::send(&args),
         Verb::Receive(args) => send::receive(&args),
+        Verb::Backup(args) => backup::run(&args),
         Verb::Diff(args) => diff::run(&args),
         Verb::Import(args) => import::run(&args),
         Verb::Reguid(args) => reguid::run(&args),

@@ -37,14 +37,11 @@ struct Output {
 
 impl Output {
     fn new() -> Result<Self> {
-        let progress = Progress::bytes("sending");
-        Ok(Self {
-            file: unbuffered(rustix::stdio::stdout())?,
-            failed: None,
-            written: 0,
-            expected: 0,
-            progress,
-        })
+        Ok(Self::to(unbuffered(rustix::stdio::stdout())?))
+    }
+
+    fn to(file: File) -> Self {
+        Self { file, failed: None, written: 0, expected: 0, progress: Progress::bytes("sending") }
     }
 
     /// What failed: this, or what is said of the stream.
@@ -86,9 +83,8 @@ impl Write for Output {
 /// Sends.
 pub fn send(args: &Send) -> Result<()> {
     let (pool, what) = what_to_send(args)?;
-    let client = target::connect(&pool)?;
     if args.dry_run {
-        return tell_size(args, &pool, client, what);
+        return tell_size(args, &pool, target::connect(&pool)?, what);
     }
     if io::stdout().is_terminal() {
         return Err(Failure::usage("a stream is nothing for a terminal").hint(
@@ -97,18 +93,46 @@ pub fn send(args: &Send) -> Result<()> {
     }
     crate::ignore_sigpipe();
     let mut out = Output::new()?;
-    let done = match client {
-        Some(mut client) => fetch(&mut client, what, &mut out),
-        None => {
-            let known = Registry::open()?.find(&pool)?;
-            pools::look_offline(&known, |pool| {
-                out.expected = streams::expected(pool, &what)?;
-                streams::send(pool, &what, &mut out, &mut |_| {}).map(drop)
-            })
-        }
-    };
+    let done = write_stream(&pool, what, &mut out);
     out.progress.finish();
     done.map_err(|failure| out.blame(failure))
+}
+
+/// Has a stream written by the pool's server, or from its devices.
+fn write_stream(pool: &str, what: Sendable, out: &mut Output) -> Result<()> {
+    match target::connect(pool)? {
+        Some(mut client) => fetch(&mut client, what, out),
+        None => {
+            let known = Registry::open()?.find(pool)?;
+            pools::look_offline(&known, |pool| {
+                out.expected = streams::expected(pool, &what)?;
+                streams::send(pool, &what, out, &mut |_| {}).map(drop)
+            })
+        }
+    }
+}
+
+/// Writes a stream to a pipe or file, for another verb.
+pub(super) fn send_to(pool: &str, what: Sendable, file: File) -> Result<()> {
+    let mut out = Output::to(file);
+    let done = write_stream(pool, what, &mut out);
+    out.progress.finish();
+    done
+}
+
+/// Receives a stream from a pipe or file, for another verb.
+pub(super) fn receive_from(name: &Name, force: bool, file: File) -> Result<Transferred> {
+    let mut input = Input { file, read: 0, ended: false, len: None, progress: Progress::flow("received") };
+    let received = take_stream(name, force, &mut input);
+    input.progress.finish();
+    received
+}
+
+fn take_stream(name: &Name, force: bool, input: &mut Input) -> Result<Transferred> {
+    match target::connect(&name.pool)? {
+        Some(mut client) => pass_on(&mut client, name, force, input),
+        None => receive_offline(name, force, input),
+    }
 }
 
 /// The pool that has it, and what is to be sent.
@@ -221,10 +245,7 @@ pub fn receive(args: &Receive) -> Result<()> {
     }
     crate::ignore_sigpipe();
     let mut input = Input::new()?;
-    let received = match target::connect(&name.pool)? {
-        Some(mut client) => pass_on(&mut client, &name, args.force, &mut input),
-        None => receive_offline(&name, args.force, &mut input),
-    };
+    let received = take_stream(&name, args.force, &mut input);
     input.progress.finish();
     let received = match received {
         Err(_) if input.read == 0 && input.ended => {

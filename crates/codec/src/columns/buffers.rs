@@ -25,8 +25,6 @@ impl Buffers {
     pub(crate) fn begin_reading(&mut self) {
         self.text_taken = 0;
         self.plain_taken = 0;
-        self.early.bytes.clear();
-        self.early.taken = 0;
         self.ends.clear();
     }
 }

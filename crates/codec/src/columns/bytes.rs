@@ -1,110 +1,12 @@
-//! Columns of bytes: tables of values, runs, bytes in context.
+//! Columns of bytes: places in tables, runs, bytes in context.
 
 use super::Form;
 use super::code::{ALL_COMMON, CODED, Context, Read, UNFIT, Write, get_len, put_len, take_into};
 use super::lanes::Lane;
+use super::plan::Ctx;
+use super::values::{UNKNOWN, Values, put_value};
 use crate::Corrupt;
 use crate::entropy::{Sink, Stream};
-use crate::wire::{Reader, put_bytes, put_varint};
-
-/// Most values of a table: symbols below [`UNKNOWN`].
-pub(crate) const MAX_VALUES: usize = 255;
-/// Longest value in a table.
-pub(crate) const MAX_VALUE_BYTES: usize = 255;
-/// The symbol of values that are not in the table.
-const UNKNOWN: u8 = 255;
-/// Contents of early columns are copied in steps of so many bytes.
-const COPY: usize = 32;
-
-/// Frequent values, the most frequent first.
-#[derive(Clone, Debug)]
-pub(crate) struct Values {
-    values: Vec<Box<[u8]>>,
-    /// Open addressing: 1 + place of a value, by hash.
-    index: Box<[u16]>,
-}
-
-fn hash(value: &[u8]) -> usize {
-    let mut h = value.len() as u64;
-    let (chunks, rest) = value.as_chunks::<8>();
-    for chunk in chunks {
-        h = (h ^ u64::from_le_bytes(*chunk)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        h ^= h >> 29;
-    }
-    let tail = rest.iter().fold(0u64, |tail, &byte| tail << 8 | u64::from(byte));
-    h = (h ^ tail).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    (h >> 40) as usize
-}
-
-/// Equal, without comparing the bytes of nothing: its address may be one that is slow to touch.
-#[inline(always)]
-fn is_same(one: &[u8], other: &[u8]) -> bool {
-    one.len() == other.len() && (one.is_empty() || one == other)
-}
-
-impl Values {
-    /// At most [`MAX_VALUES`] values of at most [`MAX_VALUE_BYTES`].
-    pub(crate) fn new(values: Vec<Box<[u8]>>) -> Self {
-        debug_assert!(values.len() <= MAX_VALUES);
-        let mut index = vec![0u16; 1024].into_boxed_slice();
-        for (place, value) in values.iter().enumerate() {
-            let mut slot = hash(value) % index.len();
-            while index[slot] != 0 {
-                slot = (slot + 1) % index.len();
-            }
-            index[slot] = place as u16 + 1;
-        }
-        Self { values, index }
-    }
-
-    /// Bytes of memory.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.values) + size_of_val(&*self.index) + self.model_bytes()
-    }
-
-    /// Bytes that the table takes in a model, before the model is compressed.
-    pub(crate) fn model_bytes(&self) -> usize {
-        self.values.iter().map(|value| value.len() + 1).sum()
-    }
-
-    #[inline]
-    fn find(&self, value: &[u8]) -> u8 {
-        let mut slot = hash(value) % self.index.len();
-        loop {
-            match self.index[slot] {
-                0 => return UNKNOWN,
-                place if is_same(&self.values[usize::from(place) - 1], value) => return (place - 1) as u8,
-                _ => slot = (slot + 1) % self.index.len(),
-            }
-        }
-    }
-
-    #[inline]
-    fn get(&self, symbol: u8) -> Option<&[u8]> {
-        self.values.get(usize::from(symbol)).map(|value| &value[..])
-    }
-
-    pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        put_varint(out, self.values.len() as u64);
-        for value in &self.values {
-            put_bytes(out, value);
-        }
-    }
-
-    /// Reads the table of a column of `width` bytes, 0 for any.
-    pub(crate) fn read(reader: &mut Reader<'_>, width: u16) -> Result<Self, Corrupt> {
-        let count = reader.at_most(MAX_VALUES)?;
-        let mut values = Vec::with_capacity(count);
-        for _ in 0..count {
-            let value = reader.bytes(MAX_VALUE_BYTES)?;
-            if width != 0 && value.len() != usize::from(width) {
-                return Err(Corrupt("a value of another width"));
-            }
-            values.push(value.into());
-        }
-        Ok(Self::new(values))
-    }
-}
 
 /// Streams of a table: state, places, lengths (two), bytes of values that are not in it.
 pub(crate) fn put_table<S: Sink>(
@@ -145,12 +47,61 @@ pub(crate) fn put_table<S: Sink>(
     }
 }
 
-fn get_places(r: &mut Read<'_, '_>, c: usize, context: Context, t: u16, last: u8) -> u8 {
-    let ctx = context.of(r.grid, t, last);
-    let symbol = r.decoder.get(r.streams[context.base + 1].view(ctx));
-    let cell = r.grid.cell(c, t);
-    r.grid.sym[cell] = symbol;
-    symbol
+/// Reads places in a table, one for each row, into the grid; calls `each` with the decoder in its place for each row, its cell
+/// and its symbol.
+#[inline(always)]
+fn each_place<'d>(
+    r: &mut Read<'_, 'd>,
+    c: usize,
+    context: Context,
+    mut each: impl FnMut(&mut Read<'_, 'd>, u16, usize, u8) -> Result<(), Corrupt>,
+) -> Result<(), Corrupt> {
+    let (rows, cells) = (r.rows, c * r.grid.rows);
+    if !r.is_coded(context.base, 0)? {
+        for &t in rows {
+            let cell = cells + usize::from(t);
+            r.grid.sym[cell] = 0;
+            each(r, t, cell, 0)?;
+        }
+        return Ok(());
+    }
+    // A loop for each kind of context, and the decoder in registers.
+    match context.ctx {
+        Ctx::Nothing => places_in(r, cells, context.base, |_, _, _| 0, each),
+        Ctx::Previous => places_in(r, cells, context.base, |_, _, last| last, each),
+        Ctx::Column(other) => {
+            let from = usize::from(other) * r.grid.rows;
+            places_in(r, cells, context.base, |symbols, t, _| symbols[from + usize::from(t)], &mut each)
+        }
+    }
+}
+
+#[inline(always)]
+fn places_in<'d>(
+    r: &mut Read<'_, 'd>,
+    cells: usize,
+    base: usize,
+    ctx: impl Fn(&[u8], u16, u8) -> u8,
+    mut each: impl FnMut(&mut Read<'_, 'd>, u16, usize, u8) -> Result<(), Corrupt>,
+) -> Result<(), Corrupt> {
+    let (rows, streams) = (r.rows, r.streams);
+    let stream = &streams[base + 1];
+    let mut d = *r.decoder;
+    let mut last = 0;
+    for &t in rows {
+        last = d.get(stream.view(ctx(&r.grid.sym, t, last)));
+        let cell = cells + usize::from(t);
+        r.grid.sym[cell] = last;
+        if last == UNKNOWN {
+            *r.decoder = d;
+            each(r, t, cell, last)?;
+            d = *r.decoder;
+        } else {
+            each(r, t, cell, last)?;
+        }
+    }
+    *r.decoder = d;
+    Ok(())
 }
 
 /// Reads a column of fixed width that [`put_table`] wrote.
@@ -161,19 +112,14 @@ pub(crate) fn get_table(
     context: Context,
 ) -> Result<(), Corrupt> {
     let width = r.plans.width_of(c);
-    let all_first = !r.is_coded(context.base, 0)?;
-    let mut last = 0;
-    for &t in r.rows {
-        last = if all_first { 0 } else { get_places(r, c, context, t, last) };
-        let (at, _) = r.grid.place(c, t);
-        if last == UNKNOWN {
+    each_place(r, c, context, |r, _, cell, symbol| {
+        let at = usize::from(r.grid.pos[cell]);
+        if symbol == UNKNOWN {
             get_bytes_order1(r, context.base + 4, at, width);
-        } else {
-            let value = values.get(last).ok_or(Corrupt("a value beyond its table"))?;
-            r.page[at..at + width].copy_from_slice(value);
+            return Ok(());
         }
-    }
-    Ok(())
+        values.write_to(r.page, at, symbol, width)
+    })
 }
 
 /// First pass of reading a column of varying length: places and lengths, and contents that are not in the table.
@@ -184,47 +130,41 @@ pub(crate) fn get_table_early(
     context: Context,
 ) -> Result<(), Corrupt> {
     let base = context.base;
-    let all_first = !r.is_coded(base, 0)?;
-    let mut last = 0;
-    for &t in r.rows {
-        last = if all_first { 0 } else { get_places(r, c, context, t, last) };
-        let cell = r.grid.cell(c, t);
-        let (len, form) = if last == UNKNOWN {
+    each_place(r, c, context, |r, _, cell, symbol| {
+        let (len, form) = if symbol == UNKNOWN {
             get_early(r, base + 2, base + 4)?
         } else {
-            let len = values.get(last).ok_or(Corrupt("a value beyond its table"))?.len();
+            let len = values.len_of(symbol)?;
             (len as u16, Form::usual(len))
         };
         (r.grid.len[cell], r.grid.form[cell]) = (len, form);
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Length and form from two streams, and from a third as many bytes, which are left for the second pass.
 pub(crate) fn get_early(r: &mut Read<'_, '_>, lengths: usize, bytes: usize) -> Result<(u16, Form), Corrupt> {
     let (len, form) = get_len(r.decoder, &r.streams[lengths..], 0)?;
-    if r.early.bytes.len() + usize::from(len) > r.page.len() {
-        return Err(Corrupt("contents are longer than their page"));
-    }
     let mut above = 0;
-    for _ in 0..len {
-        above = r.decoder.get(r.streams[bytes].view(above));
-        r.early.bytes.push(above);
+    let (streams, early) = (r.streams, &mut *r.early);
+    let room = early.room(usize::from(len)).ok_or(Corrupt("contents are longer than their page"))?;
+    for to in room {
+        above = r.decoder.get(streams[bytes].view(above));
+        *to = above;
     }
+    early.filled += usize::from(len);
     Ok((len, form))
 }
 
 /// Second pass: copies values to where they belong.
 pub(crate) fn copy_table(r: &mut Read<'_, '_>, c: usize, values: &Values) -> Result<(), Corrupt> {
+    let cells = c * r.grid.rows;
     for &t in r.rows {
-        let cell = r.grid.cell(c, t);
-        let (at, len) = r.grid.place(c, t);
+        let cell = cells + usize::from(t);
+        let (at, len) = (usize::from(r.grid.pos[cell]), usize::from(r.grid.len[cell]));
         match r.grid.sym[cell] {
             UNKNOWN => take_early(r, at, len)?,
-            symbol => {
-                let value = values.get(symbol).ok_or(Corrupt("a value beyond its table"))?;
-                r.page[at..at + len].copy_from_slice(value);
-            }
+            symbol => values.write_to(r.page, at, symbol, len)?,
         }
     }
     Ok(())
@@ -232,9 +172,10 @@ pub(crate) fn copy_table(r: &mut Read<'_, '_>, c: usize, values: &Values) -> Res
 
 /// Second pass of a column whose contents were decoded in the first.
 pub(crate) fn copy_early(r: &mut Read<'_, '_>, c: usize) -> Result<(), Corrupt> {
+    let cells = c * r.grid.rows;
     for &t in r.rows {
-        let (at, len) = r.grid.place(c, t);
-        take_early(r, at, len)?;
+        let cell = cells + usize::from(t);
+        take_early(r, usize::from(r.grid.pos[cell]), usize::from(r.grid.len[cell]))?;
     }
     Ok(())
 }
@@ -242,8 +183,10 @@ pub(crate) fn copy_early(r: &mut Read<'_, '_>, c: usize) -> Result<(), Corrupt> 
 #[inline(always)]
 fn take_early(r: &mut Read<'_, '_>, at: usize, len: usize) -> Result<(), Corrupt> {
     let from = r.early.taken;
-    let source = r.early.bytes.get(from..from + len).ok_or(Corrupt("contents are missing"))?;
-    r.page[at..at + len].copy_from_slice(source);
+    if from + len > r.early.filled {
+        return Err(Corrupt("contents are missing"));
+    }
+    put_value(r.page, at, &r.early.bytes, from, len)?;
     r.early.taken = from + len;
     Ok(())
 }
@@ -420,10 +363,19 @@ fn get_rounds(r: &mut Read<'_, '_>, c: usize, streams: &[Stream], prefix: &[u8])
     let (mut d, page) = (*r.decoder, &mut *r.page);
     r.lanes.rounds(|i, lanes| {
         let stream = &streams[i.min(streams.len() - 1)];
-        for lane in lanes {
-            let at = lane.at + i;
-            let above = if i == 0 { first } else { page[at - 1] };
-            page[at] = d.get(stream.view(above));
+        if i == 0 || stream.table_count() == 1 {
+            // One table for all: that of the first byte, or of any.
+            let table = stream.view(first);
+            for lane in lanes {
+                page[lane.at + i] = d.get(table);
+            }
+        } else {
+            for lane in lanes {
+                let at = lane.at + i;
+                if let Some([above, to]) = page.get_mut(at - 1..=at) {
+                    *to = d.get(stream.view(*above));
+                }
+            }
         }
     });
     *r.decoder = d;
@@ -468,13 +420,4 @@ pub(crate) fn get_bytes_order1(r: &mut Read<'_, '_>, stream: usize, at: usize, l
         *to = above;
     }
     *r.decoder = d;
-}
-
-/// Appends up to [`COPY`] bytes of `source`, which is longer than that behind `from`.
-#[inline(always)]
-pub(crate) fn append(bytes: &mut Vec<u8>, source: &[u8], from: usize, len: usize) {
-    if let Some(chunk) = source.get(from..from + COPY).filter(|_| len <= COPY) {
-        bytes.extend_from_slice(chunk);
-        bytes.truncate(bytes.len() - COPY + len);
-    }
 }

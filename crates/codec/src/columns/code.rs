@@ -86,12 +86,33 @@ pub(crate) fn take_into(from: &mut &[u8], to: &mut [u8]) -> Result<(), Corrupt> 
     Ok(())
 }
 
-/// Contents that the first pass has decoded, in the order of the second; with slack behind, so that copies may be
-/// longer than what they copy.
+/// Contents that the first pass has decoded, in the order of the second.
 #[derive(Debug, Default)]
 pub(crate) struct Early {
+    /// Some have been decoded, and there is room for others; with slack behind, so that copies may be longer than what
+    /// they copy.
     pub(crate) bytes: Vec<u8>,
+    pub(crate) filled: usize,
     pub(crate) taken: usize,
+}
+
+/// Room behind contents that are as long as a page.
+pub(crate) const EARLY_SLACK: usize = 32;
+
+impl Early {
+    /// Empty, with room for contents of a page of `page_bytes`.
+    pub(crate) fn begin(&mut self, page_bytes: usize) {
+        // What an earlier page has left is written over before it is read.
+        self.bytes.resize(page_bytes + EARLY_SLACK, 0);
+        (self.filled, self.taken) = (0, 0);
+    }
+
+    /// Room for `len` more bytes, if contents are then no longer than the page.
+    #[inline(always)]
+    pub(crate) fn room(&mut self, len: usize) -> Option<&mut [u8]> {
+        let max = self.bytes.len() - EARLY_SLACK;
+        self.bytes[..max].get_mut(self.filled..self.filled + len)
+    }
 }
 
 /// The state of a column in a page comes first. Values are coded one by one,
@@ -331,6 +352,7 @@ pub(crate) fn read_lengths(
 ) -> Result<(), Corrupt> {
     // Places have 16 bits.
     let max = page.len().min(usize::from(u16::MAX));
+    buffers.early.begin(page.len());
     read_pass(plans, streams, decoder, grid, buffers, page, |r, c| {
         if plans.columns[c].is_varlena() { read_lengths_of(r, c) } else { Ok(()) }
     })?;

@@ -135,10 +135,17 @@ impl Grid {
     /// The rows that have column `c`.
     pub(crate) fn rows_of(&self, c: usize, rows: &mut Vec<u16>) {
         rows.clear();
-        if self.everywhere >> c & 1 == 1 {
-            rows.extend(0..self.rows as u16);
-        } else {
-            rows.extend((0..self.rows as u16).filter(|&t| self.present[usize::from(t)] >> c & 1 == 1));
+        rows.extend(0..self.rows as u16);
+        if self.everywhere >> c & 1 == 0 {
+            // Which rows those are cannot be foreseen: each is written, and counts or not.
+            let mut count = 0;
+            for (t, &present) in (0..self.rows as u16).zip(&self.present) {
+                if let Some(row) = rows.get_mut(count) {
+                    *row = t;
+                }
+                count += bit(present, c);
+            }
+            rows.truncate(count);
         }
     }
 
@@ -222,16 +229,15 @@ impl Grid {
             let everywhere = self.everywhere >> c & 1 == 1;
             if column.is_varlena() {
                 let cells = pos.iter_mut().zip(&*len).zip(&self.form[cells]).zip(at.iter_mut());
-                for ((((pos, &len), form), at), present) in cells.zip(&self.present) {
-                    if everywhere || present >> c & 1 == 1 {
-                        let begin = match form.word_bytes() {
-                            _ if column.is_innodb() => *at,
-                            1 => *at + 1,
-                            _ => ((*at + mask) & !mask) + 4,
-                        };
-                        *pos = begin as u16;
-                        *at = begin + u32::from(len);
-                    }
+                for ((((pos, &len), form), at), present) in cells.zip(self.present.as_slice()) {
+                    let begin = match form.word_bytes() {
+                        _ if column.is_innodb() => *at,
+                        1 => *at + 1,
+                        _ => ((*at + mask) & !mask) + 4,
+                    };
+                    *pos = begin as u16;
+                    let next = begin + u32::from(len);
+                    *at = if everywhere || bit(*present, c) == 1 { next } else { *at };
                 }
             } else if everywhere {
                 len.fill(column.width);
@@ -242,12 +248,14 @@ impl Grid {
                 }
             } else {
                 len.fill(column.width);
-                for ((pos, at), present) in pos.iter_mut().zip(at.iter_mut()).zip(&self.present) {
-                    if present >> c & 1 == 1 {
-                        let begin = (*at + mask) & !mask;
-                        *pos = begin as u16;
-                        *at = begin + width;
-                    }
+                // A loop for each half of the masks: shifts of one word.
+                if c < 64 {
+                    place_present(pos, at, &self.present, (mask, width), |present| present as u64 >> c);
+                } else {
+                    let c = c - 64;
+                    place_present(pos, at, &self.present, (mask, width), |present| {
+                        (present >> 64) as u64 >> c
+                    });
                 }
             }
         }
@@ -276,12 +284,39 @@ impl Grid {
 
     /// Writes the length words of column `c`.
     pub(crate) fn write_words(&self, c: usize, rows: &[u16], page: &mut [u8]) {
+        let cells = c * self.rows..(c + 1) * self.rows;
+        let (pos, len, form) = (&self.pos[cells.clone()], &self.len[cells.clone()], &self.form[cells]);
         for &t in rows {
-            let cell = self.cell(c, t);
-            let (form, pos) = (self.form[cell], usize::from(self.pos[cell]));
-            form.write_word(page, pos - form.word_bytes(), usize::from(self.len[cell]));
+            let t = usize::from(t);
+            let (form, pos, len) = (form[t], usize::from(pos[t]), usize::from(len[t]));
+            form.write_word(page, pos - form.word_bytes(), len);
         }
     }
+}
+
+/// Places of values of a fixed width, where `bit` of what a row has is set; `at` are the ends of rows so far.
+#[inline(always)]
+fn place_present(
+    pos: &mut [u16],
+    at: &mut [u32],
+    present: &[u128],
+    (mask, width): (u32, u32),
+    bit: impl Fn(u128) -> u64,
+) {
+    for ((pos, at), &present) in pos.iter_mut().zip(at).zip(present) {
+        // What has no value has a place that nobody asks for.
+        let begin = (*at + mask) & !mask;
+        *pos = begin as u16;
+        *at = if bit(present) & 1 == 1 { begin + width } else { *at };
+    }
+}
+
+/// Bit `c` of a mask of columns: 1 where a row has it.
+#[inline(always)]
+fn bit(present: u128, c: usize) -> usize {
+    // A shift of one word takes a few instructions less than one of two.
+    let word = if c < 64 { present as u64 } else { (present >> 64) as u64 };
+    (word >> (c % 64)) as usize & 1
 }
 
 /// Form, place and length of the value of `column` that begins at or, with zeros before it, behind `at`.

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use super::grid::locate;
 use super::ints::load;
-use super::{Column, MAX_COLUMNS};
+use super::{Column, MAX_COLUMNS, decimal};
 use crate::entropy::number;
 
 /// Types of PostgreSQL by width and alignment, the more usual first. Among equally cheap layouts the first found wins.
@@ -36,6 +36,9 @@ const PRIOR_BITS: [f64; 13] =
 const MAX_POSITION: usize = 40;
 /// Padding is as likely a value's zeros, which cost six bits a byte.
 const PADDING_BITS: f64 = 7.0;
+/// Where decimals lie, but for zero.
+const DECIMAL_LEAST: f64 = 1e-9;
+const DECIMAL_MOST: f64 = 1e12;
 /// The search follows this many ways, shared out over the columns. If no way reaches the end, it begins again with the next number.
 const MAX_WAYS: [usize; 2] = [20_000, 160_000];
 /// The search follows this many ways at each column, however many columns there are.
@@ -189,6 +192,7 @@ impl Search<'_> {
         bytes.clear();
         steps.clear();
         let is_number = column.is_int() && column.width > 1;
+        let mut floats = FloatCost::new(column);
         let (mut previous, mut step_bits, mut values) = (None, 0, 0u32);
         let (mut padding, mut total, mut looked_at) = (0, 0, 0);
         for (sample, at) in self.samples.iter().zip(&mut next) {
@@ -209,6 +213,7 @@ impl Search<'_> {
                 }
                 if is_number {
                     let value = load(sample.data, pos, column);
+                    floats.add(value);
                     let step = number::zigzag(value.wrapping_sub(previous.unwrap_or(value)) as i64);
                     let (symbol, _, plain_bits) = number::split(step);
                     steps.add(0, symbol);
@@ -229,8 +234,53 @@ impl Search<'_> {
             if by_steps < 0.5 * value_bits * f64::from(values) {
                 cost = cost.min(by_steps + value_bits);
             }
+            if let Some(by_decimals) = floats.bits(steps) {
+                cost = cost.min(by_decimals + value_bits);
+            }
         }
         Some((next, cost + PADDING_BITS * padding as f64))
+    }
+}
+
+/// What a column costs if its values are decimals: their lower bytes look random, and are not.
+struct FloatCost {
+    floats: Vec<f64>,
+    /// No value yet was beyond what decimals are.
+    may_be: bool,
+}
+
+impl FloatCost {
+    fn new(column: Column) -> Self {
+        Self { floats: vec![], may_be: column.is_float() }
+    }
+
+    /// Notes a value by its bits.
+    #[inline(always)]
+    fn add(&mut self, bits: u64) {
+        if self.may_be {
+            // Integers, texts and random bytes have another exponent nearly always.
+            let float = f64::from_bits(bits);
+            self.may_be = float == 0.0 || (DECIMAL_LEAST..DECIMAL_MOST).contains(&float.abs());
+            self.floats.push(float);
+        }
+    }
+
+    /// Bits of the values as numbers, each as a difference to the one before, if all are decimals and not all the same.
+    fn bits(&self, symbols: &mut Bytes) -> Option<f64> {
+        let first = self.floats.first().filter(|_| self.may_be)?;
+        if self.floats.iter().all(|float| float.to_bits() == first.to_bits()) {
+            return None;
+        }
+        let digits = decimal::digits_of(&self.floats, 10)?;
+        symbols.clear();
+        let (mut previous, mut plain) = (None, 0);
+        for &float in &self.floats {
+            let whole = decimal::as_decimal(float, digits)?;
+            let (symbol, _, bits) = number::split(number::zigzag(whole - previous.unwrap_or(whole)));
+            symbols.add(0, symbol);
+            (previous, plain) = (Some(whole), plain + bits);
+        }
+        Some(symbols.cost_bits(Column::fixed(1, 1)) + f64::from(plain))
     }
 }
 

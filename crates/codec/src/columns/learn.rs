@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use super::bytes::{MAX_VALUE_BYTES, MAX_VALUES, Values};
 use super::code::{Write, write_contents_of, write_lengths_of};
 use super::decimal::{as_decimal, digits_of};
 use super::ints::{Against, IntCoding, Planes, load};
 use super::lanes::Lanes;
 use super::packed::Packed;
 use super::plan::{Coding, ColumnPlan, Ctx, MAX_PREFIX, POSITIONS, Plans};
+use super::values::{MAX_VALUE_BYTES, MAX_VALUES, Values};
 use super::words::Vocabulary;
 use super::{Column, Grid, numeric};
 use crate::entropy::Counter;
@@ -342,7 +342,7 @@ fn frequent_values(contents: &[&[u8]], different: &[&[u8]]) -> Option<Values> {
     frequent.truncate(MAX_VALUES);
     let covered: usize = frequent.iter().map(|(count, _)| count).sum();
     (covered * 2 >= contents.len() && covered > 0)
-        .then(|| Values::new(frequent.into_iter().map(|(_, value)| value.into()).collect()))
+        .then(|| Values::new(&frequent.into_iter().map(|(_, value)| value.into()).collect::<Vec<_>>()))
 }
 
 /// The beginning that all `contents` have.

@@ -21,6 +21,7 @@ pub(crate) mod numeric;
 mod packed;
 pub(crate) mod plan;
 mod trie;
+pub(crate) mod values;
 pub(crate) mod words;
 
 pub(crate) use buffers::Buffers;

@@ -1,8 +1,8 @@
 //! How a column is coded: found in training, stored in models.
 
-use super::bytes::Values;
 use super::ints::IntCoding;
 use super::packed::Packed;
+use super::values::Values;
 use super::words::Vocabulary;
 use super::{Column, MAX_COLUMNS};
 use crate::Corrupt;

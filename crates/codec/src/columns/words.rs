@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 
 use super::Form;
-use super::bytes::{append, get_early, put_bytes_order1};
-use super::code::{CODED, Context, Read, UNFIT, Write, put_len};
+use super::bytes::{get_early, put_bytes_order1};
+use super::code::{CODED, Context, EARLY_SLACK, Read, UNFIT, Write, put_len};
 use super::trie::Trie;
 use crate::Corrupt;
 use crate::entropy::{Sink, number};
@@ -198,49 +198,81 @@ impl Vocabulary {
             return get_plain(r, c, context.base);
         }
         let streams = &r.streams[context.base..context.base + 6];
-        let max = r.page.len();
-        let bytes = &mut r.early.bytes;
+        let (first, others, literals) = (&streams[1], &streams[2], streams[3].view(0));
+        let cells = c * r.grid.rows;
+        let bytes = &mut r.early.bytes[..];
+        let mut at = r.early.filled;
         let mut d = *r.decoder;
         let mut last = 0;
         for &t in r.rows {
-            let begin = bytes.len();
-            let mut ctx = context.of(r.grid, t, last);
-            let mut stream = &streams[1];
-            let mut first = None;
+            let begin = at;
+            let mut symbol = d.get(first.view(context.of(r.grid, t, last)));
+            last = symbol;
             loop {
-                let symbol = d.get(stream.view(ctx));
-                ctx = symbol;
-                stream = &streams[2];
-                first.get_or_insert(symbol);
+                // Both fail where contents are longer than a page: then there is no slack left.
+                let to = bytes.get_mut(at..at + MAX_PHRASE).ok_or(TOO_LONG)?;
                 if symbol == LITERAL {
-                    bytes.push(d.get(streams[3].view(0)));
+                    to[0] = d.get(literals);
+                    at += 1;
                 } else {
-                    let place = if usize::from(symbol) < SINGLE {
-                        usize::from(symbol)
-                    } else {
-                        let symbol = symbol - SINGLE as u8 + 16;
-                        let plain = u64::from(d.bits(number::plain_bits(symbol).min(16)));
-                        number::join(symbol, plain) as usize - 16 + SINGLE
-                    };
-                    let phrase = self.phrases.get(place).ok_or(Corrupt("a phrase beyond its vocabulary"))?;
-                    append(bytes, &self.bytes, phrase.from as usize, usize::from(phrase.len));
+                    let share = SHARES[usize::from(symbol)];
+                    let place = usize::from(share.place) + d.bits_or_none(u32::from(share.bits)) as usize;
+                    let phrase = *self.phrases.get(place).ok_or(Corrupt("a phrase beyond its vocabulary"))?;
+                    let from = phrase.from as usize;
+                    let text = self.bytes.get(from..from + MAX_PHRASE).ok_or(TOO_LONG)?;
+                    to.copy_from_slice(text);
+                    at += usize::from(phrase.len);
                     if phrase.ends {
                         break;
                     }
                 }
-                if bytes.len() > max {
-                    return Err(Corrupt("contents are longer than their page"));
-                }
+                symbol = d.get(others.view(symbol));
             }
-            let len = bytes.len() - begin;
-            last = first.unwrap_or(0);
-            let cell = r.grid.cell(c, t);
+            let (len, cell) = (at - begin, cells + usize::from(t));
             (r.grid.len[cell], r.grid.form[cell], r.grid.sym[cell]) = (len as u16, Form::usual(len), last);
         }
+        r.early.filled = at;
         *r.decoder = d;
         Ok(())
     }
 }
+
+const TOO_LONG: Corrupt = Corrupt("contents are longer than their page");
+
+/// The phrases that share a symbol.
+#[derive(Clone, Copy)]
+struct Share {
+    /// The first one's place.
+    place: u16,
+    /// Plain bits that tell which it is.
+    bits: u8,
+}
+
+/// By symbol: the inverse of [`split`].
+static SHARES: [Share; 256] = {
+    let mut shares = [Share { place: 0, bits: 0 }; 256];
+    let mut symbol = 0;
+    while symbol < 255 {
+        shares[symbol] = if symbol < SINGLE {
+            Share { place: symbol as u16, bits: 0 }
+        } else {
+            // As `number` has them: four symbols for each place of the highest bit, from 16 on.
+            let (quarter, bits) = ((symbol - SINGLE) % 4, (symbol - SINGLE) / 4 + 2);
+            let place = ((4 + quarter as u64) << bits) - 16 + SINGLE as u64;
+            // No vocabulary has a phrase at a place beyond.
+            let beyond = place >= MAX_PHRASES as u64;
+            Share {
+                place: if beyond { MAX_PHRASES as u16 } else { place as u16 },
+                bits: if bits > 16 { 16 } else { bits as u8 },
+            }
+        };
+        symbol += 1;
+    }
+    shares
+};
+
+// A phrase is copied whole, whatever its length.
+const _: () = assert!(MAX_PHRASE <= EARLY_SLACK);
 
 /// A column of a page that has values of another form.
 fn get_plain(r: &mut Read<'_, '_>, c: usize, base: usize) -> Result<(), Corrupt> {
@@ -327,4 +359,19 @@ fn apply(text: &mut Vec<u32>, joins: &HashMap<(u32, u32), u32>) {
         to += 1;
     }
     text.truncate(to);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_phrase_is_found_by_its_symbol_and_bits() {
+        for place in 0..MAX_PHRASES {
+            let (symbol, plain, n) = split(place);
+            let share = SHARES[usize::from(symbol)];
+            assert_eq!(usize::from(share.place) + plain as usize, place);
+            assert_eq!(u32::from(share.bits), n);
+        }
+    }
 }

@@ -146,6 +146,18 @@ impl<'a> Decoder<'a> {
         x & ((1 << n) - 1)
     }
 
+    /// As [`Decoder::bits`], without a branch: for `n` that cannot be foreseen.
+    #[inline(always)]
+    pub(crate) fn bits_or_none(&mut self, n: u32) -> u32 {
+        let before = *self;
+        let x = self.a;
+        self.turn(x >> n);
+        // No bits are no turn. A state that nothing was taken from needs no word: `at` is the same.
+        self.b = if n == 0 { before.b } else { self.b };
+        self.a = if n == 0 { before.a } else { self.a };
+        x & ((1 << n) - 1)
+    }
+
     /// The next `n` bits, `n` in 0..=64.
     #[inline(always)]
     pub(crate) fn long_bits(&mut self, n: u32) -> u64 {

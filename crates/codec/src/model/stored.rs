@@ -9,6 +9,8 @@ use crate::innodb::InnodbModel;
 use crate::limits::{
     DICTIONARY, MODEL_MAX, MODEL_PLAIN_MAX, PAGE_MAX, PAGE_MIN, POSTGRES_PAGE_MAX, STREAMS_MAX, TABLES_MAX,
 };
+use crate::log::redo::RedoModel;
+use crate::log::wal::WalModel;
 use crate::postgres::btree::BtreeModel;
 use crate::postgres::heap::HeapModel;
 use crate::sqlite::SqliteModel;
@@ -52,6 +54,14 @@ impl Model {
                 plain.push(3);
                 model.write_model(&mut plain);
             }
+            Parts::Wal(model) => {
+                plain.push(4);
+                model.write_model(&mut plain);
+            }
+            Parts::Redo(model) => {
+                plain.push(5);
+                model.write_model(&mut plain);
+            }
         }
         put_varint(&mut plain, self.streams.len() as u64);
         for stream in &self.streams {
@@ -92,6 +102,8 @@ impl Model {
             1 => Parts::Btree(BtreeModel::read_model(&mut reader)?),
             2 => Parts::Innodb(InnodbModel::read_model(&mut reader)?),
             3 => Parts::Sqlite(SqliteModel::read_model(&mut reader)?),
+            4 => Parts::Wal(Box::new(WalModel::read_model(&mut reader)?)),
+            5 => Parts::Redo(Box::new(RedoModel::read_model(&mut reader)?)),
             _ => return Err(Corrupt("a model's kind")),
         };
         if page_bytes > POSTGRES_PAGE_MAX && matches!(parts, Parts::Heap(_) | Parts::Btree(_)) {

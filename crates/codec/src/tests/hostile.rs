@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::{cases, model_of};
 use crate::testing::innodb::{Table, index_page};
+use crate::testing::logs::{redo_blocks, wal_pages};
 use crate::testing::sqlite::{Tree, overflow_page, tree_page};
 use crate::testing::{Keys, Random, Schema, btree_page, heap_page};
 use crate::{Model, Scratch};
@@ -18,6 +19,11 @@ fn pages(random: &mut Random, kind: u8) -> Vec<Vec<u8>> {
         let mut pages: Vec<Vec<u8>> = (0..8).map(|number| tree_page(random, &tree, number)).collect();
         pages.extend((0..4).map(|number| overflow_page(random, tree.page_bytes, number)));
         return pages;
+    }
+    match kind {
+        4 => return wal_pages(random, 1024, 12),
+        5 => return redo_blocks(random, 1024, 12),
+        _ => {}
     }
     let btree = kind == 1;
     let schema = Schema::random(random);
@@ -48,7 +54,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
-    fn damaged_records_do_no_harm(seed in any::<u64>(), kind in 0..4u8) {
+    fn damaged_records_do_no_harm(seed in any::<u64>(), kind in 0..6u8) {
         let mut random = Random::new(seed);
         let pages = pages(&mut random, kind);
         let model = model_of(&pages);
@@ -74,7 +80,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_models_do_no_harm(seed in any::<u64>(), kind in 0..4u8) {
+    fn damaged_models_do_no_harm(seed in any::<u64>(), kind in 0..6u8) {
         let mut random = Random::new(seed);
         let pages = pages(&mut random, kind);
         let model = model_of(&pages);

@@ -5,6 +5,7 @@ mod entropy;
 mod golden;
 mod hostile;
 mod layout;
+mod logs;
 mod round_trip;
 mod sqlite;
 

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::{Mutex, RwLock};
 
 use super::budget::{Budget, Claim};
+use super::codecs::Setting;
 use super::dead::Blocks;
 use super::ledger::{Ledger, Part};
 use super::pending::{PageBuf, Pending};
@@ -55,6 +56,8 @@ pub struct LiveDataset {
     /// Whether there is a budget: most have none, and ask no further.
     has_budget: AtomicBool,
     budget: RwLock<Option<Arc<Budget>>>,
+    /// How new pages are compressed, where that is not as the pool says.
+    pub(super) compression: Mutex<Setting>,
 }
 
 impl LiveDataset {
@@ -79,6 +82,7 @@ impl LiveDataset {
             sealed: AtomicBool::default(),
             has_budget: AtomicBool::default(),
             budget: RwLock::default(),
+            compression: Mutex::default(),
         }
     }
 

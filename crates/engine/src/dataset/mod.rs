@@ -3,6 +3,7 @@
 mod accept;
 pub mod budget;
 mod claims;
+mod codecs;
 mod dead;
 mod debts;
 pub mod journal;
@@ -24,6 +25,7 @@ mod usage;
 mod waits;
 
 pub use budget::{Bound, Budget, Claim, Limits};
+pub use codecs::Codecs;
 pub use dead::{Blocks, Bucket, Chain, DeadList, SPACE_BYTES_MAX, Sublist, encode_ptrs, space_of};
 pub use debts::ReadDebts;
 pub use journal::Journal;

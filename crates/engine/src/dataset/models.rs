@@ -52,6 +52,8 @@ pub struct ModelEntry {
     pub object_pages: u64,
     /// Average length of the sampled pages' records, in bytes.
     pub record_bytes: u32,
+    /// Pages of the object that were stored before the model came wait to be coded again.
+    pub late: bool,
 }
 
 impl ModelEntry {
@@ -68,6 +70,7 @@ impl ModelEntry {
             self.sampled_pages.into(),
             self.object_pages,
             self.record_bytes.into(),
+            self.late.into(),
         ] {
             put_varint(&mut out, value);
         }
@@ -92,6 +95,11 @@ impl ModelEntry {
             sampled_pages: reader.varint_u32()?,
             object_pages: reader.varint()?,
             record_bytes: reader.varint_u32()?,
+            late: match reader.varint()? {
+                0 => false,
+                1 => true,
+                _ => return Err(reader.bad("whether it came late is neither yes nor no")),
+            },
         };
         reader.end()?;
         Ok(entry)
@@ -130,9 +138,23 @@ struct Known {
     kept: HashSet<ModelId>,
     /// Number of pins of each model (M4).
     pins: HashMap<ModelId, usize>,
+    /// The dataset of whose snapshot each clone was made: until an object of a clone has a model of its own, that of its origin codes it.
+    parents: HashMap<u64, u64>,
 }
 
 impl Known {
+    /// The model that codes new pages of `object` of `dataset`.
+    fn current(&self, mut dataset: u64, object: u64) -> Option<ModelId> {
+        // A clone is made of what there was before it, so that this ends; the bound is for images that somebody made on purpose.
+        for _ in 0..=self.parents.len() {
+            if let Some(id) = self.current.get(&(dataset, object)) {
+                return Some(*id);
+            }
+            dataset = *self.parents.get(&dataset)?;
+        }
+        None
+    }
+
     fn remove(&mut self, id: ModelId) {
         let removed = self.entries.remove(&id);
         if let Some(entry) = removed
@@ -213,7 +235,7 @@ impl ModelTable {
     /// Pins the model that codes new pages of `object` of `dataset`.
     pub fn pin_current(&self, dataset: u64, object: u64) -> Option<ModelPin> {
         let mut known = self.known.write();
-        let id = known.current.get(&(dataset, object)).copied()?;
+        let id = known.current(dataset, object)?;
         *known.pins.entry(id).or_default() += 1;
         drop(known);
         Some(ModelPin { known: Arc::clone(&self.known), id })
@@ -248,9 +270,26 @@ impl ModelTable {
         self.known.read().entries.len()
     }
 
-    /// The model that codes new pages of `object` of `dataset`.
+    /// The model that codes new pages of `object` of `dataset`: its own, or that of the object of which it is a clone.
     pub fn current(&self, dataset: u64, object: u64) -> Option<ModelId> {
-        self.known.read().current.get(&(dataset, object)).copied()
+        self.known.read().current(dataset, object)
+    }
+
+    /// The latest model that was learned from this object.
+    pub fn own(&self, of: (u64, u64)) -> Option<ModelId> {
+        self.known.read().current.get(&of).copied()
+    }
+
+    /// The objects, by dataset and number, whose latest model came late.
+    pub fn late(&self) -> Vec<(u64, u64)> {
+        let known = self.known.read();
+        let is_late = |id: &ModelId| known.entries.get(id).is_some_and(|entry| entry.late);
+        known.current.iter().filter(|(_, id)| is_late(id)).map(|(of, _)| *of).collect()
+    }
+
+    /// Says of whose snapshot each clone was made, by dataset.
+    pub fn set_parents(&self, parents: HashMap<u64, u64>) {
+        self.known.write().parents = parents;
     }
 
     /// The number of the next model; `None` if there is no room for another one.
@@ -360,6 +399,14 @@ impl LiveDataset {
         Ok(())
     }
 
+    /// Puts another entry of a model, which is in the log, into the tree.
+    pub fn restate_model(&self, id: ModelId, entry: ModelEntry) -> Result<()> {
+        let value = Value::Bytes(entry.encode().into());
+        self.edit(&mut std::iter::once(Edit::Put(Key::model(id), value)))?;
+        self.shared.models.insert(id, entry, None);
+        Ok(())
+    }
+
     /// Drops the models that nothing needs (M2); `codes` tells whether the object of a model has pages. The caller holds the gate's
     /// write side, and nothing is pending: the tree is what the log says.
     pub fn drop_models(&self, codes: &dyn Fn(&ModelEntry) -> Result<bool>) -> Result<()> {
@@ -367,7 +414,7 @@ impl LiveDataset {
         let Some((last, _)) = all.last().copied() else { return Ok(()) };
         for (id, entry) in all {
             let used = self.shared.segments.users_of_model(id) > 0;
-            let current = self.shared.models.current(entry.dataset, entry.object) == Some(id);
+            let current = self.shared.models.own((entry.dataset, entry.object)) == Some(id);
             if used || id == last || (current && codes(&entry)?) || !self.shared.models.remove_unneeded(id) {
                 continue;
             }

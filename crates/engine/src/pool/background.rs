@@ -1,10 +1,10 @@
 //! The pool's background work: commits at least every second, checkpoints, folding.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::late::{self, Late};
 use super::{LearnOptions, Pool, ScrubState};
 use crate::dataset::{Commit, count};
 use crate::{Error, Result};
@@ -13,18 +13,13 @@ use crate::{Error, Result};
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 /// How often it is looked whether a checkpoint or folding is due.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(200);
-/// Learning takes one part in so many of a core's time at most, while the pool is idle, and while it is busy: what a load stores
-/// before its models are there is coded again later.
-const LEARNING_SHARE: u32 = 4;
+/// Learning takes one part in so many of a core's time at most: while the pool is idle; while it is busy, for objects that have no model, so that most of a
+/// load is coded by one; and for others.
+const LEARNING_SHARE: u32 = 2;
+const LEARNING_SHARE_FIRST: u32 = 3;
 const LEARNING_SHARE_BUSY: u32 = 16;
-/// An object whose model came late is coded again once nothing was written to it, and the pool was idle, for so long.
-const QUIET: Duration = Duration::from_secs(3);
 /// A pool is idle while applications read and write less than this per second, in bytes.
 const IDLE_BYTES_PER_S: u64 = 8 << 20;
-/// Pages that are coded again at a time.
-const LATE_PAGES: usize = 2048;
-/// Coding again takes one part in so many of the time; it runs on several cores.
-const RECODING_SHARE: u32 = 8;
 /// A scrub takes one part in so many of the time of one thread, while the pool is idle and while it is not.
 const SCRUB_SHARE: u32 = 2;
 const SCRUB_SHARE_BUSY: u32 = 8;
@@ -230,29 +225,39 @@ impl Pool {
         }
     }
 
-    /// Learns models, codes again what was stored before them, and rests in between, so that it takes a share of one core's time.
+    /// Learns models, codes again what was stored before them, and rests in between, so that it takes a share of the time.
     fn learning_loop(&self) {
         let mut rest = MAINTENANCE_INTERVAL;
-        let mut late = Late::default();
+        let mut waiting = Late::default();
+        // While the pool is busy, models of objects that have one may be learned again from then on.
+        let mut next_later = Instant::now();
         while self.rested(rest) {
             let begun = Instant::now();
-            late.traffic.observe(self, begun);
-            let learning =
-                if late.traffic.idle_since.is_some() { LEARNING_SHARE } else { LEARNING_SHARE_BUSY };
-            let share = match self.learn(&LearnOptions::default()) {
-                Ok(Some(_)) => learning,
-                Ok(None) => {
-                    if let Err(error) = late.step(self, begun) {
-                        tracing::error!(%error, "coding pages again in the background failed");
-                    }
-                    RECODING_SHARE
+            waiting.traffic.observe(self, begun);
+            let idle = waiting.is_idle();
+            let small = idle && self.has_few_models();
+            let options = if small { LearnOptions::IDLE } else { LearnOptions::default() };
+            let took_share = match self.learn_of(&options, !idle && begun < next_later) {
+                Ok(Some(_)) if idle => LEARNING_SHARE,
+                Ok(Some(learned)) if learned.first => LEARNING_SHARE_FIRST,
+                Ok(Some(_)) => {
+                    next_later = begun + begun.elapsed() * LEARNING_SHARE_BUSY;
+                    1
                 }
+                Ok(None) => match waiting.step(self, begun) {
+                    Ok(_) if idle => late::SHARE,
+                    Ok(_) => late::SHARE_BUSY,
+                    Err(error) => {
+                        tracing::error!(%error, "coding pages again in the background failed");
+                        late::SHARE_BUSY
+                    }
+                },
                 Err(error) => {
                     tracing::error!(%error, "learning a model in the background failed");
-                    learning
+                    LEARNING_SHARE_BUSY
                 }
             };
-            rest = (begun.elapsed() * (share - 1)).max(MAINTENANCE_INTERVAL);
+            rest = (begun.elapsed() * (took_share - 1)).max(MAINTENANCE_INTERVAL);
         }
     }
 
@@ -271,6 +276,7 @@ impl Pool {
         let low = self.shared.wants_cleaning();
         let due = window >= self.sizing.window_bytes
             || self.nodes.dirty_bytes() >= self.sizing.dirty_tree_bytes
+            || self.shared.segments.wants_checkpoint()
             // What is left to free waits to be stored.
             || (steps == 0 && self.is_reaping());
         if !due && !low {
@@ -323,23 +329,13 @@ impl Pace {
     }
 }
 
-/// Objects whose model came after some of their pages, until they have been quiet for a while and are coded again.
-#[derive(Default)]
-struct Late {
-    /// Pages written to each when that number last changed, and when that was seen.
-    seen: BTreeMap<u64, (u64, Instant)>,
-    /// What is being coded again, and from which page on.
-    at: Option<(u64, u64)>,
-    traffic: Traffic,
-}
-
 /// What applications do, as seen from time to time.
 #[derive(Default)]
-struct Traffic {
+pub(super) struct Traffic {
     /// Bytes that they had read and written, and when that was looked at.
     seen: Option<(u64, Instant)>,
     /// Since when the pool has been idle.
-    idle_since: Option<Instant>,
+    pub(super) idle_since: Option<Instant>,
 }
 
 /// How long a scrub rests after a step that has read `bytes` in `took`: within its rate, in half of the time while the pool
@@ -366,40 +362,6 @@ impl Traffic {
         } else {
             self.idle_since.get_or_insert(now);
         }
-    }
-}
-
-impl Late {
-    /// Some pages of one object, if any is quiet.
-    fn step(&mut self, pool: &Pool, now: Instant) -> Result<()> {
-        if self.traffic.idle_since.is_none_or(|since| now.duration_since(since) < QUIET) {
-            return Ok(());
-        }
-        let (object, from) = match self.at {
-            Some(at) => at,
-            None => match self.quiet(pool, now) {
-                Some(object) => (object, 0),
-                None => return Ok(()),
-            },
-        };
-        self.at = None;
-        self.at = pool.recode_late(object, from, LATE_PAGES)?.map(|next| (object, next));
-        Ok(())
-    }
-
-    fn quiet(&mut self, pool: &Pool, now: Instant) -> Option<u64> {
-        let late = pool.late();
-        self.seen.retain(|object, _| late.iter().any(|(of, _)| of == object));
-        let mut found = None;
-        for (object, written) in late {
-            let (before, since) = *self.seen.entry(object).or_insert((written, now));
-            if before != written {
-                self.seen.insert(object, (written, now));
-            } else if now.duration_since(since) >= QUIET {
-                found = found.or(Some(object));
-            }
-        }
-        found
     }
 }
 

@@ -4,7 +4,7 @@
 //! - C2: the catalogue changes with the log's lock held and the gate closed, by a deed that is in the log; but for what
 //!   checkpoints find out (where a version is stored) and what is worked off of `dying`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -270,6 +270,12 @@ impl Catalogue {
             at = self.versions.get(&at)?.prev;
         }
         Some(at)
+    }
+
+    /// The dataset of whose snapshot each clone was made, by dataset.
+    pub(super) fn parents(&self) -> HashMap<u64, u64> {
+        let parent = |id: u64| self.get(self.origin(id)?).ok()?.snapshot_of();
+        self.datasets().filter_map(|(id, _)| Some((id, parent(id)?))).collect()
     }
 
     /// Does what a deed of the log says; the deed was found to be possible before it was logged.

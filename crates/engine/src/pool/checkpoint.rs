@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 
 use super::copies::Copies;
 use super::label::{Guid, Superblock};
+use super::logs::stands_for_logs;
 use super::root::{Placed, Root, TablePage, encode_dead, encode_lists};
 use super::versions::Versions;
 use super::{Maintenance, Pool};
@@ -135,7 +136,9 @@ impl Pool {
         }
         self.own.drop_models(&|entry| {
             let dataset = self.dataset_by_id(entry.dataset);
-            dataset.map_or(Ok(false), |dataset| Ok(dataset.usage(entry.object)?.pages > 0))
+            dataset.map_or(Ok(false), |dataset| {
+                Ok(stands_for_logs(entry.object) || dataset.usage(entry.object)?.pages > 0)
+            })
         })?;
         // What the last checkpoint has found out.
         self.catalogue.read().flush_dead()?;

@@ -10,7 +10,7 @@ use super::models::Current;
 use super::{Log, Pool};
 use crate::dataset::pending::{PageBuf, Pending};
 use crate::dataset::redo::{Bases, PageRun};
-use crate::dataset::{LiveDataset, PrimaryCache, count};
+use crate::dataset::{Codecs, LiveDataset, PrimaryCache, count};
 use crate::record::{Compression, Encoded, Encoder, ModelId, is_delta, model_of};
 use crate::txg::{Rec, RecordKind};
 use crate::{Ptr, Result};
@@ -101,12 +101,12 @@ impl Pool {
         let mut pages: Vec<((u64, u64), &PageBuf)> =
             pending.pages.iter().map(|(key, buf)| (*key, buf)).collect();
         pages.sort_unstable_by_key(|(key, _)| *key);
-        let compression = *self.shared.compression.read();
-        let models = self.current_models(dataset.id, &pages, compression);
-        let befores = self.befores(dataset, &pages, &pending.plain)?;
-        let coded = self.encode_pages(&pages, &befores, compression, &models);
+        let codecs = dataset.codecs(pages.iter().map(|((object, _), _)| *object));
+        let models = self.current_models(dataset.id, &pages, &codecs);
+        let befores = self.befores(dataset, &pages, &pending.plain, &models)?;
+        let coded = self.encode_pages(&pages, &befores, &codecs, &models);
         self.note_deltas(dataset.id, &pages, &befores, &coded);
-        self.watch_pages(dataset.id, &pages, &coded, compression);
+        self.watch_pages(dataset.id, &pages, &coded, &codecs, &models);
         let kept = coded.iter().map(|coded| coded.kept).collect();
         let stored: Vec<bool> = coded.iter().map(|coded| coded.stored.is_some()).collect();
         records.extend(coded.into_iter().filter_map(|coded| coded.stored).map(|(bytes, model)| Rec {
@@ -122,16 +122,16 @@ impl Pool {
         &self,
         pages: &[((u64, u64), &PageBuf)],
         befores: &[Option<Before>],
-        compression: Compression,
+        codecs: &Codecs,
         models: &Current,
     ) -> Vec<Coded> {
-        let squeeze = Self::squeezes(compression);
         let one = |(((object, _), page), before): (&((u64, u64), &PageBuf), &Option<Before>)| {
+            let compression = codecs.of(*object);
             let full = || encode_page(*object, page, compression, models);
             match before {
                 Some(before) => {
                     let model = models.get(object).map(|(id, _)| *id);
-                    before.encode(&self.shared, page, (squeeze, model), full)
+                    before.encode(&self.shared, page, (Self::squeezes(compression), model), full)
                 }
                 None => Coded::full(full()),
             }

@@ -518,8 +518,13 @@ impl Pool {
         let done = deeds.iter().try_for_each(|deed| catalogue.perform(deed));
         done.inspect_err(|error| self.shared.fail(error))?;
         catalogue.rebudget(&self.shared);
+        if catalogue.inherit_compression() {
+            // What was not counted so far may want a model now.
+            *self.sought.lock() = Some((0, 0));
+        }
         let datasets = catalogue.datasets().map(|(_, version)| Arc::clone(&version.data)).collect();
         *self.datasets.write() = Arc::new(datasets);
+        self.shared.models.set_parents(catalogue.parents());
         let accepted = self.shared.accepted.fetch_add(1, Ordering::AcqRel) + 1;
         self.committed.fetch_max(accepted, Ordering::AcqRel);
         drop((catalogue, gate, log));

@@ -13,6 +13,7 @@ use pagefold_codec::Model;
 
 use super::Pool;
 use super::commit::Stored;
+use super::models::Current;
 use crate::dataset::pending::PageBuf;
 use crate::dataset::{Dataset, LiveDataset, Shared};
 use crate::limits::BASES_MAX;
@@ -31,6 +32,9 @@ const FAILURES_MAX: u8 = 8;
 const TRY_EVERY: u8 = 16;
 /// Objects whose luck is remembered at most: an entry takes about 50 bytes.
 const OBJECTS_MAX: usize = 16 << 10;
+/// So many pages of an object with a model that are overwritten one after the other are stored in full: who vacuums a table, or marks its rows after a load,
+/// changes a few bytes of each of its pages, and then leaves them alone.
+const SWEEP_PAGES: usize = 32;
 /// Where less than one part in so many of the pool is available, pages are stored in full, which frees what they were.
 const SPARE_PART: u64 = 16;
 
@@ -171,6 +175,7 @@ impl Pool {
         dataset: &LiveDataset,
         pages: &[((u64, u64), &PageBuf)],
         plain: &HashSet<(u64, u64)>,
+        models: &Current,
     ) -> Result<Vec<Option<Before>>> {
         let mut befores: Vec<Option<Before>> = Vec::with_capacity(pages.len());
         let space = self.shared.space();
@@ -182,6 +187,10 @@ impl Pool {
             of == object && page.checked_add(1) == Some(*next)
         }) {
             let Some(((object, first), _)) = run.first() else { continue };
+            if run.len() >= SWEEP_PAGES && models.contains_key(object) {
+                befores.extend(run.iter().map(|_| None));
+                continue;
+            }
             let wanted: Vec<bool> = {
                 let mut attempts = self.attempts.lock();
                 let of = (dataset.id, *object);

@@ -70,7 +70,7 @@ pub const LABEL_MAGIC: [u8; 8] = *b"PAGEFOLD";
 /// First bytes of a superblock.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"PFsuperb";
 /// Version of the format that this program writes.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
 /// Features that this program knows.
 pub const KNOWN_FEATURES: u64 = 0;
 /// Slots of a superblock ring.
@@ -203,8 +203,14 @@ impl Label {
         }
         let version = reader.u32()?;
         if version != FORMAT_VERSION {
+            let to_use = match version < FORMAT_VERSION {
+                true => {
+                    "use the version of pagefold that made it, and copy what is on it to a pool of this one"
+                }
+                false => "use the version of pagefold that made it, or a later one",
+            };
             return Err(Error::Unsupported(format!(
-                "{path} has format version {version}; this program knows version {FORMAT_VERSION}: use the version of pagefold that made it, or a later one"
+                "{path} has format version {version}; this program knows version {FORMAT_VERSION}: {to_use}"
             )));
         }
         let (device_number, devices) = (reader.u16()?, reader.u16()?);

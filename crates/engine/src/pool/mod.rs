@@ -12,6 +12,7 @@ mod catalogue;
 mod check;
 mod checkpoint;
 mod clean;
+mod codecs;
 mod commit;
 mod compare;
 mod copies;
@@ -27,7 +28,9 @@ mod group;
 mod identity;
 mod image;
 pub mod label;
+mod late;
 mod load;
+mod logs;
 mod membership;
 mod memory;
 mod models;
@@ -78,9 +81,10 @@ pub use compare::Comparison;
 pub use create::{CreateOptions, create, create_on, create_trimmed, destroy};
 pub use group::Flight;
 pub use label::{Guid, Label};
+pub use logs::{LOG_EXPECTED_PAGES, LOG_LEVEL, LOG_SAMPLED_PAGES};
 pub use membership::Membership;
 pub use memory::MemoryUse;
-pub use models::{LearnOptions, Learned};
+pub use models::{Candidate, LearnOptions, Learned, learn_better};
 pub use open::{CACHE_BYTES_DEFAULT, OpenOptions, READS_AT_ONCE_DEFAULT, ReplayReport, Witness};
 pub use opening::{EARLIER_OPENINGS, Earlier, Opening, OpeningId, Relation, Standing};
 pub use quotas::QuotaUse;
@@ -91,9 +95,12 @@ pub use rescue::RescueReport;
 pub use rewrites::{Rewrites, Rewritten};
 pub use scan::{Found, FoundState, scan, stands};
 pub use scrub::{ScrubState, ScrubStatus};
-pub use send::{Origin, Partial, ReceiveOptions, Source, Token, Transfer};
+pub use send::{
+    Origin, Partial, ReceiveOptions, Source, StreamEnd, StreamEntry, StreamHead, StreamItem, StreamPage,
+    StreamReader, StreamWriter, Token, Transfer,
+};
 pub use status::{DeviceStatus, Status, Totals};
-pub use survey::{PageKind, Survey};
+pub use survey::{CodecReport, CodecUse, PageKind, Survey};
 pub use trim::{TrimState, TrimStatus};
 pub use unreadable::Unreadable;
 
@@ -169,6 +176,8 @@ pub struct Pool {
     turn: Mutex<Turn>,
     /// What becomes of pages that models may code.
     watch: Mutex<Watch>,
+    /// Where the search for objects that nobody counted goes on. `None`: all were looked at.
+    sought: Mutex<Option<(u64, u64)>>,
     /// How deltas came off.
     attempts: Mutex<Attempts>,
     rewrites: RewriteCounters,
@@ -229,9 +238,13 @@ impl Pool {
         ReplayReport { journalled: self.journalled.load(Ordering::Relaxed), ..self.replayed }
     }
 
-    /// Sets how new pages are compressed from now on.
+    /// Sets how new pages are compressed from now on, where no dataset or object has a setting of its own.
     pub fn set_compression(&self, compression: Compression) {
-        *self.shared.compression.write() = compression;
+        let before = std::mem::replace(&mut *self.shared.compression.write(), compression);
+        if before != compression {
+            // What was not counted so far may want a model now.
+            *self.sought.lock() = Some((0, 0));
+        }
     }
 
     /// Sets what the record cache holds from now on.

@@ -14,16 +14,19 @@ use super::Pool;
 use super::deltas::Coded;
 use crate::dataset::pending::PageBuf;
 use crate::dataset::redo::{REDO_FIXED_BYTES, Redo};
-use crate::dataset::{Dataset, LiveDataset, ModelEntry, ModelPin, count};
+use crate::dataset::{Codecs, Dataset, LiveDataset, ModelEntry, ModelPin, count};
 use crate::limits::MODELS_MAX;
 use crate::record::{
-    Compression, Encoder, ModelId, Models, codec_of, encode_metadata, looks_like_database, worth_learning,
+    Compression, Encoder, ModelId, Models, codec_of, encode_metadata, is_redo_checkpoint,
+    looks_like_database, looks_like_wal, worth_learning,
 };
 use crate::txg::{Rec, RecordKind};
 use crate::{Key, Result};
 
 /// Objects that are watched at most: an entry takes about 100 bytes.
 const WATCHED_MAX: usize = 16 << 10;
+/// Pages of a log that are worth coding again: 2 MiB of PostgreSQL's.
+const LOG_PAGES_MIN: u64 = 256;
 /// An object's model is learned anew once so many times its pages were written as it had when the model was learned.
 const GROWTH: u64 = 4;
 /// Folding learns one anew where it has not seen one page in so many. What came last may be another kind of pages, an index behind its table; fewer
@@ -46,6 +49,8 @@ pub struct LearnOptions {
 }
 
 impl LearnOptions {
+    /// While the pool is idle: models of small files cost nobody anything then.
+    pub const IDLE: Self = Self { pages_min: 8, sample_pages: 300 };
     /// For folding, which comes by once and not with every write: a model of some hundred bytes pays from a few pages on, which is found
     /// out by learning it.
     pub const FOLDING: Self = Self { pages_min: 4, sample_pages: 300 };
@@ -67,6 +72,8 @@ pub struct Learned {
     pub object: u64,
     /// Number of the model that codes its new pages from now on; `None` if no model gains.
     pub adopted: Option<ModelId>,
+    /// The object had no model before.
+    pub first: bool,
 }
 
 /// What became of an object's pages since its model was adopted, or since it has been watched.
@@ -105,8 +112,19 @@ impl Watched {
 #[derive(Default)]
 pub(super) struct Watch {
     objects: BTreeMap<(u64, u64), Watched>,
-    /// Objects of the pool's own dataset whose model came after some of their pages.
-    pub(super) late: BTreeSet<u64>,
+    /// Objects that wait to be coded again ([`super::late`]).
+    pub(super) late: BTreeSet<(u64, u64)>,
+    /// Logs, by dataset and number.
+    logs: BTreeMap<(u64, u64), WatchedLog>,
+}
+
+/// A log.
+#[derive(Clone, Copy, Debug, Default)]
+struct WatchedLog {
+    /// Pages that were stored since it was coded again.
+    pages: u64,
+    /// Whether its pages cannot be told one by one.
+    is_redo: bool,
 }
 
 impl Watch {
@@ -123,10 +141,65 @@ impl Watch {
         }
     }
 
-    /// Deltas tell nothing of what models are worth, but that the object is being written.
-    fn note_delta(&mut self, object: (u64, u64)) {
-        if self.late.contains(&object.1) || self.objects.contains_key(&object) {
-            self.objects.entry(object).or_default().deltas += 1;
+    /// Counts a page of a log, if `page` is one; a log is coded again, once it is quiet, when that is worth a checkpoint.
+    fn note_log(&mut self, object: (u64, u64), number: u64, page: &[u8]) {
+        let is_redo = is_redo_checkpoint(number, page);
+        let known = self.logs.get(&object).is_some_and(|log| log.is_redo);
+        if !(is_redo || known || looks_like_wal(page)) {
+            return;
+        }
+        if self.logs.len() >= WATCHED_MAX {
+            // The file that is the oldest.
+            self.logs.pop_first();
+        }
+        let log = self.logs.entry(object).or_default();
+        log.is_redo |= is_redo;
+        log.pages += 1;
+        if log.pages >= LOG_PAGES_MIN {
+            log.pages = 0;
+            self.late.insert(object);
+        }
+        self.note_delta(object, false);
+    }
+
+    /// Whether an object is known to be a log.
+    pub(super) fn is_log(&self, object: (u64, u64)) -> bool {
+        self.logs.contains_key(&object)
+    }
+
+    /// Deltas tell nothing of what models are worth, but that an object which has one, or may get one, is being written.
+    fn note_delta(&mut self, object: (u64, u64), modelled: bool) {
+        if !(modelled || self.late.contains(&object) || self.objects.contains_key(&object)) {
+            return;
+        }
+        if self.objects.len() >= WATCHED_MAX && !self.objects.contains_key(&object) {
+            self.thin_out();
+        }
+        self.objects.entry(object).or_default().deltas += 1;
+    }
+
+    /// Objects that were overwritten by deltas, and how often.
+    pub(super) fn with_deltas(&self) -> Vec<((u64, u64), u64)> {
+        let some = self.objects.iter().filter(|(of, watched)| watched.deltas > 0 && !self.late.contains(of));
+        some.map(|(of, watched)| (*of, watched.deltas)).collect()
+    }
+
+    /// The deltas of an object are in full again.
+    pub(super) fn forget_deltas(&mut self, object: (u64, u64)) {
+        if let Some(watched) = self.objects.get_mut(&object) {
+            watched.deltas = 0;
+        }
+    }
+
+    /// Whether pages of an object are counted.
+    pub(super) fn counts(&self, object: (u64, u64)) -> bool {
+        self.objects.contains_key(&object)
+    }
+
+    /// An object has so many pages that were not counted, and that a model may gain on.
+    pub(super) fn found(&mut self, object: (u64, u64), pages: u64) {
+        if self.objects.len() < WATCHED_MAX {
+            self.objects.entry(object).or_default().others += pages;
         }
     }
 
@@ -153,15 +226,16 @@ impl Pool {
         &self,
         dataset: u64,
         pages: &[((u64, u64), &PageBuf)],
-        compression: Compression,
+        codecs: &Codecs,
     ) -> Current {
         let mut found = Current::new();
-        if compression.model_level().is_none() {
+        if codecs.are_plain() {
             return found;
         }
         let mut last = None;
         for ((object, _), _) in pages {
             if last.replace(*object) != Some(*object)
+                && codecs.of(*object).model_level().is_some()
                 && let Some(current) = self.current_model(dataset, *object)
             {
                 found.insert(*object, current);
@@ -200,20 +274,26 @@ impl Pool {
         dataset: u64,
         pages: &[((u64, u64), &PageBuf)],
         coded: &[Coded],
-        compression: Compression,
+        codecs: &Codecs,
+        models: &Current,
     ) {
-        if compression.model_level().is_none() {
+        if codecs.are_plain() {
             return;
         }
         let mut watch = self.watch.lock();
-        for (((object, _), page), coded) in pages.iter().zip(coded) {
+        for (((object, number), page), coded) in pages.iter().zip(coded) {
             let Some((record, model)) = &coded.stored else { continue };
+            if codecs.of(*object).model_level().is_none() {
+                continue;
+            }
             if coded.kept > 0 {
-                watch.note_delta((dataset, *object));
+                watch.note_delta((dataset, *object), models.contains_key(object));
                 continue;
             }
             if model.is_some() || looks_like_database(page) {
                 watch.note((dataset, *object), model.is_some(), record.len());
+            } else if dataset == self.dataset.id {
+                watch.note_log((dataset, *object), *number, page);
             }
         }
     }
@@ -223,22 +303,33 @@ impl Pool {
     /// # Errors
     /// Of reading pages and of writing the model.
     pub fn learn(&self, options: &LearnOptions) -> Result<Option<Learned>> {
-        let Some(level) = self.shared.compression.read().model_level() else { return Ok(None) };
+        self.learn_of(options, false)
+    }
+
+    /// As [`Pool::learn`]; with `firsts`, only for objects that have none.
+    pub(super) fn learn_of(&self, options: &LearnOptions, firsts: bool) -> Result<Option<Learned>> {
         if self.shared.check_writable().is_err() || self.shared.models.next_id().is_none() {
             return Ok(None);
         }
-        let Some((id, object)) = self.wants_model(options) else { return Ok(None) };
-        let dataset = self.dataset_by_id(id);
-        let learned =
-            dataset.as_ref().map_or(Ok(None), |dataset| self.learn_from(dataset, object, level, options));
-        let deleted = dataset.is_none_or(|dataset| dataset.usage(object).is_ok_and(|usage| usage.pages == 0));
+        let (dataset, object, level) = loop {
+            let Some((id, object)) = self.wants_model(options, firsts) else { return Ok(None) };
+            let dataset = self.dataset_by_id(id);
+            let level = dataset.as_ref().and_then(|dataset| dataset.compression_of(object).model_level());
+            if let (Some(dataset), Some(level)) = (dataset, level) {
+                break (dataset, object, level);
+            }
+            // Its setting is another one by now, or it is gone.
+            self.watch.lock().objects.remove(&(id, object));
+        };
+        let id = dataset.id;
+        let first = self.shared.models.current(id, object).is_none();
+        let learned = self.learn_from(&dataset, object, level, options);
+        let deleted = dataset.usage(object).is_ok_and(|usage| usage.pages == 0);
         let mut watch = self.watch.lock();
         match &learned {
             Ok(Some(_)) => {
                 watch.objects.remove(&(id, object));
-                if id == self.dataset.id {
-                    watch.late.insert(object);
-                }
+                watch.late.insert((id, object));
             }
             _ if deleted => drop(watch.objects.remove(&(id, object))),
             Ok(None) | Err(_) => {
@@ -248,33 +339,37 @@ impl Pool {
             }
         }
         drop(watch);
-        Ok(Some(Learned { dataset: id, object, adopted: learned? }))
+        Ok(Some(Learned { dataset: id, object, adopted: learned?, first }))
     }
 
-    /// The object with the most pages that a model may gain on.
-    fn wants_model(&self, options: &LearnOptions) -> Option<(u64, u64)> {
+    /// The object with the most pages that a model may gain on; with `firsts`, of those that have none.
+    fn wants_model(&self, options: &LearnOptions, firsts: bool) -> Option<(u64, u64)> {
         let models = &self.shared.models;
         let watch = self.watch.lock();
         let due = watch.objects.iter().filter(|((dataset, object), watched)| {
             let entry = models.current(*dataset, *object).and_then(|id| models.get(id));
-            watched.is_due(entry.as_ref(), options.pages_min)
+            watched.is_due(entry.as_ref(), options.pages_min) && !(firsts && entry.is_some())
         });
         // Of several the one with the lowest number, so that the same state has the same outcome.
         due.max_by_key(|(object, watched)| (watched.pages(), std::cmp::Reverse(**object)))
             .map(|(object, _)| *object)
     }
 
+    /// Whether there is room for models of small objects: large ones may need the rest.
+    pub(super) fn has_few_models(&self) -> bool {
+        self.shared.models.count() < MODELS_MAX / SMALL_SHARE
+    }
+
     /// Learns a model of an object that has none, or one of when it was smaller, if it is large enough and looks as if it would gain.
     pub(super) fn learn_for_folding(&self, dataset: &LiveDataset, object: u64) -> Result<Option<ModelId>> {
-        let Some(level) = self.shared.compression.read().model_level() else { return Ok(None) };
+        let Some(level) = dataset.compression_of(object).model_level() else { return Ok(None) };
         let entry = self.shared.models.current(dataset.id, object).and_then(|id| self.shared.models.get(id));
         if let Some(ModelEntry { object_pages, .. }) = entry
             && dataset.usage(object)?.pages <= object_pages.saturating_add(object_pages / UNSEEN)
         {
             return Ok(None);
         }
-        let few = self.shared.models.count() < MODELS_MAX / SMALL_SHARE;
-        let options = if few { LearnOptions::FOLDING } else { LearnOptions::default() };
+        let options = if self.has_few_models() { LearnOptions::FOLDING } else { LearnOptions::default() };
         let adopted = self.learn_from(dataset, object, level, &options)?;
         if adopted.is_some() {
             self.watch.lock().objects.remove(&(dataset.id, object));
@@ -293,52 +388,74 @@ impl Pool {
         if object_pages < options.pages_min {
             return Ok(None);
         }
-        let sampled = sample(dataset, object, options.sample_pages)?;
+        let sampled = worth_learning(draw(dataset, object, options.sample_pages)?);
+        self.learn_pages(dataset.id, object, &sampled, object_pages, level)
+    }
+
+    /// Learns a model of `object` from `sampled` pages, and adopts it if it gains on the one that there is.
+    pub(super) fn learn_pages(
+        &self,
+        dataset: u64,
+        object: u64,
+        sampled: &[Vec<u8>],
+        object_pages: u64,
+        level: u8,
+    ) -> Result<Option<ModelId>> {
         if sampled.is_empty() {
             return Ok(None);
         }
-        let current = self.shared.models.current(dataset.id, object);
-        let (mut training, mut held_out): (Vec<&[u8]>, Vec<&[u8]>) = (Vec::new(), Vec::new());
-        for (at, page) in sampled.iter().enumerate() {
-            let kept = current.is_some() && at % HELD_OUT == HELD_OUT - 1;
-            if kept { held_out.push(page) } else { training.push(page) }
-        }
-        let options = Options { level: level.into(), relation_pages: object_pages };
-        let Some(learned) = pagefold_codec::learn(&training, options) else { return Ok(None) };
-        // Used is what will be read back: pages are verified with it.
-        let bytes = learned.to_bytes();
-        let model = match Model::from_bytes(&bytes) {
-            Ok(model) => model,
-            Err(error) => {
-                tracing::error!(%error, object, "a learned model cannot be read back and is not used");
-                return Ok(None);
-            }
-        };
+        let current = self.shared.models.current(dataset, object);
         // One that cannot be read is replaced in any case.
         let old = current.and_then(|id| Some((id, self.shared.model(id).ok()?)));
-        if let Some((id, old)) = old {
-            let before = average_bytes(id, &old, &held_out);
-            let after = average_bytes(ModelId::MAX, &model, &held_out);
-            let saved = before.saturating_sub(after).saturating_mul(object_pages);
-            // A few percent are not worth another model in memory.
-            if after * 33 > before * 32 || saved < bytes.len() as u64 {
-                return Ok(None);
-            }
-        }
+        let old = old.as_ref().map(|(id, model)| (*id, &**model));
+        let Some(Candidate { model, bytes, sampled_pages, record_bytes }) =
+            learn_better(sampled, old, object_pages, level)
+        else {
+            return Ok(None);
+        };
         let before = current.and_then(|id| self.shared.models.get(id));
         let generation = before.map_or(0, |before| before.generation + 1);
-        let record_bytes = average_bytes(ModelId::MAX, &model, &training) as u32;
-        let sampled_pages = training.len() as u32;
         self.adopt(model, bytes, false, |ptr, codec| ModelEntry {
             ptr,
             codec,
-            dataset: dataset.id,
+            dataset,
             object,
             generation,
             sampled_pages,
             object_pages,
             record_bytes,
+            late: true,
         })
+    }
+
+    /// Says of a model in use whether pages that were stored before it wait to be coded again.
+    pub(super) fn restate_model(&self, id: ModelId, late: bool) -> Result<()> {
+        let claim = ENTRY_BYTES_MAX as u64;
+        if self.shared.reserve(claim, 0, 0).is_err() {
+            // The pool is full: it stays late.
+            return Ok(());
+        }
+        let restated = self.try_restate_model(id, late);
+        self.shared.release(claim);
+        restated
+    }
+
+    fn try_restate_model(&self, id: ModelId, late: bool) -> Result<()> {
+        self.prepare_commit()?;
+        let mut log = self.log.lock();
+        self.check_failed()?;
+        let Some(entry) = self.shared.models.get(id) else { return Ok(()) };
+        if self.shared.read_only.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let entry = ModelEntry { late, ..entry };
+        let mut ops = Vec::new();
+        Redo::Put(self.own.id, Key::model(id), &entry.encode()).encode(&mut ops);
+        let appended = log.writer.append(0, &[], ops.len(), |_| ops, false);
+        let appended = appended.inspect_err(|error| self.shared.fail(error))?;
+        log.window_bytes += appended.written_bytes;
+        count(&self.shared.counters.framing_bytes, appended.framing_bytes);
+        self.own.restate_model(id, entry).inspect_err(|error| self.shared.fail(error))
     }
 
     /// Writes a model to the log, and then uses it: no record before it in the log can name it (M1). `None` if there is no room.
@@ -406,8 +523,8 @@ impl Pool {
     }
 }
 
-/// Of up to `wanted` pages, spread over the object, those to learn from.
-fn sample(dataset: &LiveDataset, object: u64, wanted: u64) -> Result<Vec<Vec<u8>>> {
+/// Up to `wanted` pages, spread over the object.
+pub(super) fn draw(dataset: &LiveDataset, object: u64, wanted: u64) -> Result<Vec<Vec<u8>>> {
     let record_size = dataset.record_size(object)?;
     let pages = dataset.end_page(object)?;
     if wanted == 0 || record_size == 0 {
@@ -424,7 +541,52 @@ fn sample(dataset: &LiveDataset, object: u64, wanted: u64) -> Result<Vec<Vec<u8>
         dataset.read(object, record_size, offset, &mut bytes)?;
         sampled.push(bytes);
     }
-    Ok(worth_learning(sampled))
+    Ok(sampled)
+}
+
+/// A model that was learned from some pages and not adopted yet.
+#[derive(Debug)]
+pub struct Candidate {
+    /// As it is read back from `bytes`.
+    pub model: Model,
+    /// To be stored.
+    pub bytes: Vec<u8>,
+    /// Pages that it was learned from.
+    pub sampled_pages: u32,
+    /// Average length of their records, in bytes.
+    pub record_bytes: u32,
+}
+
+/// Learns a model from `sampled` pages, for `object_pages` pages like them, with zstd's `level` for what it leaves. Where there is a `current` one, some of the pages
+/// are kept from learning: the new model has to make them 3 % shorter than the current one does, and to save its own length.
+pub fn learn_better(
+    sampled: &[Vec<u8>],
+    current: Option<(ModelId, &Model)>,
+    object_pages: u64,
+    level: u8,
+) -> Option<Candidate> {
+    let (mut training, mut held_out): (Vec<&[u8]>, Vec<&[u8]>) = (Vec::new(), Vec::new());
+    for (at, page) in sampled.iter().enumerate() {
+        let kept = current.is_some() && at % HELD_OUT == HELD_OUT - 1;
+        if kept { held_out.push(page) } else { training.push(page) }
+    }
+    let options = Options { level: level.into(), relation_pages: object_pages };
+    let bytes = pagefold_codec::learn(&training, options)?.to_bytes();
+    // Used is what will be read back: pages are verified with it.
+    let model = Model::from_bytes(&bytes)
+        .inspect_err(|error| tracing::error!(%error, "a learned model cannot be read back and is not used"))
+        .ok()?;
+    if let Some((id, old)) = current {
+        let before = average_bytes(id, old, &held_out);
+        let after = average_bytes(ModelId::MAX, &model, &held_out);
+        let saved = before.saturating_sub(after).saturating_mul(object_pages);
+        // A few percent are not worth another model in memory.
+        if after * 33 > before * 32 || saved < bytes.len() as u64 {
+            return None;
+        }
+    }
+    let record_bytes = average_bytes(ModelId::MAX, &model, &training) as u32;
+    Some(Candidate { model, bytes, sampled_pages: training.len() as u32, record_bytes })
 }
 
 /// Average length of the records of `pages`, in bytes.

@@ -519,6 +519,7 @@ impl Opening {
         Redoing::new(&mut catalogue, &own, &shared, self.rescue.as_mut(), &self.ahead).all(ops)?;
         catalogue.nodes_below = 0;
         own.load_models(options.rescue)?;
+        shared.models.set_parents(catalogue.parents());
         let datasets = catalogue.datasets().map(|(_, version)| Arc::clone(&version.data)).collect();
         let dataset = Arc::clone(&catalogue.get(FIRST_DATASET)?.data);
         let mut position = self.settle_space(&end, options)?;
@@ -574,6 +575,7 @@ impl Opening {
             flushes,
             turn: Mutex::default(),
             watch: Mutex::default(),
+            sought: Mutex::new(Some((0, 0))),
             attempts: Mutex::default(),
             rewrites: super::rewrites::RewriteCounters::default(),
             passed: Condvar::new(),
@@ -611,7 +613,9 @@ impl Opening {
         }
         // After what was accepted: nobody refuses that now.
         pool.catalogue.read().rebudget(&shared);
+        pool.catalogue.read().inherit_compression();
         pool.note_sizes(&pool.maintenance.lock());
+        pool.load_late();
         pool.load_scrub()?;
         pool.load_faults(end.damaged);
         if end.lost.is_some() && !options.read_only {

@@ -88,7 +88,7 @@ struct Account {
 type Accounts = BTreeMap<u64, Account>;
 
 /// Where a dataset lies among the others: what is received or rebased lies below what it is to become.
-fn place(path: &str) -> String {
+pub(super) fn place(path: &str) -> String {
     if !is_hidden(path) {
         return path.to_owned();
     }

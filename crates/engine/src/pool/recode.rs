@@ -19,9 +19,9 @@ use super::commit::encode_page;
 use super::models::Current;
 use super::pack::{Packer, Survivor};
 use super::{Maintenance, Pool};
-use crate::dataset::{Commit, Dataset, LiveDataset, ModelPin, PASS_TABLE_BYTES, count};
+use crate::dataset::{Codecs, Commit, Dataset, LiveDataset, ModelPin, PASS_TABLE_BYTES, count};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
-use crate::record::{Compression, decode, is_delta, model_of};
+use crate::record::{decode, is_delta, model_of};
 use crate::segment::{Move, Segment};
 use crate::{Addr, Error, Ptr, Result, segment};
 
@@ -72,16 +72,16 @@ pub struct RecodeReport {
 
 /// A page that may be coded again.
 #[derive(Clone, Copy)]
-struct Target {
-    object: u64,
-    page: u64,
-    record_size: u32,
-    ptr: Ptr,
+pub(super) struct Target {
+    pub(super) object: u64,
+    pub(super) page: u64,
+    pub(super) record_size: u32,
+    pub(super) ptr: Ptr,
 }
 
 /// How pages are coded.
 struct Plan {
-    compression: Compression,
+    codecs: Codecs,
     models: Current,
     /// Of these models (R4).
     pins: Vec<ModelPin>,
@@ -129,30 +129,6 @@ impl Recoded {
 }
 
 impl Pool {
-    /// Objects whose model was learned after some of their pages had been stored, each with the number of pages written since.
-    pub fn late(&self) -> Vec<(u64, u64)> {
-        let watch = self.watch.lock();
-        watch.late.iter().map(|object| (*object, watch.written((self.dataset.id, *object)))).collect()
-    }
-
-    /// Codes up to `pages_max` pages of such an object again, from page `from` on. `None`: all of them were looked at.
-    ///
-    /// # Errors
-    /// As [`Pool::recode`].
-    pub fn recode_late(&self, object: u64, from: u64, pages_max: usize) -> Result<Option<u64>> {
-        let range = PageRange { object, from: 0, to: u64::MAX };
-        let wanted = self.shared.compression.read().model_level().is_some();
-        let next = if wanted {
-            self.recode(&[range], (0, from), pages_max).map(|report| report.next)
-        } else {
-            Ok(None)
-        };
-        if !matches!(next, Ok(Some(_))) {
-            self.watch.lock().late.remove(&object);
-        }
-        Ok(next?.map(|(_, page)| page))
-    }
-
     /// Codes pages of the pool's own dataset again that are stored, as far as that makes them shorter; from `from` on (position among `ranges`, and
     /// page), up to `pages_max` pages. Everything that was accepted before is written first. Pages of the last few MiB of the log may be left as they
     /// are.
@@ -216,9 +192,8 @@ impl Pool {
 
     /// Leaves away the objects that do not gain. Those that could have a model, or a better one, get it.
     fn plan(&self, dataset: &LiveDataset, ranges: &[PageRange], targets: &[Target]) -> Result<Plan> {
-        let compression = *self.shared.compression.read();
         let mut plan = Plan {
-            compression,
+            codecs: dataset.codecs(targets.iter().map(|target| target.object)),
             models: Current::new(),
             pins: Vec::new(),
             targets: BTreeMap::new(),
@@ -227,11 +202,17 @@ impl Pool {
         for of_object in targets.chunk_by(|a, b| a.object == b.object) {
             let Some(first) = of_object.first() else { continue };
             let begins = |range: &PageRange| range.object == first.object && first.page <= range.from;
-            if ranges.iter().any(begins) {
+            let modelled = plan.codecs.of(first.object).model_level().is_some();
+            let log = if modelled && self.shared.models.current(dataset.id, first.object).is_none() {
+                self.model_of_log(dataset, first.object, ranges.iter().any(begins))?
+            } else {
+                None
+            };
+            if log.is_none() && ranges.iter().any(begins) {
                 self.learn_for_folding(dataset, first.object)?;
             }
-            if compression.model_level().is_some()
-                && let Some((pin, model)) = self.pinned_model(dataset.id, first.object)
+            if modelled
+                && let Some((pin, model)) = log.or_else(|| self.pinned_model(dataset.id, first.object))
             {
                 plan.models.insert(first.object, (pin.id(), model));
                 plan.pins.push(pin);
@@ -266,7 +247,9 @@ impl Pool {
 
     /// The shorter record of a page, if there is one.
     fn shorter(&self, record: &[u8], target: &Target, plan: &Plan) -> Option<Vec<u8>> {
-        if is_delta(record) {
+        // The same model would make the same record.
+        let model = plan.models.get(&target.object).map(|(id, _)| *id);
+        if is_delta(record) || (model.is_some() && model == model_of(record)) {
             return None;
         }
         let mut page = vec![0; target.record_size as usize];
@@ -274,7 +257,7 @@ impl Pool {
             tracing::error!(%error, record = %target.ptr.addr, "a record that cannot be decoded is not coded again");
             return None;
         }
-        let (shorter, _) = encode_page(target.object, &page, plan.compression, &plan.models)?;
+        let (shorter, _) = encode_page(target.object, &page, plan.codecs.of(target.object), &plan.models)?;
         (shorter.len() + record.len().div_ceil(RECORD_GAIN) <= record.len()).then_some(shorter)
     }
 
@@ -437,6 +420,14 @@ impl Pool {
         let gate = self.shared.gate.write();
         recoded.left.iter().for_each(|model| self.shared.models.keep(*model));
         self.relocate(id, to)?;
+        // Deltas are made against the record that is at hand: one of before would be taken for what the page has.
+        let now: HashMap<u32, &[u8]> =
+            recoded.survivors.iter().map(|(slot, _, bytes)| (*slot, bytes.as_slice())).collect();
+        for addr in recoded.pages.iter().map(|(target, _)| target.ptr.addr) {
+            if let Some(record) = now.get(&addr.slot()).filter(|_| self.shared.cache.has(addr)) {
+                self.shared.cache.insert(addr, record);
+            }
+        }
         for of_object in pages.chunk_by(|a, b| a.0 == b.0) {
             let Some((object, _, _)) = of_object.first() else { continue };
             let lens: Vec<(u64, Ptr)> = of_object.iter().map(|(_, page, ptr)| (*page, *ptr)).collect();
@@ -455,7 +446,7 @@ impl Pool {
 }
 
 /// The stored pages of the ranges, up to what one call looks at.
-fn targets(
+pub(super) fn targets(
     dataset: &LiveDataset,
     ranges: &[PageRange],
     from: (usize, u64),

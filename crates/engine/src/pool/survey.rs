@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 
 use pagefold_codec::{Kind, Scratch, recognise};
 
-use super::Pool;
+use super::recode::targets;
+use super::{PageRange, Pool, RecodeReport};
 use crate::dataset::Dataset;
 use crate::record::{Codec, ModelId, decode, looks_like_postgres, model_of};
+use crate::segment::RECORD_OVERHEAD_BYTES;
 use crate::{Error, Result};
 
 /// What a page is, by its content.
@@ -23,6 +25,10 @@ pub enum PageKind {
     Innodb,
     /// A page of a table or an index of SQLite.
     Sqlite,
+    /// A page of PostgreSQL's write-ahead log.
+    PostgresWal,
+    /// A block of InnoDB's redo log in which a mini-transaction begins and ends.
+    InnodbRedo,
     /// Anything else.
     Other,
 }
@@ -38,6 +44,28 @@ pub struct Survey {
     pub kinds: BTreeMap<PageKind, u64>,
     /// The model of the object's new pages.
     pub current: Option<ModelId>,
+}
+
+/// What records of one codec take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CodecUse {
+    /// Pages whose record is of this codec.
+    pub pages: u64,
+    /// Records: one per page, and those that a delta is based on.
+    pub records: u64,
+    /// Their length, with what the segment keeps of each, in bytes.
+    pub stored_bytes: u64,
+    /// Length of the pages before compression, in bytes.
+    pub logical_bytes: u64,
+}
+
+/// Records by codec, from pages of one or several objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CodecReport {
+    /// By the codec's byte in a record's header; see [`Survey::codec_name`].
+    pub codecs: BTreeMap<u8, CodecUse>,
+    /// Where to go on: position among the ranges, and page. `None`: all were looked at.
+    pub next: Option<(usize, u64)>,
 }
 
 thread_local! {
@@ -73,6 +101,46 @@ impl Pool {
         Ok(survey)
     }
 
+    /// Reads the records of up to `pages_max` stored pages of the dataset or snapshot with number `id`, from `from` on (position
+    /// among `ranges`, and page), and sums them by codec. What is not committed yet is not seen; nor is what is overwritten meanwhile,
+    /// or damaged, which is for `check` to tell.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; of reading.
+    pub fn codecs(
+        &self,
+        id: u64,
+        ranges: &[PageRange],
+        from: (usize, u64),
+        pages_max: usize,
+    ) -> Result<CodecReport> {
+        let dataset = self.version_by_id(id)?;
+        let mut found = RecodeReport::default();
+        let targets = targets(&dataset, ranges, from, pages_max, &mut found)?;
+        let mut report = CodecReport { next: found.next, ..CodecReport::default() };
+        for of_object in targets.chunk_by(|a, b| a.object == b.object && a.page < b.page) {
+            let (Some(first), Some(last)) = (of_object.first(), of_object.last()) else { continue };
+            let bases = dataset.bases_between(first.object, first.page, last.page.saturating_add(1))?;
+            for target in of_object {
+                let record = match self.shared.read_record(target.ptr.addr) {
+                    Ok(record) => record,
+                    Err(Error::Corrupt { .. }) => continue,
+                    Err(error) => return Err(error),
+                };
+                let of = report.codecs.entry(record.first().copied().unwrap_or_default()).or_default();
+                let lens =
+                    bases.get(&target.page).into_iter().flatten().map(|base| self.shared.stored_len(*base));
+                of.pages += 1;
+                of.logical_bytes += u64::from(target.record_size);
+                for len_bytes in lens.chain([record.len() as u32]) {
+                    of.records += 1;
+                    of.stored_bytes += u64::from(len_bytes) + RECORD_OVERHEAD_BYTES;
+                }
+            }
+        }
+        Ok(report)
+    }
+
     fn note(&self, record: &[u8], record_size: u32, survey: &mut Survey) -> Result<()> {
         let mut page = vec![0; record_size as usize];
         decode(record, &*self.shared, &mut page)?;
@@ -82,6 +150,8 @@ impl Pool {
             Some(Kind::PostgresBtree) => PageKind::PostgresBtree,
             Some(Kind::Innodb) => PageKind::Innodb,
             Some(Kind::Sqlite) => PageKind::Sqlite,
+            Some(Kind::PostgresWal) => PageKind::PostgresWal,
+            Some(Kind::InnodbRedo) => PageKind::InnodbRedo,
             None if looks_like_postgres(&page) => PageKind::PostgresOther,
             None => PageKind::Other,
         };

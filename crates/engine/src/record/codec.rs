@@ -29,6 +29,10 @@ pub enum Codec {
     Innodb = 18,
     /// Page of a table or an index of SQLite, or overflow page, by a model.
     Sqlite = 19,
+    /// Page of PostgreSQL's write-ahead log, by a model.
+    PostgresWal = 20,
+    /// Block of InnoDB's redo log, by a model.
+    InnodbRedo = 21,
     /// Runs of bytes that differ from the page before.
     DeltaRuns = 128,
     /// Zstandard frame with the page before as its prefix.
@@ -61,6 +65,8 @@ impl Codec {
             17 => Some(Self::PostgresBtree),
             18 => Some(Self::Innodb),
             19 => Some(Self::Sqlite),
+            20 => Some(Self::PostgresWal),
+            21 => Some(Self::InnodbRedo),
             128 => Some(Self::DeltaRuns),
             129 => Some(Self::DeltaZstd),
             _ => None,
@@ -75,7 +81,15 @@ impl Codec {
 
     /// Whether its records name a model. The methods below are for those that need nothing but themselves.
     pub(super) const fn has_model(self) -> bool {
-        matches!(self, Self::PostgresHeap | Self::PostgresBtree | Self::Innodb | Self::Sqlite)
+        matches!(
+            self,
+            Self::PostgresHeap
+                | Self::PostgresBtree
+                | Self::Innodb
+                | Self::Sqlite
+                | Self::PostgresWal
+                | Self::InnodbRedo
+        )
     }
 
     /// Whether its records are deltas, which name their bases.
@@ -92,6 +106,8 @@ impl Codec {
             | Self::PostgresBtree
             | Self::Innodb
             | Self::Sqlite
+            | Self::PostgresWal
+            | Self::InnodbRedo
             | Self::DeltaRuns
             | Self::DeltaZstd => len_bytes,
             // LZ4_COMPRESSBOUND.
@@ -131,6 +147,8 @@ impl Codec {
             | Self::PostgresBtree
             | Self::Innodb
             | Self::Sqlite
+            | Self::PostgresWal
+            | Self::InnodbRedo
             | Self::DeltaRuns
             | Self::DeltaZstd => Err(NEEDS_MORE),
             Self::Deflate => DEFLATE_ENCODER.with_borrow_mut(|slot| {
@@ -175,6 +193,8 @@ impl Codec {
             | Self::PostgresBtree
             | Self::Innodb
             | Self::Sqlite
+            | Self::PostgresWal
+            | Self::InnodbRedo
             | Self::DeltaRuns
             | Self::DeltaZstd => Err(NEEDS_MORE),
             Self::Deflate => DEFLATE_DECODER.with_borrow_mut(|decoder| {

@@ -22,7 +22,7 @@ pub enum Compression {
     /// Pages of databases taken apart by learned models; text within them by zstd of this level, 1..=19. Pages that no model
     /// describes by zstd-1.
     Page(u8),
-    /// What measured as the best trade of space for time on database pages: zstd-1.
+    /// What measured as the best trade of space for time: pages of databases as by `page`, all others by zstd-1.
     #[default]
     Auto,
 }
@@ -32,8 +32,16 @@ const ZSTD_DEFAULT: u8 = 3;
 const PAGE_DEFAULT: u8 = 3;
 const ZLIB_LEVELS: RangeInclusive<u8> = 1..=12;
 const ZLIB_DEFAULT: u8 = 6;
-/// What `auto` stands for; figures in docs/decisions/0002-codecs.md.
+/// For pages that no model describes; figures in docs/decisions/0002-codecs.md.
 const AUTO_ZSTD_LEVEL: u8 = 1;
+
+/// Stored forms; of codecs with levels, that of level 0.
+const STORED_OFF: u8 = 1;
+const STORED_LZ4: u8 = 2;
+const STORED_AUTO: u8 = 3;
+const STORED_ZLIB: u8 = 3;
+const STORED_ZSTD: u8 = 16;
+const STORED_PAGE: u8 = 40;
 
 /// Words that a mistyped one is compared with.
 const WORDS: [&str; 6] = ["off", "lz4", "zstd", "zlib", "page", "auto"];
@@ -52,13 +60,48 @@ impl Compression {
         }
     }
 
+    /// What is stored for it where it belongs to a file or directory: one byte from 1 to 63.
+    #[must_use]
+    pub fn to_stored(self) -> u8 {
+        let within = |level: u8, levels: RangeInclusive<u8>| level.clamp(*levels.start(), *levels.end());
+        match self {
+            Self::Off => STORED_OFF,
+            Self::Lz4 => STORED_LZ4,
+            Self::Auto => STORED_AUTO,
+            Self::Zlib(level) => STORED_ZLIB + within(level, ZLIB_LEVELS),
+            Self::Zstd(level) => STORED_ZSTD + within(level, ZSTD_LEVELS),
+            Self::Page(level) => STORED_PAGE + within(level, ZSTD_LEVELS),
+        }
+    }
+
+    /// From what is stored.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] where it is none of the bytes that [`Compression::to_stored`] gives.
+    pub fn from_stored(bytes: &[u8]) -> Result<Self> {
+        let level = |base: u8, byte: u8, levels: RangeInclusive<u8>| {
+            byte.checked_sub(base).filter(|level| levels.contains(level))
+        };
+        let found = match bytes {
+            [STORED_OFF] => Some(Self::Off),
+            [STORED_LZ4] => Some(Self::Lz4),
+            [STORED_AUTO] => Some(Self::Auto),
+            [byte] => level(STORED_ZLIB, *byte, ZLIB_LEVELS)
+                .map(Self::Zlib)
+                .or_else(|| level(STORED_ZSTD, *byte, ZSTD_LEVELS).map(Self::Zstd))
+                .or_else(|| level(STORED_PAGE, *byte, ZSTD_LEVELS).map(Self::Page)),
+            _ => None,
+        };
+        found.ok_or_else(|| Error::corrupt("compression of an object", "it is no codec of this version"))
+    }
+
     /// Level of zstd for text within pages, where models are used.
     #[must_use]
     pub fn model_level(self) -> Option<u8> {
-        if let Self::Page(level) = self {
-            Some(level.clamp(*ZSTD_LEVELS.start(), *ZSTD_LEVELS.end()))
-        } else {
-            None
+        match self {
+            Self::Page(level) => Some(level.clamp(*ZSTD_LEVELS.start(), *ZSTD_LEVELS.end())),
+            Self::Auto => Some(PAGE_DEFAULT),
+            _ => None,
         }
     }
 }

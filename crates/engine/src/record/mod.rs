@@ -56,7 +56,8 @@ pub use encode::{Encoded, Encoder, decode, logical_len};
 pub use metadata::{decode_metadata, encode_metadata};
 pub use models::{ModelId, Models, Needs, NoModels, codec_of, model_of, needs, with_model};
 pub use recognise::{
-    Format, looks_like_database, looks_like_postgres, recognise, recordsize_hint, worth_learning,
+    Format, is_redo_checkpoint, looks_like_database, looks_like_postgres, looks_like_wal, recognise,
+    recordsize_hint, worth_learning,
 };
 
 use crate::types::Addr;

@@ -108,6 +108,8 @@ pub fn codec_of(model: &Model) -> Codec {
         pagefold_codec::Kind::PostgresBtree => Codec::PostgresBtree,
         pagefold_codec::Kind::Innodb => Codec::Innodb,
         pagefold_codec::Kind::Sqlite => Codec::Sqlite,
+        pagefold_codec::Kind::PostgresWal => Codec::PostgresWal,
+        pagefold_codec::Kind::InnodbRedo => Codec::InnodbRedo,
     }
 }
 

@@ -72,6 +72,35 @@ pub fn looks_like_database(page: &[u8]) -> bool {
     looks_like_postgres(page) || here.innodb_index() || here.sqlite_tree()
 }
 
+/// Whether `page` begins as pages of PostgreSQL's log do whose block is as long as it is.
+#[must_use]
+pub fn looks_like_wal(page: &[u8]) -> bool {
+    let here = Page { offset: 0, data: page };
+    let (Some(magic), Some(info), Some(address)) = (here.le16(0), here.le16(2), here.bytes(8)) else {
+        return false;
+    };
+    (0xD0..=0xD1).contains(&(magic >> 8))
+        && info < 16
+        && page.len().is_power_of_two()
+        && u64::from_le_bytes(address).is_multiple_of(page.len() as u64)
+        && here.le32(4).is_some_and(|timeline| timeline != 0)
+        && here.le32(20) == Some(0)
+}
+
+/// Whether `page`, number `number` of its file, is one of the two checkpoint blocks of InnoDB's log from MariaDB 10.8 on: two log
+/// sequence numbers, zeros, and at 60 the CRC-32C of what is before. Other blocks of such a log have no form of their own.
+#[must_use]
+pub fn is_redo_checkpoint(number: u64, page: &[u8]) -> bool {
+    const CRC_AT: usize = 60;
+    let here = Page { offset: 0, data: page };
+    let (Some(numbers), Some(rest)) = (page.get(..16), page.get(16..CRC_AT)) else { return false };
+    (1..=2).contains(&number)
+        && page.len() == INNODB_LOG_BYTES as usize
+        && numbers.iter().any(|&byte| byte != 0)
+        && rest.iter().all(|&byte| byte == 0)
+        && page.get(..CRC_AT).map(crc32c::crc32c) == here.be32(CRC_AT)
+}
+
 /// Of `pages` drawn from one file, those to learn a model from: they look like a database's. Overflow pages of SQLite look like
 /// nothing, so that all are taken where its other pages prevail, those of a database's last.
 #[must_use]

@@ -16,6 +16,8 @@ const DEAD_BYTES_MAX: u64 = 15;
 const PAGE_PART: u64 = 8;
 /// Most dead records that are kept: 4 MiB of memory, and about 2 MiB in each checkpoint.
 const KEPT_MAX: u64 = 256 << 10;
+/// A checkpoint is due when so many are kept, with those that died since the last one: 8 MiB of memory.
+const DUE: u64 = 2 * KEPT_MAX;
 /// A checkpoint may store as many bytes of pages, for each segment that shares one, whatever died.
 const REWRITTEN_BYTES_MIN: u64 = 4 << 10;
 
@@ -26,31 +28,64 @@ pub(super) fn rewritten_bytes_max(fresh: u64, table_bytes: u64, ids: PageIds) ->
     fresh.saturating_mul(DEAD_BYTES * PAGE_PART + table_bytes / KEPT_MAX).saturating_add(least)
 }
 
+/// Bytes that a checkpoint is promised for each record that died, where all pages take `table_bytes`.
+pub(super) const fn promised_bytes(table_bytes: u64) -> u64 {
+    DEAD_BYTES * PAGE_PART + table_bytes / KEPT_MAX + DEAD_BYTES_MAX
+}
+
 /// Bytes that a checkpoint stores at most because `fresh` records died: of pages, and of the dead themselves, beside those that were kept before.
 pub(super) fn stored_bytes_max(fresh: u64, table_bytes: u64, ids: PageIds) -> u64 {
     rewritten_bytes_max(fresh, table_bytes, ids).saturating_add(fresh.saturating_mul(DEAD_BYTES_MAX))
 }
 
+/// The dead records of a page.
+#[derive(Debug, Default)]
+struct OfPage {
+    ptrs: Vec<Ptr>,
+    /// How many of them had died when the last checkpoint was made before the latest died, and which checkpoint that was.
+    settled: usize,
+    checkpoint: u64,
+}
+
+impl OfPage {
+    /// How many died since this checkpoint, which is the last one.
+    fn fresh(&self, checkpoint: u64) -> u64 {
+        if self.checkpoint == checkpoint { (self.ptrs.len() - self.settled) as u64 } else { 0 }
+    }
+}
+
 /// The dead records of all pages.
 #[derive(Debug, Default)]
 pub(super) struct Deaths {
-    pages: BTreeMap<u64, Vec<Ptr>>,
+    pages: BTreeMap<u64, OfPage>,
     count: u64,
     /// How many died since the last checkpoint.
     fresh: u64,
+    /// How many checkpoints there were.
+    checkpoints: u64,
 }
 
 impl Deaths {
-    /// A record of a segment of `page` died.
-    pub(super) fn push(&mut self, page: u64, ptr: Ptr) {
-        self.pages.entry(page).or_default().push(ptr);
+    /// A record of a segment of `page` died. Returns how many of that page did since the last checkpoint.
+    pub(super) fn push(&mut self, page: u64, ptr: Ptr) -> u64 {
+        let dead = self.pages.entry(page).or_default();
+        if dead.checkpoint != self.checkpoints {
+            (dead.checkpoint, dead.settled) = (self.checkpoints, dead.ptrs.len());
+        }
+        dead.ptrs.push(ptr);
         self.count += 1;
         self.fresh += 1;
+        dead.fresh(self.checkpoints)
     }
 
     /// Those of a page.
     pub(super) fn of(&self, page: u64) -> &[Ptr] {
-        self.pages.get(&page).map_or(&[], Vec::as_slice)
+        self.pages.get(&page).map_or(&[], |dead| dead.ptrs.as_slice())
+    }
+
+    /// So many are kept that a checkpoint is due.
+    pub(super) const fn are_many(&self) -> bool {
+        self.count >= DUE
     }
 
     /// The pages that have any.
@@ -66,12 +101,14 @@ impl Deaths {
     /// What is kept is stored.
     pub(super) const fn settle(&mut self) {
         self.fresh = 0;
+        self.checkpoints += 1;
     }
 
-    /// The page is stored anew: without them.
+    /// The page is to be stored anew: without them, so that nothing is promised for them.
     pub(super) fn forget(&mut self, page: u64) {
-        if let Some(ptrs) = self.pages.remove(&page) {
-            self.count -= ptrs.len() as u64;
+        if let Some(dead) = self.pages.remove(&page) {
+            self.count -= dead.ptrs.len() as u64;
+            self.fresh -= dead.fresh(self.checkpoints);
         }
     }
 
@@ -86,7 +123,7 @@ impl Deaths {
     ) -> Vec<u64> {
         let candidates = self.pages.iter().filter(|(page, _)| may(**page));
         let mut by_dead: Vec<(u64, u64)> =
-            candidates.map(|(page, ptrs)| (ptrs.len() as u64, *page)).collect();
+            candidates.map(|(page, dead)| (dead.ptrs.len() as u64, *page)).collect();
         by_dead.sort_unstable_by(|a, b| b.cmp(a));
         let (mut kept, mut bytes, mut pages) = (self.count, 0, Vec::new());
         for (dead, page) in by_dead {
@@ -106,14 +143,14 @@ impl Deaths {
 
     /// All of them, ascending by address.
     pub(super) fn sorted(&self) -> Vec<Ptr> {
-        let mut all: Vec<Ptr> = self.pages.values().flatten().copied().collect();
+        let mut all: Vec<Ptr> = self.pages.values().flat_map(|dead| &dead.ptrs).copied().collect();
         all.sort_unstable_by_key(|ptr| ptr.addr);
         all
     }
 
     /// What they take in memory, in bytes: lists that are three quarters full, and their entries in nodes of a map.
     pub(super) fn memory_bytes(&self) -> u64 {
-        self.count * size_of::<Ptr>() as u64 * 4 / 3 + self.pages.len() as u64 * 64
+        self.count * size_of::<Ptr>() as u64 * 4 / 3 + self.pages.len() as u64 * 80
     }
 }
 
@@ -142,6 +179,8 @@ mod tests {
         assert_eq!(heavy(None, 9000), [3]);
         assert_eq!((deaths.sorted().len(), deaths.fresh()), (20, 20));
         deaths.settle();
+        let ptr = |slot| Ptr { addr: Addr::new(3 * 64 + 1, slot), len_bytes: 100 };
+        assert_eq!((deaths.push(3, ptr(20)), deaths.push(3, ptr(21)), deaths.fresh()), (1, 2, 2));
         deaths.forget(3);
         assert_eq!((deaths.sorted().len(), deaths.count, deaths.fresh()), (0, 0, 0));
         assert_eq!(deaths.memory_bytes(), 0);

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::deaths::{Deaths, rewritten_bytes_max};
+use super::deaths::{Deaths, promised_bytes, rewritten_bytes_max};
 use super::directory::Directory;
 use super::entries::{Entries, IsAway, Page};
 use super::entry::{Part, Segment};
@@ -27,7 +27,7 @@ pub(super) struct Inner {
     pub(super) dirty_bytes: u64,
     /// Pages that a checkpoint stores, which does not count yet: they can be read from nowhere.
     pub(super) under_way: BTreeSet<u64>,
-    /// Of the other pages.
+    /// Of the other pages: records that died since these were stored.
     pub(super) deaths: Deaths,
     /// Segments that may have no live records.
     pub(super) vacant: BTreeSet<u64>,
@@ -53,11 +53,23 @@ pub(super) struct Inner {
 }
 
 impl Inner {
-    /// A page, which is in memory, is to be stored.
+    /// A page, which is in memory, is to be stored: who died of it is told by that.
     pub(super) fn touch(&mut self, page: u64) {
         debug_assert!(self.segments.away(page).is_none(), "page {page} is away");
         if self.dirty.insert(page) {
             self.dirty_bytes += self.page_bytes(page);
+            self.deaths.forget(page);
+        }
+    }
+
+    /// `fresh` records of a page died since the last checkpoint. As soon as as many bytes are promised for them as the page takes, it is stored in their place:
+    /// they need no memory any more, and no more is promised than before.
+    fn store_for_dead(&mut self, page: u64, fresh: u64) {
+        if fresh.is_multiple_of(WEIGHED_EACH)
+            && self.segments.away(page).is_none()
+            && fresh * promised_bytes(self.stored_bytes) >= self.page_bytes(page)
+        {
+            self.touch(page);
         }
     }
 
@@ -247,7 +259,8 @@ impl Inner {
             Ok(_) => false,
         };
         if died && !self.dirty.contains(&page) {
-            self.deaths.push(page, ptr);
+            let fresh = self.deaths.push(page, ptr);
+            self.store_for_dead(page, fresh);
         }
         died
     }
@@ -384,5 +397,7 @@ impl Inner {
     }
 }
 
+/// Whether a page is stored for its dead is weighed whenever so many more died.
+const WEIGHED_EACH: u64 = 64;
 /// Pages that are looked at at once for one to be put away.
 const PASSED_AT_ONCE: usize = 64;

@@ -28,6 +28,8 @@ const RANKED_AT_ONCE: usize = 8 << 10;
 
 /// What an entry takes in memory until that was counted, in bytes.
 const ENTRY_BYTES: u64 = 256;
+/// A checkpoint is due when one part in so many of what the table may take in memory has changed.
+const CHANGED_PART: u64 = 2;
 /// So many times it is logged that a second copy was read.
 const STAND_INS_LOGGED: u64 = 1000;
 
@@ -461,6 +463,13 @@ impl Segments {
         [first, second].map(|bytes| bytes.min(all))
     }
 
+    /// Whether the next checkpoint is due, since more changed of the table than may stay in memory until it comes.
+    pub fn wants_checkpoint(&self) -> bool {
+        let inner = self.inner.read();
+        let may_change = self.paging.get().map_or(u64::MAX, |paging| paging.most_bytes() / CHANGED_PART);
+        inner.deaths.are_many() || inner.dirty_bytes > may_change
+    }
+
     /// Bytes that a page of the table takes where it is stored, at most.
     pub fn page_bytes(&self, page: u64) -> u64 {
         self.inner.read().page_bytes(page)
@@ -588,7 +597,6 @@ impl Segments {
         let mut snapshot = TableSnapshot { dropped: inner.take_vacant(open), ..TableSnapshot::default() };
         let bound = std::mem::take(&mut inner.dirty_bytes);
         for page in std::mem::take(&mut inner.dirty) {
-            inner.deaths.forget(page);
             let mut bytes = Vec::new();
             let mut previous = 0;
             for segment in inner.segments.page(page).unwrap_or_default() {

@@ -1,5 +1,7 @@
 use proptest::prelude::*;
 
+use pagefold_engine::record::Compression;
+
 use crate::FileKind;
 use crate::Time;
 use crate::codec::{Header, INODE_BYTES, Inode, Pointee, flag};
@@ -9,6 +11,7 @@ use crate::codec::{Header, INODE_BYTES, Inode, Pointee, flag};
 fn inode_is_laid_out_as_documented() {
     let mut inode = Inode::new(FileKind::Regular, 0o4755, Time::default());
     inode.flags = flag::CAPS | flag::TAIL;
+    inode.compression = Some(Compression::Zstd(3));
     inode.recordsize = 8192;
     inode.wish = 4096;
     inode.uid = 0x0A0B_0C0D;
@@ -26,7 +29,7 @@ fn inode_is_laid_out_as_documented() {
     inode.xattr_bytes = 16;
     let b = inode.encode();
     assert_eq!(b.len(), INODE_BYTES);
-    assert_eq!(b[..8], [1, 8, 0xED, 0x09, 33, 0, 13, 12]);
+    assert_eq!(b[..8], [1, 8, 0xED, 0x09, 33, 19, 13, 12]);
     assert_eq!(b[8..24], [0x0D, 0x0C, 0x0B, 0x0A, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0]);
     let long = |at: usize| i64::from_le_bytes(b[at..at + 8].try_into().unwrap());
     let int = |at: usize| u32::from_le_bytes(b[at..at + 4].try_into().unwrap());
@@ -45,7 +48,9 @@ fn unreasonable_inodes_are_refused() {
         (0, 2),
         (1, 3),
         (3, 0xF0),
-        (5, 1),
+        (4, 64),
+        (5, 36),
+        (5, 64),
         (6, 11),
         (6, 13),
         (7, 21),

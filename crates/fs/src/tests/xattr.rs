@@ -1,6 +1,8 @@
 use super::{Bed, ROOT, USER, assert_err};
+use pagefold_engine::types::Key;
+
 use crate::XattrMode::{Create, Replace, Set};
-use crate::{FileKind, FsError, Ino, OpenFlags, SetAttr};
+use crate::{FileKind, FsError, Ino, OpenFlags, RenameMode, SetAttr};
 
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
@@ -158,4 +160,52 @@ fn a_default_acl_is_inherited_in_place_of_the_umask() {
     assert_eq!(bed.create(dir, "q").attr.perm, 0o644);
     bed.check();
     bed.crash().check();
+}
+
+#[test]
+fn the_codec_is_inherited_and_kept_beside_the_pages() {
+    const NAME: &[u8] = b"user.pagefold.compression";
+    let stored = |bed: &Bed| {
+        let of = |(key, _): &(Key, Vec<u8>)| key.kind == Key::COMPRESSION;
+        let found = bed.dataset.values().into_iter().filter(of);
+        found.map(|(key, value)| (key.object, value)).collect::<Vec<_>>()
+    };
+    let bed = Bed::new();
+    let dir = bed.mkdir(ROOT, "dir").ino;
+    set(&bed, dir, NAME, b"ZSTD-9").unwrap();
+    let inner = bed.mkdir(dir, "inner").ino;
+    let f = bed.create(inner, "f").ino;
+    let other = bed.create(ROOT, "other").ino;
+    for ino in [dir, inner, f] {
+        assert_eq!(bed.fs.getxattr(ino, NAME).unwrap(), b"zstd-9");
+        assert_eq!(bed.fs.listxattr(ino).unwrap(), [NAME, b"\0"].concat());
+    }
+    assert_err!(bed.fs.getxattr(other, NAME), FsError::NoAttr);
+    for wrong in [&b"zstd-20"[..], b"", b"best", b"\xFF"] {
+        assert_err!(set(&bed, f, NAME, wrong), FsError::Invalid(_));
+    }
+    assert_err!(bed.fs.setxattr(f, NAME, b"lz4", Create, false), FsError::Exists);
+    assert_err!(bed.fs.setxattr(other, NAME, b"lz4", Replace, false), FsError::NoAttr);
+    // The data's object has it, whichever that is, as long as it is the file's.
+    assert_eq!(stored(&bed), []);
+    bed.write(f, 0, b"data");
+    assert_eq!(stored(&bed), [(f.0, vec![25])]);
+    bed.fs.rename(inner, b"f", ROOT, b"moved", RenameMode::Replace).unwrap();
+    set(&bed, f, NAME, b"off").unwrap();
+    assert_eq!(stored(&bed), [(f.0, vec![1])]);
+    bed.fs.setattr(f, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+    assert_eq!(stored(&bed), []);
+    bed.write(f, 0, b"again");
+    assert!(stored(&bed).iter().all(|(object, codec)| *object != f.0 && codec == &[1]));
+    bed.check();
+    let crashed = bed.crash();
+    assert_eq!(crashed.fs.getxattr(f, NAME).unwrap(), b"off");
+    crashed.fs.removexattr(f, NAME).unwrap();
+    assert_err!(crashed.fs.removexattr(f, NAME), FsError::NoAttr);
+    assert_eq!(stored(&crashed), []);
+    set(&crashed, f, NAME, b"page").unwrap();
+    crashed.fs.unlink(ROOT, b"moved").unwrap();
+    crashed.fs.forget(f, 1);
+    while crashed.fs.reap(100).unwrap() {}
+    crashed.check();
 }

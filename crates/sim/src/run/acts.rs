@@ -1,5 +1,6 @@
 //! What acts and deeds of a history are for the engine.
 
+use pagefold_engine::Key;
 use pagefold_engine::dataset::Change;
 use pagefold_engine::limits::{RECORD_BYTES_MAX, RECORDSIZE_MAX};
 use pagefold_engine::pool::{Pool, ReceiveOptions, Source};
@@ -15,6 +16,7 @@ pub(crate) fn contents(acts: &[Act]) -> Vec<Vec<u8>> {
     let one = |act: &Act| match *act {
         Act::Put { len, seed, .. } => bytes(Fill::Rows, seed, len),
         Act::Write { len, fill, seed, .. } => bytes(fill, seed, len),
+        Act::Codec { codec, .. } => vec![codec],
         _ => Vec::new(),
     };
     acts.iter().map(one).collect()
@@ -30,7 +32,7 @@ pub(super) fn most(act: &Act) -> u64 {
             ((offset + len).div_ceil(size) - offset / size) * (record + 64)
         }
         Act::Share { from, count, .. } => 128 + count * u64::from(record_size(from.0)).max(64),
-        Act::Delete { .. } | Act::Punch { .. } => 128,
+        Act::Codec { .. } | Act::Delete { .. } | Act::Punch { .. } => 128,
     }
 }
 
@@ -38,6 +40,7 @@ pub(super) fn most(act: &Act) -> u64 {
 pub(crate) fn changes<'d>(acts: &[Act], data: &'d [Vec<u8>]) -> Vec<Change<'d>> {
     let one = |(act, data): (&Act, &'d Vec<u8>)| match *act {
         Act::Put { key, .. } => Change::Put(key, data.clone()),
+        Act::Codec { object, .. } => Change::Put(Key::new(object, Key::COMPRESSION, 0), data.clone()),
         Act::Delete { key } => Change::Delete(key),
         Act::Write { object, offset, .. } => {
             Change::Write { object, record_size: record_size(object), offset, data }

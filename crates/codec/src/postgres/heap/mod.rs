@@ -230,6 +230,17 @@ impl Parts {
     /// Finds the logical order from lines, redirects and ctids within the page.
     pub(crate) fn visit(&mut self) {
         self.visits.clear();
+        let chained = |(line, tuple): (&Line, &Tuple)| match line.state {
+            State::Redirect => true,
+            State::Normal => tuple.ctid == tuple::Ctid::SamePage || tuple.is_heap_only(),
+            State::Unused | State::Dead => false,
+        };
+        if !self.lines.iter().zip(&self.tuples).any(chained) {
+            // Nothing was updated: the order is that of lines.
+            let stored = (0u16..).zip(&self.lines).filter(|(_, line)| line.state == State::Normal);
+            self.visits.extend(stored.map(|(line, _)| Visit { line, newer: false }));
+            return;
+        }
         self.visited.clear();
         self.visited.resize(self.lines.len(), false);
         for pass in 0..2 {

@@ -96,8 +96,19 @@ fn get_patterns(
     parts.tuples.clear();
     parts.patterns.clear();
     model.patterns.get(parts.header.lines, BITS, d, &streams[streams::PATTERN..], &mut parts.packed)?;
+    // The line before, if all that its tuple has follows from its pattern and its number.
+    let mut before: Option<(u64, Line, Tuple, Pattern)> = None;
     for n in 0..parts.header.lines {
-        let pattern = Pattern::unpack(parts.packed[n]);
+        let packed = parts.packed[n];
+        if let Some((same, line, tuple, pattern)) = before
+            && same == packed
+        {
+            parts.lines.push(line);
+            parts.tuples.push(Tuple { ctid_line: n as u16 + 1, ..tuple });
+            parts.patterns.push(pattern);
+            continue;
+        }
+        let pattern = Pattern::unpack(packed);
         let mut line = Line { state: pattern.state, off: 0, len: 0 };
         let from = n as i64 + 1;
         if pattern.state == State::Redirect {
@@ -127,6 +138,7 @@ fn get_patterns(
         } else if pattern.state == State::Normal && !regular {
             return Err(BAD);
         }
+        before = (!pattern.has_more()).then_some((packed, line, tuple, pattern));
         parts.lines.push(line);
         parts.tuples.push(tuple);
         parts.patterns.push(pattern);

@@ -118,25 +118,21 @@ impl Tuple {
         self.columns() <= columns && self.infomask & HAS_OID == 0
     }
 
-    /// Writes the header to `tuple`, up to the data if the tuple is not odd.
+    /// Writes the header to `tuple`, of [`FIXED`] bytes at least, up to the data if the tuple is not odd.
     pub(crate) fn write(&self, tuple: &mut [u8]) {
-        tuple[..4].copy_from_slice(&self.xmin.to_le_bytes());
-        tuple[4..8].copy_from_slice(&self.xmax.to_le_bytes());
-        tuple[8..12].copy_from_slice(&self.cid.to_le_bytes());
-        let words = [
-            (self.ctid_block >> 16) as u16,
-            self.ctid_block as u16,
-            self.ctid_line,
-            self.infomask2,
-            self.infomask,
-        ];
-        for (i, word) in words.into_iter().enumerate() {
-            tuple[12 + 2 * i..14 + 2 * i].copy_from_slice(&word.to_le_bytes());
-        }
-        tuple[22] = self.hoff;
+        let Some((head, behind)) = tuple.split_first_chunk_mut::<FIXED>() else { return };
+        head[..4].copy_from_slice(&self.xmin.to_le_bytes());
+        head[4..8].copy_from_slice(&self.xmax.to_le_bytes());
+        head[8..12].copy_from_slice(&self.cid.to_le_bytes());
+        head[12..14].copy_from_slice(&((self.ctid_block >> 16) as u16).to_le_bytes());
+        head[14..16].copy_from_slice(&(self.ctid_block as u16).to_le_bytes());
+        head[16..18].copy_from_slice(&self.ctid_line.to_le_bytes());
+        head[18..20].copy_from_slice(&self.infomask2.to_le_bytes());
+        head[20..22].copy_from_slice(&self.infomask.to_le_bytes());
+        head[22] = self.hoff;
         if self.has_nulls() && !self.odd {
             let bitmap = &self.present.to_le_bytes()[..self.columns().div_ceil(8)];
-            tuple[FIXED..FIXED + bitmap.len()].copy_from_slice(bitmap);
+            behind[..bitmap.len()].copy_from_slice(bitmap);
         }
     }
 }

@@ -17,6 +17,7 @@
 pub(super) mod fuzzing;
 mod group;
 mod receive;
+mod stream;
 #[cfg(test)]
 mod tests;
 mod token;
@@ -24,7 +25,9 @@ mod wire;
 mod write;
 
 pub use receive::ReceiveOptions;
+pub use stream::{StreamEnd, StreamHead, StreamItem, StreamReader, StreamWriter};
 pub use token::{Origin, Token};
+pub use wire::{Entry as StreamEntry, Page as StreamPage};
 pub use write::Source;
 
 use super::Pool;

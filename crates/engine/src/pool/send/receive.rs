@@ -373,6 +373,7 @@ impl Pool {
             sampled_pages: sent.sampled_pages,
             object_pages: sent.object_pages,
             record_bytes: sent.record_bytes,
+            late: false,
         })?;
         adopted.ok_or_else(|| {
             Error::NoSpace(format!(

@@ -266,7 +266,7 @@ impl SentModel {
 
 /// A page in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Page<'a> {
+pub enum Page<'a> {
     /// Its record, and what that needs.
     Record(&'a [u8], Needs),
     /// It has the record of this object's page.
@@ -275,20 +275,29 @@ pub(super) enum Page<'a> {
 
 /// Entries of a tree, in the order of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Entry<'a> {
+pub enum Entry<'a> {
+    /// A value is set.
     Put(Key, &'a [u8]),
+    /// A value is no more.
     Delete(Key),
     /// Consecutive pages of an object.
     Pages {
+        /// The object.
         object: u64,
+        /// Its recordsize in bytes.
         record_size: u32,
+        /// Number of the first page.
         first: u64,
+        /// The pages.
         pages: Vec<Page<'a>>,
     },
     /// Consecutive pages that the object has no more.
     Gone {
+        /// The object.
         object: u64,
+        /// Number of the first page.
         first: u64,
+        /// How many there are.
         count: u64,
     },
 }

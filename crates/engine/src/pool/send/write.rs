@@ -352,7 +352,7 @@ impl Sending<'_> {
         let shared = &self.pool.shared;
         let mut page = vec![0; self.new.record_size(object)? as usize];
         decode(delta, &**shared, &mut page)?;
-        let compression = *shared.compression.read();
+        let compression = self.new.compression_of(object);
         let (mut models, mut pinned) = (Current::new(), None);
         if compression.model_level().is_some()
             && let Some((pin, model)) = self.pool.pinned_model(self.dataset, object)

@@ -10,6 +10,26 @@ fn what_is_printed_is_parsed_back() {
 }
 
 #[test]
+fn what_is_stored_is_one_byte_and_read_back() {
+    let levels = (1..=19).map(Compression::Zstd).chain((1..=12).map(Compression::Zlib));
+    let levels = levels.chain((1..=19).map(Compression::Page));
+    let all = levels.chain([Compression::Off, Compression::Lz4, Compression::Auto]);
+    let mut stored: Vec<u8> = Vec::new();
+    for compression in all {
+        stored.push(compression.to_stored());
+        assert_eq!(Compression::from_stored(&[compression.to_stored()]).unwrap(), compression);
+    }
+    stored.sort_unstable();
+    stored.dedup();
+    assert_eq!(stored.len(), 53);
+    for byte in (0..=u8::MAX).filter(|byte| !stored.contains(byte)) {
+        assert!(Compression::from_stored(&[byte]).is_err(), "{byte}");
+    }
+    assert!(Compression::from_stored(&[]).is_err() && Compression::from_stored(&[1, 1]).is_err());
+    assert!(stored.iter().all(|byte| *byte < 64), "six bits");
+}
+
+#[test]
 fn users_type_it_in_their_ways() {
     let parse = |text: &str| text.parse::<Compression>().unwrap();
     assert_eq!(parse("zstd"), Compression::Zstd(3));

@@ -192,3 +192,36 @@ fn where_no_page_may_go_all_stay() {
     both.checkpoint();
     assert!(both.few.inner.read().segments.here() < 60);
 }
+
+/// Who frees all of a large file kills record after record. A page of whose records many died is stored in place of the list of these, so that the list
+/// stays short; no more is promised to checkpoints than before; and a checkpoint is due when half of what the table may take has changed.
+#[test]
+fn dead_records_are_listed_only_as_long_as_that_is_shorter_than_their_page() {
+    const SEGMENTS: u64 = 400;
+    let both = Both::new();
+    let table = &both.few;
+    (1..=SEGMENTS).for_each(|id| table.insert(segment(id)).unwrap());
+    let snapshot = table.snapshot(&both.page_ptrs, u64::MAX >> 1);
+    assert!(snapshot.dropped.is_empty() && !table.wants_checkpoint());
+    let mut before: u64 = table.to_store(0, 0).iter().sum();
+    let mut longest = 0;
+    for id in 1..=SEGMENTS {
+        for slot in 0..SLOTS - 1 {
+            table.mark_dead(&[Ptr { addr: Addr::new(id, slot), len_bytes: LEN_BYTES }]);
+            let promised = table.to_store(0, 0).iter().sum();
+            assert!(
+                promised <= before + super::super::deaths::promised_bytes(1 << 20),
+                "{before} {promised}"
+            );
+            before = promised;
+        }
+        longest = longest.max(table.inner.read().deaths.memory_bytes());
+    }
+    table.verify_sums().unwrap();
+    let all_bytes = SEGMENTS * u64::from(SLOTS) * size_of::<Ptr>() as u64;
+    assert!(longest < all_bytes / 8, "{longest} of {all_bytes} bytes");
+    assert!(table.wants_checkpoint());
+    table.snapshot(&both.page_ptrs, u64::MAX >> 1);
+    assert!(!table.wants_checkpoint());
+    assert_eq!(table.inner.read().deaths.memory_bytes(), 0);
+}

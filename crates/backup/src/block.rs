@@ -1,0 +1,113 @@
+//! Where things lie: blocks of packs, and what is in them.
+
+use pagefold_engine::wire::{Reader, put_varint};
+
+use crate::limits::{BLOCK_BYTES_MAX, PACK_BYTES_MAX};
+use crate::pack::PackId;
+
+type Decoded<T> = pagefold_engine::Result<T>;
+
+/// What a block has. The number is part of its seal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// Records, one behind the other, as they are stored.
+    Records = 1,
+    /// A model.
+    Model = 2,
+    /// A chunk of a manifest.
+    Chunk = 3,
+    /// A part of a manifest's root.
+    Root = 4,
+    /// The directory of a pack.
+    Directory = 5,
+    /// A commit. It is an object of its own.
+    Commit = 6,
+    /// The repository's key. Likewise.
+    Key = 7,
+}
+
+impl Kind {
+    /// That of a block in a pack.
+    pub(crate) fn of_block(number: u8) -> Option<Self> {
+        [Self::Records, Self::Model, Self::Chunk, Self::Root].into_iter().find(|kind| *kind as u8 == number)
+    }
+}
+
+/// A block of a pack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct BlockRef {
+    pub(crate) pack: PackId,
+    /// Its place among the pack's blocks.
+    pub(crate) index: u32,
+    /// Where it begins in the pack.
+    pub(crate) offset: u32,
+    /// Its length as it is stored.
+    pub(crate) len: u32,
+}
+
+impl BlockRef {
+    /// Appends it without its pack.
+    pub(crate) fn encode_place(&self, out: &mut Vec<u8>) {
+        for value in [self.index, self.offset, self.len] {
+            put_varint(out, value.into());
+        }
+    }
+
+    pub(crate) fn decode_place(reader: &mut Reader<'_>, pack: PackId) -> Decoded<Self> {
+        let block = Self {
+            pack,
+            index: reader.varint_u32()?,
+            offset: reader.varint_u32()?,
+            len: reader.varint_u32()?,
+        };
+        let end = u64::from(block.offset) + u64::from(block.len);
+        if end > PACK_BYTES_MAX || block.len as usize > BLOCK_BYTES_MAX {
+            return Err(reader.bad("a block is out of range"));
+        }
+        Ok(block)
+    }
+
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.pack.0);
+        self.encode_place(out);
+    }
+
+    pub(crate) fn decode(reader: &mut Reader<'_>) -> Decoded<Self> {
+        let pack = PackId::decode(reader)?;
+        Self::decode_place(reader, pack)
+    }
+}
+
+/// A model in a pack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ModelRef {
+    /// Of its body.
+    pub(crate) hash: u128,
+    pub(crate) block: BlockRef,
+}
+
+impl ModelRef {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.hash.to_le_bytes());
+        self.block.encode(out);
+    }
+
+    pub(crate) fn decode(reader: &mut Reader<'_>) -> Decoded<Self> {
+        let mut hash = [0; 16];
+        hash.copy_from_slice(reader.take(16)?);
+        Ok(Self { hash: u128::from_le_bytes(hash), block: BlockRef::decode(reader)? })
+    }
+}
+
+/// A page's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecordRef {
+    pub(crate) block: BlockRef,
+    /// Where it begins in the block, and its length, both of what is sealed.
+    pub(crate) at: u32,
+    pub(crate) len: u32,
+    /// XXH3 of the record, 64 bits.
+    pub(crate) hash: u64,
+    pub(crate) model: Option<ModelRef>,
+}

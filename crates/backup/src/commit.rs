@@ -1,0 +1,202 @@
+//! Commits: each lists all backups there are. The newest counts.
+
+use pagefold_engine::pool::{Guid, Origin};
+use pagefold_engine::wire::{Reader, put_bytes, put_varint};
+use serde::Serialize;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::block::{BlockRef, Kind};
+use crate::chunk::table;
+use crate::error::{Error, Result};
+use crate::keys::{Sealer, random};
+use crate::limits::COMMIT_BYTES_MAX;
+use crate::pack::{PackId, seal_name, squeeze, unsqueeze};
+use crate::root::Totals;
+
+type Decoded<T> = pagefold_engine::Result<T>;
+
+const MAGIC: [u8; 8] = *b"PFbklg\x01\0";
+/// Magic, repository, number.
+const HEAD_BYTES: usize = 32;
+/// Longest name of a pool, dataset or snapshot that is believed.
+const NAME_BYTES_MAX: usize = 4096;
+
+/// A backup that can be restored, as the repository lists it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Backup {
+    /// Its number; never used twice in a repository.
+    pub number: u64,
+    /// The pool.
+    pub pool: String,
+    /// The dataset within the pool; empty for the pool's own.
+    pub dataset: String,
+    /// The snapshot's name.
+    pub snapshot: String,
+    /// What names the snapshot in all pools.
+    #[serde(skip)]
+    pub origin: Origin,
+    /// When it was backed up, in seconds since 1970. When the snapshot was made is in `origin`.
+    pub made: u64,
+    /// What it holds.
+    pub totals: Totals,
+    /// Bytes that were uploaded for it.
+    pub added_bytes: u64,
+    /// Packs that it needs.
+    pub packs: u64,
+    /// The parts of its manifest's root.
+    #[serde(skip)]
+    pub(crate) root: Vec<BlockRef>,
+}
+
+impl Backup {
+    /// `POOL/DATASET@SNAPSHOT`.
+    pub fn name(&self) -> String {
+        let slash = if self.dataset.is_empty() { "" } else { "/" };
+        format!("{}{slash}{}@{}", self.pool, self.dataset, self.snapshot)
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_varint(out, self.number);
+        for name in [&self.pool, &self.dataset, &self.snapshot] {
+            put_bytes(out, name.as_bytes());
+        }
+        out.extend_from_slice(&self.origin.pool.0);
+        for value in [self.origin.number, self.origin.created, self.made, self.added_bytes, self.packs] {
+            put_varint(out, value);
+        }
+        self.totals.encode(out);
+        put_varint(out, self.root.len() as u64);
+        self.root.iter().for_each(|block| block.encode(out));
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Decoded<Self> {
+        let number = reader.varint()?;
+        let mut name = || {
+            let name = std::str::from_utf8(reader.bytes(NAME_BYTES_MAX)?);
+            name.map(str::to_owned).map_err(|_| reader.bad("a name is not UTF-8"))
+        };
+        let (pool, dataset, snapshot) = (name()?, name()?, name()?);
+        let mut guid = Guid([0; 16]);
+        guid.0.copy_from_slice(reader.take(16)?);
+        Ok(Self {
+            number,
+            pool,
+            dataset,
+            snapshot,
+            origin: Origin { pool: guid, number: reader.varint()?, created: reader.varint()? },
+            made: reader.varint()?,
+            added_bytes: reader.varint()?,
+            packs: reader.varint()?,
+            totals: Totals::decode(reader)?,
+            root: table(reader, BlockRef::decode)?,
+        })
+    }
+}
+
+/// What a commit says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct State {
+    /// Prunes so far.
+    pub(crate) epoch: u64,
+    /// The next backup's number.
+    pub(crate) next_number: u64,
+    /// In the order of their numbers.
+    pub(crate) backups: Vec<Backup>,
+    /// Packs that the last prune found that nothing needs.
+    pub(crate) condemned: Vec<PackId>,
+}
+
+/// A commit as an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Commit {
+    pub(crate) number: u64,
+    /// Of the object.
+    pub(crate) hash: u128,
+    /// Of the commit before; 0 for the first.
+    pub(crate) before: u128,
+    pub(crate) state: State,
+}
+
+/// Where commit `number` lies.
+pub(crate) fn path(repository: &[u8; 16], number: u64) -> String {
+    format!("log/{}/{number:016x}", PackId(*repository))
+}
+
+fn name_of(repository: &[u8; 16], number: u64) -> [u8; 37] {
+    let mut object = [0; 16];
+    object.iter_mut().zip(number.to_le_bytes()).for_each(|(place, byte)| *place = byte);
+    seal_name(repository, Kind::Commit, &object, 0)
+}
+
+/// What is sealed in a commit. `nonce` tells it from any other.
+pub(crate) fn encode_body(nonce: &[u8; 16], before: u128, state: &State) -> Vec<u8> {
+    let mut body = Vec::new();
+    body.extend_from_slice(nonce);
+    body.extend_from_slice(&before.to_le_bytes());
+    put_varint(&mut body, state.epoch);
+    put_varint(&mut body, state.next_number);
+    put_varint(&mut body, state.backups.len() as u64);
+    state.backups.iter().for_each(|backup| backup.encode(&mut body));
+    put_varint(&mut body, state.condemned.len() as u64);
+    state.condemned.iter().for_each(|pack| body.extend_from_slice(&pack.0));
+    body
+}
+
+/// The object of a commit, and what it will be read as.
+pub(crate) fn encode(
+    repository: &[u8; 16],
+    number: u64,
+    before: u128,
+    state: State,
+    sealer: &Sealer,
+) -> Result<(Vec<u8>, Commit)> {
+    let body = encode_body(&random()?, before, &state);
+    if body.len() > COMMIT_BYTES_MAX {
+        return Err(Error::Invalid(
+            "the repository has too many backups or unneeded packs: forget some, or prune".into(),
+        ));
+    }
+    let mut out = Vec::new();
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(repository);
+    out.extend_from_slice(&number.to_le_bytes());
+    sealer.seal(&name_of(repository, number), &squeeze(&body)?, &mut out)?;
+    let hash = xxh3_128(&out);
+    Ok((out, Commit { number, hash, before, state }))
+}
+
+/// What an object under the name of commit `number` says.
+pub(crate) fn decode(bytes: &[u8], repository: &[u8; 16], number: u64, sealer: &Sealer) -> Result<Commit> {
+    let path = path(repository, number);
+    let bad = |detail: &str| Error::damaged(&path, detail);
+    let (head, sealed) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or_else(|| bad("it is truncated"))?;
+    if !head.starts_with(&MAGIC) {
+        return Err(bad("it is no commit of this version"));
+    }
+    if head.get(8..24) != Some(repository.as_slice())
+        || head.get(24..) != Some(number.to_le_bytes().as_slice())
+    {
+        return Err(bad("it is another commit under this name"));
+    }
+    let body =
+        sealer.open(&name_of(repository, number), sealed).ok_or_else(|| bad("its seal does not hold"))?;
+    let body = unsqueeze(&body, COMMIT_BYTES_MAX, &path)?;
+    let (before, state) = decode_body(&body).map_err(Error::in_object(&path))?;
+    Ok(Commit { number, hash: xxh3_128(bytes), before, state })
+}
+
+/// The reverse of [`encode_body`], but for the nonce.
+pub(crate) fn decode_body(body: &[u8]) -> Decoded<(u128, State)> {
+    let mut reader = Reader::new(body, "commit");
+    let _nonce = reader.take(16)?;
+    let mut before = [0; 16];
+    before.copy_from_slice(reader.take(16)?);
+    let state = State {
+        epoch: reader.varint()?,
+        next_number: reader.varint()?,
+        backups: table(&mut reader, Backup::decode)?,
+        condemned: table(&mut reader, PackId::decode)?,
+    };
+    reader.end()?;
+    Ok((u128::from_le_bytes(before), state))
+}

@@ -1,0 +1,108 @@
+//! The door for fuzz targets to decoders. Seals and checksums are made to hold: an enemy can compute them where nothing is encrypted.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::chunk;
+use crate::commit;
+use crate::keys::Sealer;
+use crate::pack::{
+    HEAD_BYTES, PackBuilder, TAIL_BYTES, open_block, parse, seal_name, squeeze, tail_checksum,
+};
+use crate::repository::Config;
+use crate::root::Root;
+use crate::samples::{self, PACK, REPOSITORY};
+
+/// A pack whose head, directory and end have checksums that hold, as far as it has them.
+fn sealed_pack(bytes: &[u8]) -> Vec<u8> {
+    let mut out = bytes.to_vec();
+    let len = out.len();
+    if len < HEAD_BYTES + TAIL_BYTES {
+        return out;
+    }
+    let (head, rest) = out.split_at_mut(HEAD_BYTES);
+    let (body, sum) = head.split_at_mut(HEAD_BYTES - 8);
+    sum.copy_from_slice(&xxh3_64(body).to_le_bytes());
+    let (blocks, tail) = rest.split_at_mut(len - HEAD_BYTES - TAIL_BYTES);
+    let (tail, sum) = tail.split_at_mut(TAIL_BYTES - 8);
+    sum.copy_from_slice(&tail_checksum(PACK, tail).to_le_bytes());
+    let directory_bytes = tail.iter().take(4).rev().fold(0, |sum, byte| sum << 8 | usize::from(*byte));
+    if let Some(directory) =
+        blocks.len().checked_sub(directory_bytes).and_then(|begin| blocks.get_mut(begin..))
+        && let Some(end) = directory.len().checked_sub(16)
+    {
+        let name = seal_name(&REPOSITORY, crate::block::Kind::Directory, &PACK.0, 0);
+        let mut sealed = Vec::new();
+        let plain = directory.get(..end).unwrap_or_default();
+        if Sealer::plain().seal(&name, plain, &mut sealed).is_ok() && sealed.len() == directory.len() {
+            directory.copy_from_slice(&sealed);
+        }
+    }
+    out
+}
+
+/// Takes a pack apart and opens its blocks; whether all of it is right.
+pub fn pack(bytes: &[u8]) -> bool {
+    let sealer = Sealer::plain();
+    let bytes = sealed_pack(bytes);
+    let Ok(blocks) = parse(&bytes, &REPOSITORY, PACK, &sealer) else { return false };
+    blocks.iter().all(|(kind, block)| {
+        let (begin, end) = (block.offset as usize, block.offset as usize + block.len as usize);
+        open_block(bytes.get(begin..end).unwrap_or_default(), &REPOSITORY, *kind, block, &sealer).is_ok()
+    })
+}
+
+/// Seeds of [`pack()`].
+pub fn pack_seeds() -> Vec<Vec<u8>> {
+    let sealer = Sealer::plain();
+    let mut all = PackBuilder::new(&sealer);
+    for kind in 1..5 {
+        if let (Some(kind), Ok(block)) = (crate::block::Kind::of_block(kind), squeeze(&[kind; 60])) {
+            all.push(kind, block);
+        }
+    }
+    vec![samples::pack(), all.finish(&REPOSITORY, PACK, &sealer).unwrap_or_default()]
+}
+
+/// Decodes a chunk; what decodes encodes to what decodes to the same.
+pub fn manifest(bytes: &[u8]) -> bool {
+    let Ok(entries) = chunk::decode(bytes) else { return false };
+    let again = chunk::decode(&chunk::encode(&entries));
+    assert!(again.is_ok_and(|again| again == entries), "a chunk changes by being encoded");
+    true
+}
+
+/// Seeds of [`manifest()`].
+pub fn manifest_seeds() -> Vec<Vec<u8>> {
+    vec![chunk::encode(&samples::entries())]
+}
+
+/// Decodes a root; what decodes encodes to what decodes to the same.
+pub fn root(bytes: &[u8]) -> bool {
+    let Ok(root) = Root::decode(bytes) else { return false };
+    let again = Root::decode(&root.encode());
+    assert!(again.is_ok_and(|again| again == root), "a root changes by being encoded");
+    true
+}
+
+/// Seeds of [`root()`].
+pub fn root_seeds() -> Vec<Vec<u8>> {
+    vec![samples::root().encode()]
+}
+
+/// Decodes the body of a commit, and a description whose checksum is made to hold; whether either is right.
+pub fn commit(bytes: &[u8]) -> bool {
+    let mut description = bytes.to_vec();
+    if let Some((body, sum)) = description.split_last_chunk_mut::<8>() {
+        *sum = xxh3_64(body).to_le_bytes();
+    }
+    let described = Config::decode(&description).is_ok();
+    let Ok((before, state)) = commit::decode_body(bytes) else { return described };
+    let again = commit::decode_body(&commit::encode_body(&[0; 16], before, &state));
+    assert!(again.is_ok_and(|again| again == (before, state)), "a commit changes by being encoded");
+    true
+}
+
+/// Seeds of [`commit()`].
+pub fn commit_seeds() -> Vec<Vec<u8>> {
+    vec![commit::encode_body(&[1; 16], 9, &samples::state()), Config::sample().encode()]
+}

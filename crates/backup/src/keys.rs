@@ -1,0 +1,176 @@
+//! Seals: each block, commit and wrapped key is bound to what it is and where it lies, and encrypted where the repository is.
+//!
+//! XChaCha20-Poly1305 (draft-irtf-cfrg-xchacha) with random nonces of 192 bits; keys by Argon2id (RFC 9106). A repository without
+//! encryption has a checksum of 128 bits (XXH3) in place of the tag: it tells damage, not an enemy.
+
+use argon2::{Algorithm, Argon2, Params, Version};
+use chacha20poly1305::aead::{Aead, KeyInit, Payload};
+use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::error::{Error, Result};
+
+/// Bytes of a nonce, before an encrypted seal.
+const NONCE_BYTES: usize = 24;
+/// Bytes of a tag or checksum, behind a seal.
+const TAG_BYTES: usize = 16;
+/// Memory of Argon2id in KiB: what RFC 9106 (section 4) recommends where memory is constrained.
+const ARGON_KIB: u32 = 64 << 10;
+const ARGON_PASSES: u32 = 3;
+/// More memory than this, in KiB, is not taken because a repository says so.
+const ARGON_KIB_MAX: u32 = 1 << 20;
+const ARGON_PASSES_MAX: u32 = 64;
+
+/// A passphrase, or what a key file has.
+pub struct Secret(Vec<u8>);
+
+impl Secret {
+    /// From its bytes.
+    ///
+    /// # Errors
+    /// [`Error::Key`] if there are none.
+    pub fn new(bytes: Vec<u8>) -> Result<Self> {
+        if bytes.is_empty() {
+            return Err(Error::Key("the passphrase or key is empty".into()));
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// Random bytes of the operating system.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let mut filled = 0;
+    while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        filled += rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty()).map_err(|errno| {
+            Error::Local { doing: "cannot get random bytes".into(), source: errno.into() }
+        })?;
+    }
+    Ok(bytes)
+}
+
+/// How a key is made of a [`Secret`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Derivation {
+    pub(crate) kib: u32,
+    pub(crate) passes: u32,
+    pub(crate) salt: [u8; 16],
+}
+
+impl Derivation {
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self { kib: ARGON_KIB, passes: ARGON_PASSES, salt: random()? })
+    }
+
+    /// The sealer by which the repository's own key is sealed.
+    pub(crate) fn derive(&self, secret: &Secret) -> Result<Sealer> {
+        if self.kib > ARGON_KIB_MAX || self.passes > ARGON_PASSES_MAX {
+            return Err(Error::Unsupported(format!(
+                "the repository's key asks for {} KiB of memory and {} passes, and at most {ARGON_KIB_MAX} and {ARGON_PASSES_MAX} are taken",
+                self.kib, self.passes
+            )));
+        }
+        let bad = |error: argon2::Error| Error::Unsupported(format!("the repository's key: {error}"));
+        let params = Params::new(self.kib, self.passes, 1, Some(32)).map_err(bad)?;
+        let mut key = [0; 32];
+        Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
+            .hash_password_into(&secret.0, &self.salt, &mut key)
+            .map_err(bad)?;
+        Ok(Sealer::encrypting(&key))
+    }
+}
+
+/// Seals and opens.
+#[derive(Clone)]
+pub(crate) struct Sealer(Option<Box<XChaCha20Poly1305>>);
+
+impl Sealer {
+    pub(crate) fn plain() -> Self {
+        Self(None)
+    }
+
+    pub(crate) fn encrypting(key: &[u8; 32]) -> Self {
+        Self(Some(Box::new(XChaCha20Poly1305::new(key.into()))))
+    }
+
+    pub(crate) fn is_encrypting(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Bytes that a seal adds.
+    pub(crate) fn overhead(&self) -> usize {
+        if self.is_encrypting() { NONCE_BYTES + TAG_BYTES } else { TAG_BYTES }
+    }
+
+    /// Appends the seal of `plain`, which is bound to `name`.
+    pub(crate) fn seal(&self, name: &[u8], plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
+        match &self.0 {
+            None => {
+                out.extend_from_slice(plain);
+                out.extend_from_slice(&checksum(name, plain));
+            }
+            Some(cipher) => {
+                let nonce = random::<NONCE_BYTES>()?;
+                let sealed = cipher.encrypt(&XNonce::from(nonce), Payload { msg: plain, aad: name });
+                let sealed =
+                    sealed.map_err(|_| Error::Invalid("a block is too long to be encrypted".into()))?;
+                out.extend_from_slice(&nonce);
+                out.extend_from_slice(&sealed);
+            }
+        }
+        Ok(())
+    }
+
+    /// What was sealed under this name; none if this was not.
+    pub(crate) fn open(&self, name: &[u8], sealed: &[u8]) -> Option<Vec<u8>> {
+        match &self.0 {
+            None => {
+                let (plain, sum) = sealed.split_last_chunk::<TAG_BYTES>()?;
+                (checksum(name, plain) == *sum).then(|| plain.to_vec())
+            }
+            Some(cipher) => {
+                let (nonce, rest) = sealed.split_first_chunk::<NONCE_BYTES>()?;
+                cipher.decrypt(&XNonce::from(*nonce), Payload { msg: rest, aad: name }).ok()
+            }
+        }
+    }
+}
+
+fn checksum(name: &[u8], plain: &[u8]) -> [u8; TAG_BYTES] {
+    let mut hasher = Xxh3::new();
+    hasher.update(name);
+    hasher.update(plain);
+    hasher.digest128().to_le_bytes()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seals_hold_for_their_name_and_key_alone() {
+        for sealer in [Sealer::plain(), Sealer::encrypting(&[7; 32])] {
+            let mut sealed = Vec::new();
+            sealer.seal(b"name", b"something", &mut sealed).unwrap();
+            assert_eq!(sealed.len(), 9 + sealer.overhead());
+            assert_eq!(sealer.open(b"name", &sealed).unwrap(), b"something");
+            assert!(sealer.open(b"other", &sealed).is_none());
+            for at in 0..sealed.len() {
+                let mut damaged = sealed.clone();
+                damaged[at] ^= 1;
+                assert!(sealer.open(b"name", &damaged).is_none());
+                assert!(sealer.open(b"name", &sealed[..at]).is_none());
+            }
+        }
+        let mut sealed = Vec::new();
+        Sealer::encrypting(&[7; 32]).seal(b"name", b"something", &mut sealed).unwrap();
+        assert!(Sealer::encrypting(&[8; 32]).open(b"name", &sealed).is_none());
+    }
+}

@@ -1,0 +1,49 @@
+//! Backups: snapshots of datasets as immutable objects in a directory or an object store.
+//!
+//! A backup is made of a stream of [`pagefold_engine::pool::Pool::send`], and restored by writing one, so records go as they are
+//! stored: nothing is decoded or coded again, and the pool's server learns nothing of stores and keys. The objects, byte by byte:
+//! docs/BACKUP-FORMAT.md. Why so: docs/decisions/0043-backups.md.
+//!
+//! - B1: an object is written once and never changed. A pack has a random name that no other ever has.
+//! - B2: a backup exists if and only if the newest commit of the log lists it. Commits are numbered without gaps, each is made
+//!   by a create that fails where the number is taken, and names the hash of the one before.
+//! - B3: what the newest commit lists needs no pack that was deleted. [`prune`] deletes only what two prunes found unreferenced,
+//!   and a writer whose epoch is more than one prune old cannot commit.
+//! - B4: nothing that was read is used before its seal was verified, which binds it to its repository, its object, its place and its kind.
+
+mod block;
+mod chunk;
+mod commit;
+mod create;
+mod error;
+#[cfg(test)]
+mod format_tests;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
+mod keys;
+pub mod limits;
+mod merge;
+mod pack;
+mod prune;
+mod repository;
+mod restore;
+mod root;
+#[cfg(any(test, feature = "fuzzing"))]
+mod samples;
+mod seen;
+mod store;
+mod upload;
+mod verify;
+
+pub use commit::Backup;
+pub use create::{CreateOptions, Created};
+pub use error::{Error, Result};
+pub use keys::Secret;
+pub use pack::PackId;
+pub use prune::{Keep, Pruned, select};
+pub use repository::{InitOptions, Repository};
+pub use restore::Restored;
+pub use root::Totals;
+pub use seen::Seen;
+pub use store::{Location, Requests, Store};
+pub use verify::{Checked, Damage};

@@ -1,0 +1,43 @@
+//! Every bound of backups, with its reason.
+
+/// A pack is ended when it has so much: long enough that requests cost little, short enough that some fit into memory.
+pub const PACK_BYTES: usize = 16 << 20;
+/// Longest pack that is believed: [`PACK_BYTES`], one block more, and a manifest's last parts.
+pub const PACK_BYTES_MAX: u64 = 256 << 20;
+/// Records are sealed together up to so much: a record is read by reading its block.
+pub const BLOCK_BYTES: usize = 128 << 10;
+/// Longest block, sealed or not: the largest record or a part of a root.
+pub const BLOCK_BYTES_MAX: usize = 4 << 20;
+/// A part of a root, before it is compressed.
+pub const ROOT_PART_BYTES: usize = 1 << 20;
+/// Longest root: at 40 bytes for each chunk of 4096 pages of 8 KiB, that of some 200 TiB.
+pub const ROOT_BYTES_MAX: usize = 256 << 20;
+/// A chunk of a manifest has so many entries at most ...
+pub const CHUNK_ENTRIES: usize = 4096;
+/// ... and is ended at this length, in bytes, before it is compressed.
+pub const CHUNK_BYTES: usize = 128 << 10;
+/// A chunk with fewer entries is put together with the next one that is read.
+pub const CHUNK_ENTRIES_MIN: usize = CHUNK_ENTRIES / 8;
+/// Longest commit: a hundred thousand backups and condemned packs fit.
+pub const COMMIT_BYTES_MAX: usize = 64 << 20;
+/// Longest object that describes a repository.
+pub const CONFIG_BYTES_MAX: usize = 64 << 10;
+/// Packs that are uploaded at once, each in memory.
+pub const UPLOADS: usize = 3;
+/// Blocks that are read for pages that come next, in bytes.
+pub const WINDOW_BYTES: usize = 16 << 20;
+/// Blocks that are kept after they were used, in bytes.
+pub const BLOCK_CACHE_BYTES: usize = 24 << 20;
+/// Requests that read, at once.
+pub const READS: usize = 8;
+/// Ranges of a pack that are so near are read as one.
+pub const COALESCE_BYTES: u64 = 256 << 10;
+/// Chunks of manifests that are kept decoded.
+pub const CHUNK_CACHE: usize = 8;
+/// Creates that race at `init`.
+pub const PROBE_RACERS: usize = 8;
+/// Times that a commit is tried again after another writer took its number.
+pub const COMMIT_TRIES: u32 = 64;
+
+const _: () = assert!(BLOCK_BYTES < BLOCK_BYTES_MAX && ROOT_PART_BYTES * 2 < BLOCK_BYTES_MAX);
+const _: () = assert!(pagefold_engine::limits::RECORD_BYTES_MAX + BLOCK_BYTES < BLOCK_BYTES_MAX);

@@ -1,0 +1,293 @@
+//! Packs: blocks, a directory of them, and what tells one pack from another.
+
+use std::fmt;
+use std::str::FromStr;
+
+use pagefold_engine::wire::{Reader, put_varint};
+use rayon::prelude::*;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use crate::block::{BlockRef, Kind};
+use crate::error::{Error, Result};
+use crate::keys::{Sealer, random};
+use crate::limits::{BLOCK_BYTES_MAX, PACK_BYTES_MAX};
+
+const MAGIC: [u8; 8] = *b"PFpack\x01\0";
+const MAGIC_END: [u8; 8] = *b"PFpend\x01\0";
+/// Magic, repository, pack, checksum.
+pub(crate) const HEAD_BYTES: usize = 48;
+/// Length of the directory, number of blocks, magic, checksum.
+pub(crate) const TAIL_BYTES: usize = 24;
+
+/// Names a pack: 128 random bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PackId(pub [u8; 16]);
+
+impl PackId {
+    /// The pack that has no name yet, as it is still being made.
+    pub(crate) const OPEN: Self = Self([0; 16]);
+
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self(random()?))
+    }
+
+    pub(crate) fn decode(reader: &mut Reader<'_>) -> pagefold_engine::Result<Self> {
+        let mut id = Self::OPEN;
+        id.0.copy_from_slice(reader.take(16)?);
+        if id == Self::OPEN {
+            return Err(reader.bad("a pack has no name"));
+        }
+        Ok(id)
+    }
+
+    /// The object's path in the repository.
+    pub fn path(&self) -> String {
+        format!("packs/{self}")
+    }
+}
+
+impl fmt::Display for PackId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for PackId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for PackId {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let number = u128::from_str_radix(text, 16).ok().filter(|_| text.len() == 32).ok_or(())?;
+        Ok(Self(number.to_be_bytes()))
+    }
+}
+
+/// What a seal is bound to: repository, kind, object, place.
+pub(crate) fn seal_name(repository: &[u8; 16], kind: Kind, object: &[u8; 16], index: u32) -> [u8; 37] {
+    let mut name = [0; 37];
+    let parts = repository.iter().copied().chain([kind as u8]).chain(object.iter().copied());
+    name.iter_mut().zip(parts.chain(index.to_le_bytes())).for_each(|(place, byte)| *place = byte);
+    name
+}
+
+/// A pack that is being made. Its name is given when it is finished.
+pub(crate) struct PackBuilder {
+    overhead: usize,
+    blocks: Vec<(Kind, Vec<u8>)>,
+    /// What it has by now, in bytes as they will be stored.
+    bytes: usize,
+}
+
+impl PackBuilder {
+    pub(crate) fn new(sealer: &Sealer) -> Self {
+        Self { overhead: sealer.overhead(), blocks: Vec::new(), bytes: HEAD_BYTES }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Where the next block will lie if it has `len` bytes.
+    pub(crate) fn next_place(&self, len: usize) -> BlockRef {
+        BlockRef {
+            pack: PackId::OPEN,
+            index: self.blocks.len() as u32,
+            offset: self.bytes as u32,
+            len: (len + self.overhead) as u32,
+        }
+    }
+
+    pub(crate) fn push(&mut self, kind: Kind, block: Vec<u8>) -> BlockRef {
+        let place = self.next_place(block.len());
+        self.bytes += place.len as usize;
+        self.blocks.push((kind, block));
+        place
+    }
+
+    /// Where its blocks lie.
+    pub(crate) fn places(&self) -> Vec<BlockRef> {
+        let mut offset = HEAD_BYTES;
+        let place = |(index, (_, block)): (u32, &(Kind, Vec<u8>))| {
+            let len = block.len() + self.overhead;
+            let place = BlockRef { pack: PackId::OPEN, index, offset: offset as u32, len: len as u32 };
+            offset += len;
+            place
+        };
+        (0..).zip(&self.blocks).map(place).collect()
+    }
+
+    /// What is in a block.
+    pub(crate) fn block(&self, index: u32) -> Option<&[u8]> {
+        self.blocks.get(index as usize).map(|(_, block)| block.as_slice())
+    }
+
+    /// Takes over all blocks of another pack. How far their indices and offsets move.
+    pub(crate) fn append(&mut self, other: Self) -> (u32, u32) {
+        let moved = (self.blocks.len() as u32, (self.bytes - HEAD_BYTES) as u32);
+        self.bytes += other.bytes - HEAD_BYTES;
+        self.blocks.extend(other.blocks);
+        moved
+    }
+
+    /// Of all that it has: two packs with the same are the same, but for name and nonces.
+    pub(crate) fn content_hash(&self) -> u128 {
+        let mut hasher = Xxh3::new();
+        for (kind, block) in &self.blocks {
+            hasher.update(&[*kind as u8]);
+            hasher.update(&(block.len() as u64).to_le_bytes());
+            hasher.update(block);
+        }
+        hasher.digest128()
+    }
+
+    /// The object.
+    pub(crate) fn finish(self, repository: &[u8; 16], id: PackId, sealer: &Sealer) -> Result<Vec<u8>> {
+        let sealed: Result<Vec<Vec<u8>>> = self
+            .blocks
+            .par_iter()
+            .zip(0_u32..self.blocks.len() as u32)
+            .map(|((kind, block), index)| {
+                let mut out = Vec::with_capacity(block.len() + self.overhead);
+                sealer.seal(&seal_name(repository, *kind, &id.0, index), block, &mut out)?;
+                Ok(out)
+            })
+            .collect();
+        let mut out = Vec::with_capacity(self.bytes + self.blocks.len() * 8 + TAIL_BYTES + self.overhead);
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(repository);
+        out.extend_from_slice(&id.0);
+        let sum = xxh3_64(&out);
+        out.extend_from_slice(&sum.to_le_bytes());
+        let mut directory = Vec::new();
+        for ((kind, _), sealed) in self.blocks.iter().zip(sealed?) {
+            directory.push(*kind as u8);
+            put_varint(&mut directory, sealed.len() as u64);
+            out.extend_from_slice(&sealed);
+        }
+        let begin = out.len();
+        sealer.seal(&seal_name(repository, Kind::Directory, &id.0, 0), &directory, &mut out)?;
+        let directory_bytes = (out.len() - begin) as u32;
+        let tail = out.len();
+        out.extend_from_slice(&directory_bytes.to_le_bytes());
+        out.extend_from_slice(&(self.blocks.len() as u32).to_le_bytes());
+        out.extend_from_slice(&MAGIC_END);
+        let sum = tail_checksum(id, out.get(tail..).unwrap_or_default());
+        out.extend_from_slice(&sum.to_le_bytes());
+        Ok(out)
+    }
+}
+
+pub(crate) fn tail_checksum(id: PackId, tail: &[u8]) -> u64 {
+    let mut hasher = Xxh3::new();
+    hasher.update(&id.0);
+    hasher.update(tail);
+    hasher.digest()
+}
+
+/// The blocks of a whole pack, none of them opened yet, in the order in which they lie. Everything around them was verified.
+pub(crate) fn parse(
+    bytes: &[u8],
+    repository: &[u8; 16],
+    id: PackId,
+    sealer: &Sealer,
+) -> Result<Vec<(Kind, BlockRef)>> {
+    let bad = |detail: &str| Error::damaged(id.path(), detail);
+    let Some((head, _)) =
+        bytes.split_first_chunk::<HEAD_BYTES>().filter(|_| bytes.len() as u64 <= PACK_BYTES_MAX)
+    else {
+        return Err(bad("its length cannot be"));
+    };
+    let (body, sum) = head.split_at(HEAD_BYTES - 8);
+    if xxh3_64(body).to_le_bytes() != *sum {
+        return Err(bad("the checksum of its head does not hold"));
+    }
+    if body.get(..8) != Some(MAGIC.as_slice()) {
+        return Err(Error::Unsupported(format!("{} is of another version of Pagefold", id.path())));
+    }
+    if body.get(8..24) != Some(repository.as_slice()) {
+        return Err(bad("it belongs to another repository"));
+    }
+    if body.get(24..) != Some(id.0.as_slice()) {
+        return Err(bad("it is another pack under this name"));
+    }
+    let (rest, tail) = bytes.split_last_chunk::<TAIL_BYTES>().ok_or_else(|| bad("its length cannot be"))?;
+    let (tail, sum) = tail.split_at(TAIL_BYTES - 8);
+    if tail_checksum(id, tail).to_le_bytes() != *sum || tail.get(8..) != Some(MAGIC_END.as_slice()) {
+        return Err(bad("its end is not there: it is truncated, or was overwritten"));
+    }
+    let mut reader = Reader::new(tail, "end of a pack");
+    let mut numbers = || Ok((reader.u32()? as usize, reader.u32()?));
+    let path = id.path();
+    let (directory_bytes, count) = numbers().map_err(Error::in_object(&path))?;
+    let begin = rest.len().checked_sub(directory_bytes).filter(|begin| *begin >= HEAD_BYTES);
+    let begin = begin.ok_or_else(|| bad("its directory is out of range"))?;
+    let name = seal_name(repository, Kind::Directory, &id.0, 0);
+    let directory = sealer.open(&name, rest.get(begin..).unwrap_or_default());
+    let directory = directory.ok_or_else(|| bad("the seal of its directory does not hold"))?;
+    let mut reader = Reader::new(&directory, "directory");
+    let (mut blocks, mut offset) = (Vec::new(), HEAD_BYTES);
+    while reader.remaining() > 0 {
+        let mut block = || -> pagefold_engine::Result<_> {
+            let kind =
+                Kind::of_block(reader.u8()?).ok_or_else(|| reader.bad("a block is of an unknown kind"))?;
+            let len = reader.varint_u32()?;
+            let end = offset + len as usize;
+            if len as usize > BLOCK_BYTES_MAX || end > begin {
+                return Err(reader.bad("a block is out of range"));
+            }
+            let place = BlockRef { pack: id, index: blocks.len() as u32, offset: offset as u32, len };
+            offset = end;
+            Ok((kind, place))
+        };
+        let block = block().map_err(Error::in_object(&path))?;
+        blocks.push(block);
+    }
+    if offset != begin || blocks.len() != count as usize {
+        return Err(bad("its directory does not fit its length"));
+    }
+    Ok(blocks)
+}
+
+/// What is in a block, whose stored bytes these are.
+pub(crate) fn open_block(
+    sealed: &[u8],
+    repository: &[u8; 16],
+    kind: Kind,
+    block: &BlockRef,
+    sealer: &Sealer,
+) -> Result<Vec<u8>> {
+    let name = seal_name(repository, kind, &block.pack.0, block.index);
+    sealer.open(&name, sealed).ok_or_else(|| {
+        Error::damaged(
+            block.pack.path(),
+            format!(
+                "the seal of block {} ({} bytes at {}) does not hold",
+                block.index, block.len, block.offset
+            ),
+        )
+    })
+}
+
+/// Compresses the content of a block that is not made of records.
+pub(crate) fn squeeze(bytes: &[u8]) -> Result<Vec<u8>> {
+    zstd::bulk::compress(bytes, 3)
+        .map_err(|source| Error::Local { doing: "cannot compress a manifest".into(), source })
+}
+
+/// The reverse of [`squeeze`].
+pub(crate) fn unsqueeze(bytes: &[u8], max: usize, object: &str) -> Result<Vec<u8>> {
+    let claimed = zstd::zstd_safe::get_frame_content_size(bytes).ok().flatten();
+    let len = claimed.and_then(|len| usize::try_from(len).ok()).filter(|len| *len <= max);
+    let len = len.ok_or_else(|| Error::damaged(object, "a compressed part says to be too long"))?;
+    zstd::bulk::decompress(bytes, len)
+        .map_err(|_| Error::damaged(object, "a compressed part cannot be decompressed"))
+}

@@ -1,0 +1,405 @@
+//! A repository: what opens it, its log of commits, and how blocks are read.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pagefold_engine::wire::{Reader, put_bytes};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::block::{BlockRef, Kind};
+use crate::commit::{self, Backup, Commit, State};
+use crate::error::{Error, Result};
+use crate::keys::{Derivation, Sealer, Secret, random};
+use crate::limits::{
+    BLOCK_BYTES_MAX, COALESCE_BYTES, COMMIT_BYTES_MAX, COMMIT_TRIES, CONFIG_BYTES_MAX, PROBE_RACERS,
+    ROOT_BYTES_MAX,
+};
+use crate::pack::{PackId, open_block, seal_name, unsqueeze};
+use crate::root::Root;
+use crate::seen::{Newest, Seen, halves};
+use crate::store::Store;
+
+const MAGIC: [u8; 8] = *b"PFbkup\x01\0";
+/// The object that describes a repository.
+const CONFIG: &str = "repository";
+const FLAG_ENCRYPTED: u32 = 1;
+
+/// How a repository is made.
+#[derive(Debug, Default)]
+pub struct InitOptions {
+    /// It is encrypted by a key that this opens.
+    pub secret: Option<Secret>,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// The operator vouches that there is only ever one writer: a store that lets two creates win is taken.
+    pub single_writer: bool,
+}
+
+/// A repository that was opened.
+pub struct Repository {
+    pub(crate) store: Arc<Store>,
+    pub(crate) id: [u8; 16],
+    pub(crate) sealer: Sealer,
+    pub(crate) seen: Seen,
+}
+
+/// What the object that describes a repository says.
+pub(crate) struct Config {
+    id: [u8; 16],
+    created: u64,
+    key: Option<(Derivation, Vec<u8>)>,
+}
+
+impl Config {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&self.id);
+        out.extend_from_slice(&self.created.to_le_bytes());
+        let flags = if self.key.is_some() { FLAG_ENCRYPTED } else { 0 };
+        out.extend_from_slice(&flags.to_le_bytes());
+        if let Some((derivation, key)) = &self.key {
+            out.extend_from_slice(&derivation.kib.to_le_bytes());
+            out.extend_from_slice(&derivation.passes.to_le_bytes());
+            out.extend_from_slice(&derivation.salt);
+            put_bytes(&mut out, key);
+        }
+        let sum = xxh3_64(&out);
+        out.extend_from_slice(&sum.to_le_bytes());
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        if !bytes.starts_with(&MAGIC) {
+            return Err(match bytes.starts_with(b"PFbkup") {
+                true => Error::Unsupported("the repository is of another version of Pagefold".into()),
+                false => Error::damaged(CONFIG, "it does not describe a repository"),
+            });
+        }
+        let (body, sum) =
+            bytes.split_last_chunk::<8>().ok_or_else(|| Error::damaged(CONFIG, "it is truncated"))?;
+        if xxh3_64(body).to_le_bytes() != *sum {
+            return Err(Error::damaged(CONFIG, "its checksum does not hold"));
+        }
+        let read = || {
+            let mut reader = Reader::new(body.get(8..).unwrap_or_default(), "description");
+            let mut id = [0; 16];
+            id.copy_from_slice(reader.take(16)?);
+            let (created, flags) = (reader.u64()?, reader.u32()?);
+            if flags & !FLAG_ENCRYPTED != 0 {
+                return Err(pagefold_engine::Error::Unsupported(
+                    "the repository has features that this version does not know".into(),
+                ));
+            }
+            let mut key = None;
+            if flags != 0 {
+                let (kib, passes) = (reader.u32()?, reader.u32()?);
+                let mut salt = [0; 16];
+                salt.copy_from_slice(reader.take(16)?);
+                key = Some((Derivation { kib, passes, salt }, reader.bytes(256)?.to_vec()));
+            }
+            reader.end()?;
+            Ok(Self { id, created, key })
+        };
+        read().map_err(Error::in_object(CONFIG))
+    }
+}
+
+#[cfg(any(test, feature = "fuzzing"))]
+impl Config {
+    /// One of an encrypted repository.
+    pub(crate) fn sample() -> Self {
+        let derivation = Derivation { kib: 65_536, passes: 3, salt: *b"a salt 16 bytes." };
+        Self { id: crate::samples::REPOSITORY, created: 100, key: Some((derivation, vec![0xEE; 72])) }
+    }
+}
+
+/// What the seal of the repository's key is bound to.
+fn key_name(id: &[u8; 16]) -> [u8; 37] {
+    seal_name(id, Kind::Key, &[0; 16], 0)
+}
+
+/// Whether the store lets one create win, and only one.
+fn probe(store: &Store) -> Result<()> {
+    let name = format!("probe/{}", PackId::new()?);
+    let unsafe_store = |what: &str| {
+        Error::UnsafeStore(format!(
+            "the store {what}: two writers at once could overwrite each other's commits; use a store that obeys `If-None-Match: *`, or vouch for a single writer"
+        ))
+    };
+    let racers: Vec<Bytes> =
+        (0..PROBE_RACERS).map(|racer| Bytes::from(format!("racer {racer} of {name}"))).collect();
+    let won = store.wait(futures_util::future::join_all(
+        racers.iter().map(|bytes| store.create_later(&name, bytes.clone())),
+    ));
+    let won: Vec<bool> = won.into_iter().collect::<Result<_>>()?;
+    let kept = store.get(&name, CONFIG_BYTES_MAX)?;
+    let again = store.create(&name, Bytes::from_static(b"later"))?;
+    store.delete(std::slice::from_ref(&name))?;
+    let winners = won.iter().filter(|won| **won).count();
+    if winners > 1 || again {
+        return Err(unsafe_store("lets several creates of one object succeed"));
+    }
+    let winner = won.iter().position(|won| *won).and_then(|at| racers.get(at));
+    if winner.is_some() && kept.as_ref() != winner {
+        return Err(unsafe_store("keeps what a create wrote that it had refused"));
+    }
+    Ok(())
+}
+
+impl Repository {
+    /// Makes a repository in a store that has none.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] if it has one; [`Error::UnsafeStore`]; of the store.
+    pub fn init(store: Store, seen: Seen, options: &InitOptions) -> Result<Self> {
+        if store.head(CONFIG)?.is_some() {
+            return Err(Error::Exists("there is a repository already".into()));
+        }
+        if !options.single_writer {
+            probe(&store)?;
+        }
+        let id = random()?;
+        let (sealer, key) = match &options.secret {
+            None => (Sealer::plain(), None),
+            Some(secret) => {
+                let derivation = Derivation::new()?;
+                let key: [u8; 32] = random()?;
+                let mut sealed = Vec::new();
+                derivation.derive(secret)?.seal(&key_name(&id), &key, &mut sealed)?;
+                (Sealer::encrypting(&key), Some((derivation, sealed)))
+            }
+        };
+        let repository = Self { store: Arc::new(store), id, sealer, seen };
+        let state = State { next_number: 1, ..State::default() };
+        let (bytes, first) = commit::encode(&id, 0, 0, state, &repository.sealer)?;
+        repository.store.put(&commit::path(&id, 0), bytes.into())?;
+        let config = Bytes::from(Config { id, created: options.created, key }.encode());
+        let created = repository.store.create(CONFIG, config.clone())?;
+        if !created && repository.store.get(CONFIG, CONFIG_BYTES_MAX)? != Some(config) {
+            return Err(Error::Exists("another repository was made there just now".into()));
+        }
+        repository.remember(&first)?;
+        Ok(repository)
+    }
+
+    /// Opens the repository of a store.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if it has none; [`Error::Key`] for a wrong secret, and for one that is missing or one too many; [`Error::Damaged`];
+    /// of the store.
+    pub fn open(store: Store, seen: Seen, secret: Option<&Secret>) -> Result<Self> {
+        let bytes = store.get(CONFIG, CONFIG_BYTES_MAX)?;
+        let bytes = bytes.ok_or_else(|| Error::NotFound("there is no repository".into()))?;
+        let Config { id, key, .. } = Config::decode(&bytes)?;
+        let sealer = match (key, secret) {
+            (None, None) => Sealer::plain(),
+            (None, Some(_)) => {
+                return Err(Error::Key(
+                    "the repository is not encrypted, and a key was given: it may have been replaced by another one".into(),
+                ));
+            }
+            (Some(_), None) => {
+                return Err(Error::Key(
+                    "the repository is encrypted, and no passphrase or key was given".into(),
+                ));
+            }
+            (Some((derivation, sealed)), Some(secret)) => {
+                let key = derivation.derive(secret)?.open(&key_name(&id), &sealed);
+                let key: Option<[u8; 32]> = key.and_then(|key| key.try_into().ok());
+                let key = key.ok_or_else(|| {
+                    Error::Key("the passphrase or key is not that of the repository".into())
+                })?;
+                Sealer::encrypting(&key)
+            }
+        };
+        Ok(Self { store: Arc::new(store), id, sealer, seen })
+    }
+
+    /// What names it, in hexadecimal.
+    pub fn id(&self) -> String {
+        PackId(self.id).to_string()
+    }
+
+    /// Whether it is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.sealer.is_encrypting()
+    }
+
+    /// The store that it lies in.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(crate) fn read_commit(&self, number: u64) -> Result<Option<Commit>> {
+        let bytes = self.store.get(&commit::path(&self.id, number), COMMIT_BYTES_MAX)?;
+        bytes.map(|bytes| commit::decode(&bytes, &self.id, number, &self.sealer)).transpose()
+    }
+
+    fn has_commit(&self, number: u64) -> Result<bool> {
+        Ok(self.store.head(&commit::path(&self.id, number))?.is_some())
+    }
+
+    /// The newest commit. Numbers have no gaps, so it is found by doubling and halving.
+    pub(crate) fn head(&self) -> Result<Commit> {
+        let seen = self.seen.newest(&self.id)?;
+        let older = |what: &str| {
+            Error::damaged(
+                commit::path(&self.id, seen.map_or(0, |seen| seen.number)),
+                format!(
+                    "{what}: this machine has seen a newer state of the repository, and the store has gone back to an older one"
+                ),
+            )
+        };
+        let mut there = seen.map_or(0, |seen| seen.number);
+        if let Some(seen) = seen {
+            let known = self.read_commit(there)?.ok_or_else(|| older("it is missing"))?;
+            if halves(known.hash) != seen.hash {
+                return Err(older("it is another commit"));
+            }
+        }
+        let mut step = 1;
+        while self.has_commit(there.saturating_add(step))? {
+            there = there.saturating_add(step);
+            step *= 2;
+        }
+        while step > 1 {
+            step /= 2;
+            if self.has_commit(there + step)? {
+                there += step;
+            }
+        }
+        let head = self.read_commit(there)?;
+        let head = head.ok_or_else(|| Error::Missing { object: commit::path(&self.id, there) })?;
+        self.remember(&head)?;
+        Ok(head)
+    }
+
+    fn remember(&self, head: &Commit) -> Result<()> {
+        self.seen.remember(&self.id, Newest { number: head.number, hash: halves(head.hash) })
+    }
+
+    /// Appends a commit: what `change` makes of the newest state. It is called again if another writer was faster.
+    pub(crate) fn commit(&self, change: &mut dyn FnMut(&mut State) -> Result<()>) -> Result<Commit> {
+        for _ in 0..COMMIT_TRIES {
+            let head = self.head()?;
+            let mut state = head.state;
+            change(&mut state)?;
+            let number = head.number + 1;
+            let (bytes, new) = commit::encode(&self.id, number, head.hash, state, &self.sealer)?;
+            let path = commit::path(&self.id, number);
+            let bytes = Bytes::from(bytes);
+            // A response that was lost is a commit that was made: its random bits tell.
+            if self.store.create(&path, bytes.clone())?
+                || self.store.get(&path, COMMIT_BYTES_MAX)?.is_some_and(|found| found == bytes)
+            {
+                self.remember(&new)?;
+                return Ok(new);
+            }
+        }
+        Err(Error::Fenced(format!("{COMMIT_TRIES} times another writer was faster; try again")))
+    }
+
+    /// The backups, in the order in which they were made.
+    ///
+    /// # Errors
+    /// Of reading the log.
+    pub fn backups(&self) -> Result<Vec<Backup>> {
+        Ok(self.head()?.state.backups)
+    }
+
+    /// The backup that a user means: its number, `POOL/DATASET@SNAPSHOT`, or `POOL/DATASET`, the newest of it.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; of reading the log.
+    pub fn find(&self, word: &str) -> Result<Backup> {
+        let backups = self.backups()?;
+        let is_meant = |backup: &&Backup| match word.parse::<u64>() {
+            Ok(number) => backup.number == number,
+            Err(_) => {
+                let name = backup.name();
+                name == word || name.split('@').next() == Some(word)
+            }
+        };
+        backups.iter().rev().find(is_meant).cloned().ok_or_else(|| {
+            Error::NotFound(format!(
+                "there is no backup '{word}' among the {} of the repository",
+                backups.len()
+            ))
+        })
+    }
+
+    /// Forgets backups: they are gone at once, what only they need is deleted by prunes.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if one of these numbers is not there; of the store.
+    pub fn forget(&self, numbers: &[u64]) -> Result<()> {
+        self.commit(&mut |state| {
+            for number in numbers {
+                let before = state.backups.len();
+                state.backups.retain(|backup| backup.number != *number);
+                if state.backups.len() == before {
+                    return Err(Error::NotFound(format!("there is no backup {number}")));
+                }
+            }
+            Ok(())
+        })
+        .map(drop)
+    }
+
+    /// What is in blocks, in the order in which they are asked for. Near ones of one pack are read by one request.
+    pub(crate) fn read(&self, wanted: &[(Kind, BlockRef)]) -> Result<Vec<Vec<u8>>> {
+        let mut order: Vec<usize> = (0..wanted.len()).collect();
+        let block_at = |at: &usize| wanted.get(*at).map(|(_, block)| *block);
+        order.sort_by_key(|at| block_at(at).map(|block| (block.pack, block.offset)));
+        // Ranges, and what of each belongs to which block.
+        let mut ranges: Vec<(String, std::ops::Range<u64>)> = Vec::new();
+        let mut parts: Vec<(usize, usize, u64)> = Vec::new();
+        let mut last_pack = None;
+        for at in order {
+            let Some(block) = block_at(&at) else { continue };
+            let (begin, end) = (u64::from(block.offset), u64::from(block.offset) + u64::from(block.len));
+            match ranges.last_mut() {
+                Some((_, range))
+                    if last_pack == Some(block.pack)
+                        && begin <= range.end + COALESCE_BYTES
+                        && end - range.start <= BLOCK_BYTES_MAX as u64 =>
+                {
+                    range.end = range.end.max(end);
+                }
+                _ => ranges.push((block.pack.path(), begin..end)),
+            }
+            last_pack = Some(block.pack);
+            let within = begin - ranges.last().map_or(0, |(_, range)| range.start);
+            parts.push((at, ranges.len() - 1, within));
+        }
+        let read = self.store.ranges(&ranges)?;
+        let mut opened: Vec<Vec<u8>> = vec![Vec::new(); wanted.len()];
+        for (at, range, within) in parts {
+            let (Some((kind, block)), Some(bytes)) = (wanted.get(at), read.get(range)) else { continue };
+            let begin = usize::try_from(within).unwrap_or(usize::MAX);
+            let sealed = bytes.get(begin..begin.saturating_add(block.len as usize)).unwrap_or_default();
+            let plain = open_block(sealed, &self.id, *kind, block, &self.sealer)?;
+            if let Some(place) = opened.get_mut(at) {
+                *place = plain;
+            }
+        }
+        Ok(opened)
+    }
+
+    /// The root of a backup's manifest.
+    pub(crate) fn root(&self, backup: &Backup) -> Result<Root> {
+        let wanted: Vec<_> = backup.root.iter().map(|block| (Kind::Root, *block)).collect();
+        let name = format!("the manifest of backup {}", backup.number);
+        let mut bytes = Vec::new();
+        for part in wanted.chunks(16) {
+            for squeezed in self.read(part)? {
+                bytes.extend_from_slice(&unsqueeze(&squeezed, BLOCK_BYTES_MAX, &name)?);
+                if bytes.len() > ROOT_BYTES_MAX {
+                    return Err(Error::damaged(name, "it is too long"));
+                }
+            }
+        }
+        Root::decode(&bytes).map_err(Error::in_object(&name))
+    }
+}

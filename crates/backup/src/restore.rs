@@ -1,0 +1,336 @@
+//! Restoring: a manifest, or what one has that another has not, as a stream for a pool.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io::Write;
+use std::sync::Arc;
+
+use pagefold_engine::Key;
+use pagefold_engine::pool::{StreamHead, StreamWriter};
+use serde::Serialize;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+use crate::block::{BlockRef, Kind, ModelRef, RecordRef};
+use crate::chunk::{Entry, PageEntry};
+use crate::commit::Backup;
+use crate::error::{Error, Result};
+use crate::limits::{BLOCK_CACHE_BYTES, WINDOW_BYTES};
+use crate::merge::Chunks;
+use crate::pack::unsqueeze;
+use crate::repository::Repository;
+use crate::root::{Root, Row};
+
+/// Entries that are looked at before their records are fetched.
+const WINDOW_ENTRIES: usize = 16 << 10;
+/// Longest model that is believed: as long as a stream's.
+const MODEL_BYTES_MAX: usize = 1 << 20;
+
+/// What was restored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Restored {
+    /// Values that were set or deleted.
+    pub values: u64,
+    /// Pages that were set.
+    pub pages: u64,
+    /// Bytes of their records.
+    pub record_bytes: u64,
+}
+
+/// How a manifest differs from another one.
+pub(crate) enum Change {
+    Set(Entry),
+    Removed(Key),
+}
+
+/// A manifest that is gone through.
+struct Cursor {
+    root: Arc<Root>,
+    next: usize,
+    open: VecDeque<Entry>,
+}
+
+impl Cursor {
+    fn key(&self) -> Option<Key> {
+        let row = || self.root.rows.get(self.next).map(|row| row.first);
+        self.open.front().map(Entry::key).or_else(row)
+    }
+
+    /// The next row, if none is open.
+    fn unopened(&self) -> Option<Row> {
+        if self.open.is_empty() { self.root.rows.get(self.next).copied() } else { None }
+    }
+
+    fn pop(&mut self, chunks: &mut Chunks<'_>) -> Result<Option<Entry>> {
+        if let Some(row) = self.unopened() {
+            self.open = chunks.read(&row)?.iter().cloned().collect();
+            self.next += 1;
+        }
+        Ok(self.open.pop_front())
+    }
+}
+
+/// Goes through what one manifest has and another has not. Chunks that both have are not read.
+pub(crate) struct Changes<'a> {
+    chunks: Chunks<'a>,
+    new: Cursor,
+    old: Cursor,
+}
+
+impl<'a> Changes<'a> {
+    pub(crate) fn new(repository: &'a Repository, new: Arc<Root>, old: Arc<Root>) -> Self {
+        let cursor = |root| Cursor { root, next: 0, open: VecDeque::new() };
+        Self { chunks: Chunks::new(repository), new: cursor(new), old: cursor(old) }
+    }
+
+    /// Skips chunks that lie before `key` as a whole.
+    pub(crate) fn skip_to(&mut self, key: &Key) {
+        for cursor in [&mut self.new, &mut self.old] {
+            let after = cursor.root.rows.partition_point(|row| row.first <= *key);
+            cursor.next = after.saturating_sub(1);
+        }
+    }
+
+    pub(crate) fn next(&mut self) -> Result<Option<Change>> {
+        loop {
+            let (new, old) = (self.new.key(), self.old.key());
+            match (new, old) {
+                (None, None) => return Ok(None),
+                (Some(new), Some(old)) if new == old => {
+                    if let (Some(a), Some(b)) = (self.new.unopened(), self.old.unopened())
+                        && a.block == b.block
+                    {
+                        self.new.next += 1;
+                        self.old.next += 1;
+                        continue;
+                    }
+                    let new = self.new.pop(&mut self.chunks)?;
+                    let old = self.old.pop(&mut self.chunks)?;
+                    match (new, old) {
+                        (Some(new), Some(old)) if is_same(&new, &old) => {}
+                        (Some(new), _) => return Ok(Some(Change::Set(new))),
+                        (None, _) => return Ok(None),
+                    }
+                }
+                (Some(new), old) if old.is_none_or(|old| new < old) => {
+                    return Ok(self.new.pop(&mut self.chunks)?.map(Change::Set));
+                }
+                _ => return Ok(self.old.pop(&mut self.chunks)?.map(|entry| Change::Removed(entry.key()))),
+            }
+        }
+    }
+}
+
+/// Whether both say the same of a page: where its record lies is no difference.
+fn is_same(new: &Entry, old: &Entry) -> bool {
+    match (new, old) {
+        (Entry::Page(new), Entry::Page(old)) => {
+            let content = |page: &PageEntry| {
+                (page.record.hash, page.record.len, page.record.model.map(|model| model.hash))
+            };
+            new.record_size == old.record_size && content(new) == content(old)
+        }
+        _ => new == old,
+    }
+}
+
+/// Fetches blocks of records, and keeps the last ones.
+pub(crate) struct Blocks<'a> {
+    repository: &'a Repository,
+    kept: HashMap<BlockRef, Vec<u8>>,
+    order: VecDeque<BlockRef>,
+    bytes: usize,
+}
+
+impl<'a> Blocks<'a> {
+    pub(crate) fn new(repository: &'a Repository) -> Self {
+        Self { repository, kept: HashMap::new(), order: VecDeque::new(), bytes: 0 }
+    }
+
+    pub(crate) fn has(&self, block: &BlockRef) -> bool {
+        self.kept.contains_key(block)
+    }
+
+    /// Has these blocks in memory, beside some of those before.
+    pub(crate) fn fetch(&mut self, wanted: &HashSet<BlockRef>) -> Result<()> {
+        while self.bytes > BLOCK_CACHE_BYTES {
+            let Some(oldest) = self.order.pop_front() else { break };
+            if wanted.contains(&oldest) {
+                self.order.push_back(oldest);
+                if self.order.iter().all(|block| wanted.contains(block)) {
+                    break;
+                }
+                continue;
+            }
+            self.bytes -= self.kept.remove(&oldest).map_or(0, |bytes| bytes.len());
+        }
+        let missing: Vec<_> =
+            wanted.iter().filter(|block| !self.has(block)).map(|block| (Kind::Records, *block)).collect();
+        for ((_, block), bytes) in missing.iter().zip(self.repository.read(&missing)?) {
+            self.bytes += bytes.len();
+            self.kept.insert(*block, bytes);
+            self.order.push_back(*block);
+        }
+        Ok(())
+    }
+
+    /// A record of a block that was fetched, verified.
+    pub(crate) fn record(&self, record: &RecordRef) -> Result<&[u8]> {
+        let block = self.kept.get(&record.block).map_or(&[][..], Vec::as_slice);
+        let (begin, end) = (record.at as usize, record.at as usize + record.len as usize);
+        let found = block.get(begin..end).filter(|found| xxh3_64(found) == record.hash);
+        found.ok_or_else(|| {
+            let BlockRef { pack, index, .. } = record.block;
+            Error::damaged(
+                pack.path(),
+                format!("the record at {begin} of block {index} is not the one that the manifest means"),
+            )
+        })
+    }
+}
+
+impl Repository {
+    /// A model, verified.
+    pub(crate) fn model(&self, model: &ModelRef) -> Result<Vec<u8>> {
+        let object = model.block.pack.path();
+        let squeezed = self.read(&[(Kind::Model, model.block)])?;
+        let body = unsqueeze(squeezed.first().map_or(&[], Vec::as_slice), MODEL_BYTES_MAX, &object)?;
+        if xxh3_128(&body) != model.hash {
+            return Err(Error::damaged(object, "a model is not the one that the manifest means"));
+        }
+        Ok(body)
+    }
+
+    /// Writes a backup to `out` as a stream that [`pagefold_engine::pool::Pool::receive`] takes: all of it, or what it has that the
+    /// backup `since` has not. `after` is the last key that came of an earlier stream of the same, which was interrupted.
+    ///
+    /// Takes memory for two windows of blocks, whatever the backup's size, and its root.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] and [`Error::Missing`] before anything wrong is written; [`Error::Stream`] of `out`; of the store.
+    pub fn restore(
+        &self,
+        backup: &Backup,
+        since: Option<&Backup>,
+        after: Option<Key>,
+        out: &mut dyn Write,
+        watch: &mut dyn FnMut(u64, u64),
+    ) -> Result<Restored> {
+        let new = Arc::new(self.root(backup)?);
+        let old = Arc::new(since.map(|since| self.root(since)).transpose()?.unwrap_or_default());
+        let head = StreamHead {
+            to: backup.origin,
+            from: since.map(|since| since.origin),
+            after,
+            name: backup.snapshot.clone(),
+            expected_bytes: new.needs.totals.record_bytes,
+        };
+        let mut restoring = Restoring {
+            repository: self,
+            blocks: Blocks::new(self),
+            chunks: Chunks::new(self),
+            // Of parts of a stream it is not known what the receiver has.
+            root: (since.is_none() && after.is_none()).then(|| Arc::clone(&new)),
+            out: StreamWriter::new(out, &head)?,
+            models: HashMap::new(),
+            done: Restored::default(),
+        };
+        let mut changes = Changes::new(self, new, old);
+        if let Some(after) = &after {
+            changes.skip_to(after);
+        }
+        let (mut window, mut wanted, mut bytes) = (Vec::new(), HashSet::new(), 0);
+        loop {
+            let change = changes.next()?;
+            let ended = change.is_none();
+            let key = match &change {
+                Some(Change::Set(entry)) => Some(entry.key()),
+                Some(Change::Removed(key)) => Some(*key),
+                None => None,
+            };
+            if let (Some(key), Some(after)) = (key, after)
+                && key <= after
+            {
+                continue;
+            }
+            if let Some(Change::Set(Entry::Page(page))) = &change
+                && wanted.insert(page.record.block)
+                && !restoring.blocks.has(&page.record.block)
+            {
+                bytes += page.record.block.len as usize;
+            }
+            window.extend(change);
+            if ended || bytes >= WINDOW_BYTES || window.len() >= WINDOW_ENTRIES {
+                restoring.blocks.fetch(&wanted)?;
+                for change in window.drain(..) {
+                    restoring.write(change)?;
+                }
+                wanted.clear();
+                bytes = 0;
+                watch(restoring.done.record_bytes, head.expected_bytes);
+            }
+            if ended {
+                break;
+            }
+        }
+        let done = restoring.done;
+        restoring.out.end()?;
+        Ok(done)
+    }
+}
+
+struct Restoring<'a, 'o> {
+    repository: &'a Repository,
+    blocks: Blocks<'a>,
+    chunks: Chunks<'a>,
+    /// The manifest, where all of it is restored.
+    root: Option<Arc<Root>>,
+    out: StreamWriter<'o>,
+    /// The numbers of models in the stream, by what they are.
+    models: HashMap<u128, u32>,
+    done: Restored,
+}
+
+impl Restoring<'_, '_> {
+    fn write(&mut self, change: Change) -> Result<()> {
+        match change {
+            Change::Set(Entry::Value(key, value)) => {
+                self.done.values += 1;
+                self.out.put(key, &value)?;
+            }
+            Change::Removed(key) if key.kind == Key::PAGE => self.out.gone(key.object, key.offset)?,
+            Change::Removed(key) => {
+                self.done.values += 1;
+                self.out.delete(key)?;
+            }
+            Change::Set(Entry::Page(page)) => self.page(&page)?,
+        }
+        Ok(())
+    }
+
+    fn page(&mut self, page: &PageEntry) -> Result<()> {
+        self.done.pages += 1;
+        if let (Some(root), Some(of)) = (&self.root, page.shared)
+            && let Some(found) = self.chunks.page(root, of.0, of.1)?
+            && found.record == page.record
+            && found.record_size == page.record_size
+        {
+            return Ok(self.out.same(page.object, page.record_size, page.page, of)?);
+        }
+        let model = match &page.record.model {
+            None => None,
+            Some(model) => Some(match self.models.get(&model.hash) {
+                Some(number) => *number,
+                None => {
+                    let number = self.models.len() as u32 + 1;
+                    let body = self.repository.model(model)?;
+                    self.out.model(number, &body).map_err(Error::in_object(&model.block.pack.path()))?;
+                    self.models.insert(model.hash, number);
+                    number
+                }
+            }),
+        };
+        let record = self.blocks.record(&page.record)?;
+        self.done.record_bytes += record.len() as u64;
+        let written = self.out.page(page.object, page.record_size, page.page, record, model);
+        written.map_err(Error::in_object(&page.record.block.pack.path()))
+    }
+}

@@ -1,0 +1,71 @@
+//! One of each structure, for tests and fuzz targets.
+
+use pagefold_engine::Key;
+use pagefold_engine::pool::{Guid, Origin};
+
+use crate::block::{BlockRef, Kind, ModelRef, RecordRef};
+use crate::chunk::{Entry, PageEntry};
+use crate::commit::{Backup, State};
+use crate::keys::Sealer;
+use crate::pack::{PackBuilder, PackId};
+use crate::root::{Needs, Root, Row, Totals};
+
+/// The repository that all of them belong to.
+pub(crate) const REPOSITORY: [u8; 16] = *b"0123456789abcdef";
+/// The pack.
+pub(crate) const PACK: PackId = PackId(*b"fedcba9876543210");
+
+fn block(index: u32) -> BlockRef {
+    BlockRef { pack: PACK, index, offset: 48 + index * 20, len: 20 }
+}
+
+fn model() -> ModelRef {
+    ModelRef { hash: u128::from_le_bytes(*b"hash of a model."), block: block(1) }
+}
+
+/// Entries of each kind: a value, a run of two pages, and a page that shares a record.
+pub(crate) fn entries() -> Vec<Entry> {
+    let page = |page, at, model, shared| {
+        let record = RecordRef { block: block(0), at, len: 2, hash: u64::from_le_bytes(*b"xxh3 64."), model };
+        Entry::Page(PageEntry { object: 2, page, record_size: 8192, record, shared })
+    };
+    vec![
+        Entry::Value(Key::new(2, 16, 0), b"value".as_slice().into()),
+        page(0, 0, None, None),
+        page(1, 2, Some(model()), None),
+        page(9, 0, None, Some((2, 0))),
+    ]
+}
+
+/// A root with one chunk.
+pub(crate) fn root() -> Root {
+    let mut needs = Needs::default();
+    entries().iter().for_each(|entry| needs.add(entry));
+    let rows = vec![Row { first: Key::new(2, 16, 0), entries: 4, block: block(2) }];
+    Root { needs, rows }
+}
+
+/// A state with one backup and one condemned pack.
+pub(crate) fn state() -> State {
+    let backup = Backup {
+        number: 1,
+        pool: "tank".into(),
+        dataset: "db".into(),
+        snapshot: "one".into(),
+        origin: Origin { pool: Guid(*b"guid of the pool"), number: 7, created: 100 },
+        made: 101,
+        totals: Totals { values: 1, pages: 3, record_bytes: 6 },
+        added_bytes: 102,
+        packs: 1,
+        root: vec![block(3)],
+    };
+    State { epoch: 1, next_number: 2, backups: vec![backup], condemned: vec![PackId(*b"a condemned pack")] }
+}
+
+/// A pack with a block of records.
+pub(crate) fn pack() -> Vec<u8> {
+    let sealer = Sealer::plain();
+    let mut pack = PackBuilder::new(&sealer);
+    pack.push(Kind::Records, b"rows".to_vec());
+    pack.finish(&REPOSITORY, PACK, &sealer).unwrap_or_default()
+}

@@ -1,0 +1,66 @@
+//! What this machine has seen of a repository: a store that goes back to an older state is told from one that does not.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::pack::PackId;
+
+/// A folder in which a machine remembers repositories; by none, nothing is remembered.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// The folder.
+    pub folder: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Newest {
+    /// The number of the newest commit that was seen.
+    pub(crate) number: u64,
+    /// Its hash, two halves.
+    pub(crate) hash: (u64, u64),
+}
+
+pub(crate) fn halves(hash: u128) -> (u64, u64) {
+    ((hash >> 64) as u64, hash as u64)
+}
+
+impl Seen {
+    fn file(&self, repository: &[u8; 16], suffix: &str) -> Option<PathBuf> {
+        self.folder.as_ref().map(|folder| folder.join(format!("{}.{suffix}", PackId(*repository))))
+    }
+
+    pub(crate) fn newest(&self, repository: &[u8; 16]) -> Result<Option<Newest>> {
+        let Some(file) = self.file(repository, "seen") else { return Ok(None) };
+        match fs::read(&file) {
+            // A file that is not whole says nothing.
+            Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(Error::Local { doing: format!("cannot read {}", file.display()), source }),
+        }
+    }
+
+    pub(crate) fn remember(&self, repository: &[u8; 16], newest: Newest) -> Result<()> {
+        let Some(file) = self.file(repository, "seen") else { return Ok(()) };
+        let text = serde_json::to_vec(&newest).unwrap_or_default();
+        replace(&file, &text)
+    }
+
+    /// Where the journal of backups of a snapshot lies.
+    pub(crate) fn journal(&self, repository: &[u8; 16], origin: &str) -> Option<PathBuf> {
+        self.file(repository, &format!("{origin}.journal"))
+    }
+}
+
+/// Replaces a file by one that is whole.
+fn replace(file: &Path, bytes: &[u8]) -> Result<()> {
+    let local = |source| Error::Local { doing: format!("cannot write {}", file.display()), source };
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder).map_err(local)?;
+    }
+    let new = file.with_extension(format!("new-{}", std::process::id()));
+    fs::write(&new, bytes).map_err(local)?;
+    fs::rename(&new, file).map_err(local)
+}

@@ -1,0 +1,361 @@
+//! The one door to where objects lie: a directory, a bucket, or memory.
+
+use std::ops::Range;
+use std::path::{Path as FilePath, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::{self, StreamExt};
+use object_store::aws::AmazonS3Builder;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{ClientOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, RetryConfig};
+use tokio::runtime::Runtime;
+
+use crate::error::{Error, Result};
+use crate::limits::READS;
+
+/// A request may take so long: a pack over a slow line.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(600);
+/// A request that fails is tried again, each time later, for so long at most.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(180);
+
+/// Where a repository lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Location {
+    /// A directory.
+    Directory(PathBuf),
+    /// A bucket of an S3-compatible store.
+    S3 {
+        /// The bucket.
+        bucket: String,
+        /// Path below it; empty for all of it.
+        prefix: String,
+        /// URL of the store, if it is not Amazon's.
+        endpoint: Option<String>,
+        /// Its region, if it is not what the environment says.
+        region: Option<String>,
+    },
+}
+
+impl Location {
+    /// What a user writes: a directory, or `s3://BUCKET/PREFIX`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for other URLs, and for an endpoint or region of a directory.
+    pub fn parse(text: &str, endpoint: Option<&str>, region: Option<&str>) -> Result<Self> {
+        if let Some(rest) = text.strip_prefix("s3://") {
+            let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+            if bucket.is_empty() {
+                return Err(Error::Invalid(format!(
+                    "'{text}' names no bucket: s3://BUCKET/PREFIX is wanted"
+                )));
+            }
+            return Ok(Self::S3 {
+                bucket: bucket.into(),
+                prefix: prefix.trim_matches('/').into(),
+                endpoint: endpoint.map(Into::into),
+                region: region.map(Into::into),
+            });
+        }
+        if text.contains("://") {
+            return Err(Error::Invalid(format!(
+                "'{text}' is of a kind that is not known: a repository is a directory, or s3://BUCKET/PREFIX"
+            )));
+        }
+        if text.is_empty() || endpoint.is_some() || region.is_some() {
+            return Err(Error::Invalid(format!(
+                "'{text}' is a directory: it has no endpoint or region, and a name"
+            )));
+        }
+        Ok(Self::Directory(text.into()))
+    }
+}
+
+impl std::fmt::Display for Location {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Directory(path) => path.display().fmt(f),
+            Self::S3 { bucket, prefix, .. } if prefix.is_empty() => write!(f, "s3://{bucket}"),
+            Self::S3 { bucket, prefix, .. } => write!(f, "s3://{bucket}/{prefix}"),
+        }
+    }
+}
+
+/// Requests that were made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Requests {
+    /// Objects written.
+    pub puts: u64,
+    /// Objects, or parts of them, read.
+    pub gets: u64,
+    /// Questions for an object's length.
+    pub heads: u64,
+    /// Objects deleted.
+    pub deletes: u64,
+    /// Lists, each of up to a thousand objects.
+    pub lists: u64,
+    /// Bytes written.
+    pub put_bytes: u64,
+    /// Bytes read.
+    pub get_bytes: u64,
+}
+
+#[derive(Default)]
+struct Counters {
+    puts: AtomicU64,
+    gets: AtomicU64,
+    heads: AtomicU64,
+    deletes: AtomicU64,
+    lists: AtomicU64,
+    put_bytes: AtomicU64,
+    get_bytes: AtomicU64,
+}
+
+/// A store of objects.
+pub struct Store {
+    inner: Arc<dyn ObjectStore>,
+    prefix: String,
+    runtime: Runtime,
+    counters: Counters,
+}
+
+fn add(counter: &AtomicU64, more: u64) {
+    counter.fetch_add(more, Ordering::Relaxed);
+}
+
+impl Store {
+    /// Opens the store of a location; whether there is a repository is not asked. `create` makes a directory that is not there.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is no such directory; [`Error::Invalid`] for what the environment or location says.
+    pub fn open(location: &Location, create: bool) -> Result<Self> {
+        match location {
+            Location::Directory(path) => Self::directory(path, create),
+            Location::S3 { bucket, prefix, endpoint, region } => {
+                // Another one may have been installed by the program: it is used then.
+                let _ = rustls::crypto::ring::default_provider().install_default();
+                let options = ClientOptions::new().with_timeout(REQUEST_TIMEOUT);
+                let retry = RetryConfig { retry_timeout: RETRY_TIMEOUT, ..RetryConfig::default() };
+                let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+                if let Some(endpoint) = endpoint {
+                    builder = builder.with_endpoint(endpoint.trim_end_matches('/'));
+                }
+                if let Some(region) = region {
+                    builder = builder.with_region(region);
+                }
+                let plain = endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"));
+                let builder = builder.with_client_options(options.with_allow_http(plain)).with_retry(retry);
+                let builder = builder.with_checksum_algorithm(object_store::aws::Checksum::SHA256);
+                let store = builder.build().map_err(|error| {
+                    Error::Invalid(format!("the store {location} cannot be used: {error}"))
+                })?;
+                Self::new(Arc::new(store), prefix)
+            }
+        }
+    }
+
+    fn directory(path: &FilePath, create: bool) -> Result<Self> {
+        let local = |doing: String| move |source| Error::Local { doing, source };
+        if create {
+            std::fs::create_dir_all(path)
+                .map_err(local(format!("cannot make the directory {}", path.display())))?;
+        } else if !path.is_dir() {
+            return Err(Error::NotFound(format!("there is no directory {}", path.display())));
+        }
+        let store = LocalFileSystem::new_with_prefix(path).map_err(|error| {
+            Error::Invalid(format!("the directory {} cannot be used: {error}", path.display()))
+        })?;
+        Self::new(Arc::new(store.with_fsync(true)), "")
+    }
+
+    /// A store of any kind, the repository below `prefix`.
+    ///
+    /// # Errors
+    /// [`Error::Local`] if no runtime can be made.
+    pub fn new(inner: Arc<dyn ObjectStore>, prefix: &str) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|source| Error::Local { doing: "cannot prepare requests".into(), source })?;
+        Ok(Self { inner, prefix: prefix.into(), runtime, counters: Counters::default() })
+    }
+
+    /// What was asked of it by now.
+    pub fn requests(&self) -> Requests {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
+        Requests {
+            puts: get(&counters.puts),
+            gets: get(&counters.gets),
+            heads: get(&counters.heads),
+            deletes: get(&counters.deletes),
+            lists: get(&counters.lists),
+            put_bytes: get(&counters.put_bytes),
+            get_bytes: get(&counters.get_bytes),
+        }
+    }
+
+    fn path(&self, object: &str) -> Path {
+        if self.prefix.is_empty() {
+            Path::from(object)
+        } else {
+            Path::from(format!("{}/{object}", self.prefix))
+        }
+    }
+
+    fn failed(op: &'static str, object: &str) -> impl FnOnce(object_store::Error) -> Error {
+        let object = object.to_owned();
+        move |source| match source {
+            object_store::Error::NotFound { .. } if op == "read" => Error::Missing { object },
+            source => Error::Store { op, object, source },
+        }
+    }
+
+    /// Writes an object under a name that nobody else uses.
+    pub(crate) fn put(&self, object: &str, bytes: Bytes) -> Result<()> {
+        self.runtime.block_on(self.put_later(object, bytes))
+    }
+
+    /// Likewise, for who waits for several.
+    pub(crate) async fn put_later(&self, object: &str, bytes: Bytes) -> Result<()> {
+        add(&self.counters.puts, 1);
+        add(&self.counters.put_bytes, bytes.len() as u64);
+        let put = self.inner.put(&self.path(object), bytes.into()).await;
+        put.map(drop).map_err(Self::failed("write", object))
+    }
+
+    /// Runs what waits for requests.
+    pub(crate) fn wait<T>(&self, work: impl Future<Output = T>) -> T {
+        self.runtime.block_on(work)
+    }
+
+    /// Writes an object unless there is one of this name. Whether it did; after a lost response it may say no though it did.
+    pub(crate) fn create(&self, object: &str, bytes: Bytes) -> Result<bool> {
+        self.runtime.block_on(self.create_later(object, bytes))
+    }
+
+    /// Likewise, for who waits for several.
+    pub(crate) async fn create_later(&self, object: &str, bytes: Bytes) -> Result<bool> {
+        add(&self.counters.puts, 1);
+        add(&self.counters.put_bytes, bytes.len() as u64);
+        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        match self.inner.put_opts(&self.path(object), bytes.into(), options).await {
+            Ok(_) => Ok(true),
+            Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
+                Ok(false)
+            }
+            Err(error) => Err(Self::failed("write", object)(error)),
+        }
+    }
+
+    /// An object, if it is there, of at most `max` bytes.
+    pub(crate) fn get(&self, object: &str, max: usize) -> Result<Option<Bytes>> {
+        add(&self.counters.gets, 1);
+        self.runtime.block_on(async {
+            let found = match self.inner.get(&self.path(object)).await {
+                Ok(found) => found,
+                Err(object_store::Error::NotFound { .. }) => return Ok(None),
+                Err(error) => return Err(Self::failed("read", object)(error)),
+            };
+            if found.meta.size > max as u64 {
+                let detail = format!("it has {} bytes, and may have {max} at most", found.meta.size);
+                return Err(Error::damaged(object, detail));
+            }
+            let bytes = found.bytes().await.map_err(Self::failed("read", object))?;
+            add(&self.counters.get_bytes, bytes.len() as u64);
+            Ok(Some(bytes))
+        })
+    }
+
+    /// Parts of objects, in the order in which they are asked for. One that the object does not have is damage.
+    pub(crate) fn ranges(&self, wanted: &[(String, Range<u64>)]) -> Result<Vec<Bytes>> {
+        let one = |(object, range): &(String, Range<u64>)| {
+            let (object, range) = (object.clone(), range.clone());
+            async move {
+                add(&self.counters.gets, 1);
+                let len = range.end - range.start;
+                let bytes = match self.inner.get_range(&self.path(&object), range.clone()).await {
+                    Ok(bytes) => bytes,
+                    Err(object_store::Error::NotFound { .. }) => return Err(Error::Missing { object }),
+                    // A range behind the end is an error of its own kind in each store: an object that is too short is told as such.
+                    Err(error) => match self.inner.head(&self.path(&object)).await {
+                        Ok(meta) if meta.size < range.end => {
+                            return Err(too_short(&object, meta.size, range.end));
+                        }
+                        _ => return Err(Self::failed("read", &object)(error)),
+                    },
+                };
+                add(&self.counters.get_bytes, bytes.len() as u64);
+                if bytes.len() as u64 != len {
+                    return Err(too_short(&object, range.start + bytes.len() as u64, range.end));
+                }
+                Ok(bytes)
+            }
+        };
+        self.runtime.block_on(async {
+            let mut reads = stream::iter(wanted.iter().map(one)).buffered(READS);
+            let mut all = Vec::with_capacity(wanted.len());
+            while let Some(read) = reads.next().await {
+                all.push(read?);
+            }
+            Ok(all)
+        })
+    }
+
+    /// An object's length, if it is there.
+    pub(crate) fn head(&self, object: &str) -> Result<Option<u64>> {
+        add(&self.counters.heads, 1);
+        match self.runtime.block_on(self.inner.head(&self.path(object))) {
+            Ok(meta) => Ok(Some(meta.size)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(Self::failed("read", object)(error)),
+        }
+    }
+
+    /// Visits the objects below a folder: last part of the name, length.
+    pub(crate) fn list(&self, folder: &str, visit: &mut dyn FnMut(&str, u64)) -> Result<()> {
+        let path = self.path(folder);
+        self.runtime.block_on(async {
+            let mut found = self.inner.list(Some(&path));
+            let mut count = 0_u64;
+            while let Some(meta) = found.next().await {
+                let meta = meta.map_err(Self::failed("list", folder))?;
+                count += 1;
+                visit(meta.location.filename().unwrap_or_default(), meta.size);
+            }
+            add(&self.counters.lists, count / 1000 + 1);
+            Ok(())
+        })
+    }
+
+    /// Deletes objects; one that is not there is deleted.
+    pub(crate) fn delete(&self, objects: &[String]) -> Result<()> {
+        self.runtime.block_on(async {
+            let one = |object: &String| {
+                let object = object.clone();
+                async move {
+                    add(&self.counters.deletes, 1);
+                    match self.inner.delete(&self.path(&object)).await {
+                        Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+                        Err(error) => Err(Self::failed("delete", &object)(error)),
+                    }
+                }
+            };
+            let mut deletes = stream::iter(objects.iter().map(one)).buffer_unordered(READS);
+            while let Some(deleted) = deletes.next().await {
+                deleted?;
+            }
+            Ok(())
+        })
+    }
+}
+
+fn too_short(object: &str, len: u64, end: u64) -> Error {
+    Error::damaged(
+        object,
+        format!("it is truncated: it has {len} bytes, and what is to be read ends at {end}"),
+    )
+}

@@ -1,0 +1,309 @@
+//! Reading back what was written.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+
+use serde::Serialize;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::block::BlockRef;
+use crate::chunk::Entry;
+use crate::commit::Backup;
+use crate::error::{Error, Result};
+use crate::limits::{PACK_BYTES_MAX, WINDOW_BYTES};
+use crate::merge::Chunks;
+use crate::pack::{PackId, open_block};
+use crate::repository::Repository;
+use crate::restore::Blocks;
+use crate::root::{Needs, Root};
+
+/// So many things that are wrong are told; the others are counted.
+const TOLD_MAX: usize = 100;
+
+/// Something that is wrong.
+#[derive(Clone, Debug, Serialize)]
+pub struct Damage {
+    /// The backup that it was met in; others may need the same object. 0: the repository itself.
+    pub backup: u64,
+    /// What it is.
+    pub what: String,
+}
+
+/// What was read, and what is wrong.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Checked {
+    /// Backups whose manifests were read.
+    pub backups: u64,
+    /// Packs that they need.
+    pub packs: u64,
+    /// Chunks of manifests that were read; one that several backups have counts once.
+    pub chunks: u64,
+    /// Records that were read.
+    pub records: u64,
+    /// Their bytes.
+    pub record_bytes: u64,
+    /// Commits of the log that were read.
+    pub commits: u64,
+    /// How much is wrong.
+    pub damages: u64,
+    /// The first of it.
+    pub told: Vec<Damage>,
+}
+
+impl Checked {
+    /// Notes what is damage; what says nothing about the repository is given back.
+    fn note(&mut self, backup: u64, error: Error) -> Result<()> {
+        match error {
+            Error::Damaged { .. }
+            | Error::Missing { .. }
+            | Error::Stream(pagefold_engine::Error::Corrupt { .. }) => {
+                self.damages += 1;
+                if self.told.len() < TOLD_MAX {
+                    self.told.push(Damage { backup, what: error.to_string() });
+                }
+                Ok(())
+            }
+            other => Err(other),
+        }
+    }
+}
+
+impl Repository {
+    /// Reads the log and all manifests, and looks whether each pack that they need is there. Reads no records.
+    ///
+    /// # Errors
+    /// If the newest commit cannot be read; of the store. Damage to anything else is in what is returned.
+    pub fn check(&self) -> Result<Checked> {
+        let mut checked = Checked::default();
+        let head = self.head()?;
+        let (mut number, mut expected) = (head.number, head.before);
+        checked.commits = 1;
+        while number > 0 {
+            number -= 1;
+            checked.commits += 1;
+            let missing = || Error::Missing { object: crate::commit::path(&self.id, number) };
+            match self.read_commit(number).and_then(|commit| commit.ok_or_else(missing)) {
+                Ok(commit) if commit.hash == expected => expected = commit.before,
+                Ok(commit) => {
+                    let detail = "it is not the commit that the next one comes after";
+                    checked.note(0, Error::damaged(crate::commit::path(&self.id, number), detail))?;
+                    expected = commit.before;
+                }
+                Err(error) => {
+                    // What comes before it is not known any more.
+                    checked.note(0, error)?;
+                    break;
+                }
+            }
+        }
+        let mut listed = BTreeMap::new();
+        self.store.list("packs", &mut |name, bytes| {
+            if let Ok(id) = name.parse::<PackId>() {
+                listed.insert(id, bytes);
+            }
+        })?;
+        let (mut packs, mut seen) = (BTreeSet::new(), HashSet::new());
+        for backup in &head.state.backups {
+            checked.backups += 1;
+            if let Err(error) = self.check_manifest(backup, &listed, &mut packs, &mut seen, &mut checked) {
+                checked.note(backup.number, error)?;
+            }
+        }
+        checked.packs = packs.len() as u64;
+        Ok(checked)
+    }
+
+    fn check_manifest(
+        &self,
+        backup: &Backup,
+        listed: &BTreeMap<PackId, u64>,
+        packs: &mut BTreeSet<PackId>,
+        seen: &mut HashSet<BlockRef>,
+        checked: &mut Checked,
+    ) -> Result<()> {
+        let root = self.root(backup)?;
+        for pack in root.packs() {
+            if packs.insert(pack) && !listed.contains_key(&pack) {
+                checked.note(backup.number, Error::Missing { object: pack.path() })?;
+            }
+        }
+        let mut chunks = Chunks::new(self);
+        let (mut needs, mut whole) = (Needs::default(), true);
+        for row in &root.rows {
+            match chunks.read(row) {
+                Ok(entries) => entries.iter().for_each(|entry| needs.add(entry)),
+                Err(error) => {
+                    whole = false;
+                    if !seen.contains(&row.block) {
+                        checked.note(backup.number, error)?;
+                    }
+                }
+            }
+            checked.chunks += u64::from(seen.insert(row.block));
+        }
+        if whole && needs != root.needs {
+            let name = format!("the manifest of backup {}", backup.number);
+            checked.note(backup.number, Error::damaged(name, "its chunks do not hold what its root says"))?;
+        }
+        Ok(())
+    }
+
+    /// Reads back everything that backups need, or a share of it, drawn by chance from `salt`, and verifies each record.
+    ///
+    /// # Errors
+    /// If the newest commit cannot be read; of the store. Damage to anything else is in what is returned.
+    pub fn verify(
+        &self,
+        backups: &[Backup],
+        share: f64,
+        salt: u64,
+        watch: &mut dyn FnMut(u64),
+    ) -> Result<Checked> {
+        let mut checked = Checked::default();
+        let mut seen = HashSet::new();
+        let mut models = HashSet::new();
+        for backup in backups {
+            checked.backups += 1;
+            let root = match self.root(backup) {
+                Ok(root) => Arc::new(root),
+                Err(error) => {
+                    checked.note(backup.number, error)?;
+                    continue;
+                }
+            };
+            checked.packs += root.packs().collect::<BTreeSet<_>>().len() as u64;
+            for model in root.needs.models.keys() {
+                if models.insert(model.hash)
+                    && let Err(error) = self.model(model)
+                {
+                    checked.note(backup.number, error)?;
+                }
+            }
+            self.verify_records(backup.number, &root, (share, salt), &mut seen, &mut checked, watch)?;
+        }
+        Ok(checked)
+    }
+
+    /// Reads back the packs that backups need whole, or a share of them, each by one request, and opens all that is in them. That each
+    /// record is the one that a manifest means is left to [`Repository::verify`].
+    ///
+    /// # Errors
+    /// As [`Repository::verify`].
+    pub fn verify_packs(
+        &self,
+        backups: &[Backup],
+        share: f64,
+        salt: u64,
+        watch: &mut dyn FnMut(u64),
+    ) -> Result<Checked> {
+        let mut checked = Checked::default();
+        let (mut seen, mut bytes) = (BTreeSet::new(), 0);
+        for backup in backups {
+            checked.backups += 1;
+            let root = match self.root(backup) {
+                Ok(root) => root,
+                Err(error) => {
+                    checked.note(backup.number, error)?;
+                    continue;
+                }
+            };
+            for pack in root.packs().chain(backup.root.iter().map(|block| block.pack)) {
+                if drawn(salt, &pack.0) < share && seen.insert(pack) {
+                    checked.packs += 1;
+                    match self.verify_pack(pack) {
+                        Ok(more) => bytes += more,
+                        Err(error) => checked.note(backup.number, error)?,
+                    }
+                    watch(bytes);
+                }
+            }
+        }
+        Ok(checked)
+    }
+
+    fn verify_pack(&self, pack: PackId) -> Result<u64> {
+        let bytes = self.store.get(&pack.path(), PACK_BYTES_MAX as usize)?;
+        let bytes = bytes.ok_or_else(|| Error::Missing { object: pack.path() })?;
+        for (kind, block) in crate::pack::parse(&bytes, &self.id, pack, &self.sealer)? {
+            let (begin, end) = (block.offset as usize, block.offset as usize + block.len as usize);
+            open_block(bytes.get(begin..end).unwrap_or_default(), &self.id, kind, &block, &self.sealer)?;
+        }
+        Ok(bytes.len() as u64)
+    }
+
+    fn verify_records(
+        &self,
+        backup: u64,
+        root: &Root,
+        (share, salt): (f64, u64),
+        seen: &mut HashSet<BlockRef>,
+        checked: &mut Checked,
+        watch: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        let mut chunks = Chunks::new(self);
+        let mut blocks = Blocks::new(self);
+        for row in &root.rows {
+            let mut name = Vec::new();
+            row.block.encode(&mut name);
+            if drawn(salt, &name) >= share || !seen.insert(row.block) {
+                continue;
+            }
+            let entries = match chunks.read(row) {
+                Ok(entries) => entries,
+                Err(error) => {
+                    checked.note(backup, error)?;
+                    continue;
+                }
+            };
+            checked.chunks += 1;
+            let mut rest = entries.as_slice();
+            while !rest.is_empty() {
+                let (mut wanted, mut bytes) = (HashSet::new(), 0);
+                let fits = |entry: &&Entry| match entry {
+                    Entry::Page(page) if wanted.insert(page.record.block) => {
+                        bytes += page.record.block.len as usize;
+                        bytes <= WINDOW_BYTES
+                    }
+                    _ => true,
+                };
+                let count = rest.iter().take_while(fits).count().max(1);
+                let (now, later) = rest.split_at(count);
+                rest = later;
+                // The block at which it ended comes with the next ones.
+                let wanted: HashSet<BlockRef> = now.iter().filter_map(block_of).collect();
+                if blocks.fetch(&wanted).is_err() {
+                    // One by one, to tell which.
+                    for block in &wanted {
+                        if let Err(error) = blocks.fetch(&HashSet::from([*block])) {
+                            checked.note(backup, error)?;
+                        }
+                    }
+                }
+                for entry in now {
+                    let Entry::Page(page) = entry else { continue };
+                    if !blocks.has(&page.record.block) {
+                        continue;
+                    }
+                    match blocks.record(&page.record) {
+                        Ok(record) => {
+                            checked.records += 1;
+                            checked.record_bytes += record.len() as u64;
+                        }
+                        Err(error) => checked.note(backup, error)?,
+                    }
+                }
+                watch(checked.record_bytes);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A number from 0 on and below 1 that a name draws, another one for each `salt`.
+fn drawn(salt: u64, name: &[u8]) -> f64 {
+    (xxh3_64_with_seed(name, salt) >> 12) as f64 / (1_u64 << 52) as f64
+}
+
+fn block_of(entry: &Entry) -> Option<BlockRef> {
+    if let Entry::Page(page) = entry { Some(page.record.block) } else { None }
+}

@@ -1,0 +1,239 @@
+//! The command line of `backup`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::Output;
+
+/// See [`super::Verb::Backup`].
+#[derive(Subcommand, Debug)]
+pub enum Backup {
+    /// Make a repository.
+    #[command(after_long_help = "Examples:
+  pagefold backup init /mnt/backup/tank
+  pagefold backup init s3://bucket/tank --key-file /etc/pagefold/backup.key")]
+    Init(BackupInit),
+    /// Back up a snapshot, or a dataset as it is now.
+    #[command(
+        after_long_help = "Only what the repository does not have yet is copied, as it is stored. Of a dataset, a snapshot is made, and kept so that the
+next backup need not look further; the one before it is destroyed. What was interrupted is gone on with.
+
+Examples:
+  pagefold backup create tank/db --to /mnt/backup/tank
+  pagefold backup create tank/db@monday --to s3://bucket/tank --rate 50M"
+    )]
+    Create(BackupCreate),
+    /// List the backups of a repository.
+    #[command(after_long_help = "Examples:
+  pagefold backup list /mnt/backup/tank")]
+    List(BackupList),
+    /// Show one backup: a number, POOL/DATASET@SNAPSHOT, or POOL/DATASET for the newest.
+    #[command(after_long_help = "Examples:
+  pagefold backup show /mnt/backup/tank tank/db")]
+    Show(BackupShow),
+    /// Read backups back and verify every record, or a sample.
+    #[command(after_long_help = "Examples:
+  pagefold backup verify /mnt/backup/tank
+  pagefold backup verify s3://bucket/tank --sample 5%")]
+    Verify(BackupVerify),
+    /// Look whether the log and all manifests are sound and all packs are there. Reads no records.
+    #[command(after_long_help = "Examples:
+  pagefold backup check s3://bucket/tank")]
+    Check(BackupCheck),
+    /// Restore a backup into a dataset: a new one, or one whose newest snapshot is an older backup's.
+    #[command(
+        after_long_help = "The dataset gets the backup's snapshot. If its newest snapshot is in the repository too, only what differs is read; what was
+changed in it since is given up with --force alone. It must not be mounted. Nothing is to be seen before all has come
+and was verified. What was interrupted is gone on with.
+
+Examples:
+  pagefold backup restore /mnt/backup/tank tank/db tank/restored
+  pagefold backup restore s3://bucket/tank tank/db@monday other/db"
+    )]
+    Restore(BackupRestore),
+    /// Forget backups. What only they need is deleted by prunes.
+    #[command(after_long_help = "Examples:
+  pagefold backup forget /mnt/backup/tank 17 18")]
+    Forget(BackupForget),
+    /// Delete what no backup needs, having forgotten backups by age.
+    #[command(
+        after_long_help = "Of each dataset, and of each hour, day and so on, the newest backup is kept, for as many hours and days as are named. What
+nothing needs is deleted by the prune after the one that finds it, so that backups and restores that are under way
+lose nothing. --now deletes it at once, and is for when there are none.
+
+Examples:
+  pagefold backup prune /mnt/backup/tank --keep hourly=24,daily=7,monthly=12
+  pagefold backup prune -n /mnt/backup/tank --keep last=3    what would that delete?"
+    )]
+    Prune(BackupPrune),
+}
+
+/// A repository, and what opens it.
+#[derive(Args, Debug)]
+pub struct Access {
+    /// URL of an S3-compatible store. Credentials, region and more come from the environment: AWS_ACCESS_KEY_ID and so on.
+    #[arg(long, value_name = "URL", env = "AWS_ENDPOINT_URL")]
+    pub endpoint: Option<String>,
+    /// Region of the store.
+    #[arg(long, env = "AWS_REGION")]
+    pub region: Option<String>,
+    /// The passphrase or key is what this file has; a line's end at its end is not part of it.
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// It is what this command prints.
+    #[arg(long, value_name = "COMMAND", conflicts_with = "key_file")]
+    pub key_command: Option<String>,
+}
+
+/// See [`Backup::Init`].
+#[derive(Args, Debug)]
+pub struct BackupInit {
+    /// A directory, or s3://BUCKET/PREFIX.
+    pub repository: String,
+    /// Make it without encryption.
+    #[arg(long, conflicts_with_all = ["key_file", "key_command"])]
+    pub unencrypted: bool,
+    /// Take a store that lets two writers overwrite each other: there will be only one.
+    #[arg(long)]
+    pub single_writer: bool,
+    /// What opens it.
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`Backup::Create`].
+#[derive(Args, Debug)]
+pub struct BackupCreate {
+    /// POOL/DATASET@NAME, or POOL/DATASET.
+    pub source: String,
+    /// The repository: a directory, or s3://BUCKET/PREFIX.
+    #[arg(long, value_name = "REPO")]
+    pub to: String,
+    /// Upload so many bytes per second at most: 50M.
+    #[arg(long)]
+    pub rate: Option<String>,
+    /// What opens it.
+    #[command(flatten)]
+    pub access: Access,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// See [`Backup::List`].
+#[derive(Args, Debug)]
+pub struct BackupList {
+    /// A directory, or s3://BUCKET/PREFIX.
+    pub repository: String,
+    /// What opens it.
+    #[command(flatten)]
+    pub access: Access,
+    /// How to print.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// See [`Backup::Show`].
+#[derive(Args, Debug)]
+pub struct BackupShow {
+    /// A directory, or s3://BUCKET/PREFIX.
+    pub repository: String,
+    /// The backup.
+    pub backup: String,
+    /// What opens it.
+    #[command(flatten)]
+    pub access: Access,
+    /// How to print.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// See [`Backup::Verify`].
+#[derive(Args, Debug)]
+pub struct BackupVerify {
+    /// A directory, or s3://BUCKET/PREFIX.
+    pub repository: String,
+    /// The backups; all if left out.
+    pub backups: Vec<String>,
+    /// A share of it, drawn by chance each time: 5%.
+    #[arg(long, value_name = "SHARE")]
+    pub sample: Option<String>,
+    /// Read whole packs, each by one request, and not record by record.
+    #[arg(long)]
+    pub packs: bool,
+    /// What opens it.
+    #[command(flatten)]
+    pub access: Access,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// See [`Backup::Check`].
+#[derive(Args, Debug)]
+pub struct BackupCheck {
+    /// A directory, or s3://BUCKET/PREFIX.
+    pub repository: String,
+    /// What opens it.
+    #[command(flatten)]
+    pub access: Access,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// See [`Backup::Restore`].
+#[derive(Args, Debug)]
+pub struct BackupRestore {
+    /// A directory, or s3://BUCKET/PREFIX.
+    pub repository: String,
+    /// The backup: a number, POOL/DATASET@SNAPSHOT, or POOL/DATASET for the newest.
+    pub backup: String,
+    /// The dataset that it is restored into: POOL/DATASET.
+    pub dataset: String,
+    /// Give up what was changed in the dataset since its newest snapshot.
+    #[arg(short = 'F', long)]
+    pub force: bool,
+    /// What opens it.
+    #[command(flatten)]
+    pub access: Access,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// See [`Backup::Forget`].
+#[derive(Args, Debug)]
+pub struct BackupForget {
+    /// A directory, or s3://BUCKET/PREFIX.
+    pub repository: String,
+    /// Numbers of backups.
+    #[arg(required = true)]
+    pub backups: Vec<u64>,
+    /// What opens it.
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`Backup::Prune`].
+#[derive(Args, Debug)]
+pub struct BackupPrune {
+    /// A directory, or s3://BUCKET/PREFIX.
+    pub repository: String,
+    /// Which backups are kept: last=N, hourly=N, daily=N, weekly=N, monthly=N, yearly=N, with commas between. All if left out.
+    #[arg(long)]
+    pub keep: Option<String>,
+    /// Delete at once: no backup or restore is under way.
+    #[arg(long)]
+    pub now: bool,
+    /// Change nothing, and tell what would be.
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// What opens it.
+    #[command(flatten)]
+    pub access: Access,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,481 @@
+//! The walk over a page: header, the rest of a record that began before, records.
+
+use super::page::{
+    ALIGNED, BLOCKS_MAX, CONTINUES, CRC_AT, HAS_DATA, HAS_IMAGE, Head, LONG, LONG_HEADER, MAIN_LONG,
+    MAIN_SHORT, RECORD_HEADER, Rel, SAME_REL, SHORT_HEADER, checksum, has_hole_length,
+};
+use super::{ANY, END, NO_SLOT, ODD, Pattern, REST, WalModel, stream};
+use crate::Corrupt;
+use crate::entropy::number::{unzigzag, zigzag};
+use crate::log::io::Io;
+use crate::log::{Parts, chunk};
+use crate::wire::{le16, le32};
+
+/// Places in the surroundings.
+mod around {
+    /// The record's transaction.
+    pub(super) const XID: usize = 0;
+    /// Numbers of the record's first two blocks, of the first of the record before, and of the last tuple that was put into a heap.
+    pub(super) const BLOCKS: usize = 4;
+    pub(super) const BEFORE: usize = 12;
+    pub(super) const TUPLE: usize = 16;
+    /// That tuple's main data and data; the main data of the record before; of this record.
+    pub(super) const TUPLE_MAIN: usize = 20;
+    pub(super) const TUPLE_DATA: usize = 36;
+    pub(super) const MAIN_BEFORE: usize = 132;
+    pub(super) const MAIN: usize = 148;
+    pub(super) const MAIN_BYTES: usize = 16;
+    pub(super) const DATA_BYTES: usize = 96;
+}
+
+/// The heap's resource manager, and its operations that bring a tuple: insertion, update, update within the page.
+const HEAP: u8 = 10;
+const OPERATION: u8 = 0x70;
+const BRINGS_TUPLE: [u8; 3] = [0x00, 0x20, 0x40];
+
+/// Where line pointers of an image begin, and where they end is told.
+const LINES_AT: usize = 24;
+const LOWER_AT: usize = 12;
+
+fn put16(page: &mut [u8], at: usize, value: u64) {
+    if let Some(bytes) = page.get_mut(at..at + 2) {
+        bytes.copy_from_slice(&(value as u16).to_le_bytes());
+    }
+}
+
+fn put32(page: &mut [u8], at: usize, value: u64) {
+    if let Some(bytes) = page.get_mut(at..at + 4) {
+        bytes.copy_from_slice(&(value as u32).to_le_bytes());
+    }
+}
+
+/// A number of two bytes.
+fn number16<I: Io>(io: &mut I, page: &mut [u8], at: usize, id: usize, ctx: u8) -> usize {
+    let value = io.number(id, ctx, le16(page, at).into());
+    put16(page, at, value);
+    usize::from(value as u16)
+}
+
+/// A number of four bytes, less `base`.
+fn near32<I: Io>(io: &mut I, page: &mut [u8], at: usize, id: usize, ctx: u8, base: u32) -> u32 {
+    let difference = le32(page, at).wrapping_sub(base) as i32;
+    let coded = io.number(id, ctx, zigzag(difference.into()));
+    let value = base.wrapping_add(unzigzag(coded) as u32);
+    put32(page, at, value.into());
+    value
+}
+
+pub(super) fn address(page: &[u8]) -> u64 {
+    page.get(8..).and_then(|rest| rest.first_chunk().copied()).map_or(0, u64::from_le_bytes)
+}
+
+/// Where the record before the one at `at` begins.
+fn prev(page: &[u8], at: usize) -> u64 {
+    address(page.get(at..).unwrap_or_default())
+}
+
+pub(super) fn walk<I: Io>(
+    model: &WalModel,
+    io: &mut I,
+    parts: &mut Parts,
+    page: &mut [u8],
+) -> Result<(), Corrupt> {
+    parts.around.fill(0);
+    parts.lasts.begin(&model.slots);
+    let wal = &mut parts.wal;
+    wal.blocks.clear();
+    wal.blocks.extend(model.rels.iter().map(|(_, block)| *block));
+    wal.fresh.clear();
+    wal.records.clear();
+    wal.carried_at = None;
+    let mut at = header(model, io, parts, page)?;
+    let rest = usize::try_from(le32(page, 16)).unwrap_or(usize::MAX).min(page.len() - at);
+    chunk(io, &mut parts.chunk, stream::STRIDE, &mut page[at..at + rest])?;
+    at = (at + rest).next_multiple_of(ALIGNED);
+    let (mut last, mut start, mut xid) = (0, None, model.xid);
+    while at + ALIGNED <= page.len() {
+        let found = if I::WRITES { classify(model, parts, page, at, start) } else { 0 };
+        let symbol = io.symbol(stream::PATTERN, last, found);
+        last = symbol;
+        match symbol {
+            END => return Ok(()),
+            REST => return chunk(io, &mut parts.chunk, stream::STRIDE, &mut page[at..]),
+            ODD => {
+                let total = io.number(stream::ODD, 0, le32(page, at).into());
+                put32(page, at, total);
+                let end = usize::try_from(total).unwrap_or(usize::MAX).min(page.len() - at);
+                if end <= 4 {
+                    return Err(Corrupt("a log's record is too short"));
+                }
+                io.text(&mut page[at + 4..at + end])?;
+                start = Some(at);
+                at = (at + end).next_multiple_of(ALIGNED);
+            }
+            _ => {
+                let pattern = model.patterns.get(usize::from(symbol)).ok_or(Corrupt("a log's pattern"))?;
+                let mut record = Record { model, pattern, symbol, at, parts, page };
+                let end = record.code(io, start, &mut xid)?;
+                start = Some(at);
+                at = end.next_multiple_of(ALIGNED);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The page's header; where it ends.
+fn header<I: Io>(model: &WalModel, io: &mut I, parts: &mut Parts, page: &mut [u8]) -> Result<usize, Corrupt> {
+    if page.len() < LONG_HEADER {
+        return Err(Corrupt("a log's page is too short"));
+    }
+    let magic = io.number(stream::HEAD, 0, (le16(page, 0) ^ model.magic).into());
+    put16(page, 0, magic ^ u64::from(model.magic));
+    let info = number16(io, page, 2, stream::HEAD, 1) as u16;
+    let timeline = io.number(stream::HEAD, 2, (le32(page, 4) ^ model.timeline).into());
+    put32(page, 4, timeline ^ u64::from(model.timeline));
+    // The low 16 bits of the page's number are carried.
+    let bytes = page.len() as u64;
+    let high = (address(page) / bytes) >> 16;
+    let base = (model.address / bytes) >> 16;
+    let coded = io.number(stream::HEAD, 3, zigzag(high.wrapping_sub(base) as i64));
+    let high = base.wrapping_add(unzigzag(coded) as u64);
+    parts.wal.address = if I::WRITES { address(page) } else { (high << 16).wrapping_mul(bytes) };
+    if info & CONTINUES != 0 {
+        let rest = io.number(stream::HEAD, 4, le32(page, 16).into());
+        put32(page, 16, rest);
+    }
+    if info & LONG == 0 {
+        return Ok(SHORT_HEADER);
+    }
+    io.plain(&mut page[SHORT_HEADER..LONG_HEADER])?;
+    Ok(LONG_HEADER)
+}
+
+/// The symbol of what begins at `at`. What a pattern takes for granted is so.
+fn classify(model: &WalModel, parts: &Parts, page: &[u8], at: usize, start: Option<usize>) -> u8 {
+    let total = le32(page, at) as usize;
+    if page[at..].iter().all(|&byte| byte == 0) {
+        return END;
+    }
+    if total <= 4 {
+        return REST;
+    }
+    let Some(head) = Head::parse(page, at) else { return ODD };
+    let at_prev = prev(page, at);
+    let here = parts.wal.address.wrapping_add(at as u64);
+    let distance = here.wrapping_sub(at_prev);
+    let expected = start.map_or(distance, |start| (at - start) as u64);
+    let whole = page.get(at..at + total);
+    let padded = (at + total..(at + total).next_multiple_of(ALIGNED))
+        .all(|at| page.get(at).is_none_or(|&byte| byte == 0));
+    let as_usual = le16(page, at + 18) == 0
+        && distance == expected
+        && distance.is_multiple_of(ALIGNED as u64)
+        && padded
+        && whole.is_none_or(|record| checksum(record) == le32(page, at + CRC_AT));
+    if !as_usual {
+        return ODD;
+    }
+    let known =
+        head.key(|block| model.rel_numbers.get(&super::page::rel_of(page, block)).copied().unwrap_or(ANY));
+    let found = model.by_key.get(&known).or_else(|| model.by_key.get(&head.key(|_| ANY)));
+    found.copied().unwrap_or(ODD)
+}
+
+/// A record with a pattern.
+struct Record<'a> {
+    model: &'a WalModel,
+    pattern: &'a Pattern,
+    symbol: u8,
+    at: usize,
+    parts: &'a mut Parts,
+    page: &'a mut [u8],
+}
+
+impl Record<'_> {
+    /// Codes the record; where it ends in the page.
+    fn code<I: Io>(&mut self, io: &mut I, start: Option<usize>, xid: &mut u32) -> Result<usize, Corrupt> {
+        let (at, symbol) = (self.at, self.symbol);
+        if self.page.len() < at + RECORD_HEADER {
+            return Err(Corrupt("a log's record is cut in its header"));
+        }
+        let [manager, info, main_kind] = *self.pattern.key.first_chunk().ok_or(Corrupt("a log's pattern"))?;
+        self.page[at + 16] = info;
+        self.page[at + 17] = manager;
+        // 0 is no transaction; others are told from the last one.
+        let real = le32(self.page, at + 4);
+        let told = if real == 0 { 0 } else { 1 + zigzag((real.wrapping_sub(*xid) as i32).into()) };
+        let told = io.number(stream::XID, symbol, told);
+        let mut real = 0;
+        if told > 0 {
+            real = xid.wrapping_add(unzigzag(told - 1) as u32);
+            *xid = real;
+        }
+        put32(self.page, at + 4, real.into());
+        self.parts.around[around::XID..around::XID + 4].copy_from_slice(&real.to_le_bytes());
+        let here = self.parts.wal.address.wrapping_add(at as u64);
+        let distance = match start {
+            Some(start) => (at - start) as u64,
+            None => io
+                .number(stream::PREV, 0, here.wrapping_sub(prev(self.page, at)) / ALIGNED as u64)
+                .wrapping_mul(ALIGNED as u64),
+        };
+        let (lengths, end, main) = self.head(io, main_kind)?;
+        let total = lengths.iter().flatten().sum::<u64>() + main + (end - at) as u64;
+        put32(self.page, at, total);
+        let until = usize::try_from(total).unwrap_or(usize::MAX).min(self.page.len() - at) + at;
+        let whole = total as usize == until - at;
+        self.parts.wal.records.push((at, distance, whole));
+        if !whole {
+            let crc = if self.parts.wal.carried_at.is_none() {
+                at + CRC_AT + 2..at + CRC_AT + 4
+            } else {
+                at + CRC_AT..at + CRC_AT + 4
+            };
+            self.parts.wal.carried_at.get_or_insert(at);
+            io.plain(&mut self.page[crc])?;
+        }
+        self.data(io, lengths, end, until, main)?;
+        Ok(until)
+    }
+
+    /// Block references; lengths of images and data, where data begins, and the length of main data.
+    fn head<I: Io>(
+        &mut self,
+        io: &mut I,
+        main_kind: u8,
+    ) -> Result<([[u64; 2]; BLOCKS_MAX], usize, u64), Corrupt> {
+        const CUT: Corrupt = Corrupt("a log's record is cut in its head");
+        let symbol = self.symbol;
+        let mut next = self.at + RECORD_HEADER;
+        let mut lengths = [[0; 2]; BLOCKS_MAX];
+        let mut rel = Place::Known(0);
+        let magic = le16(self.page, 0);
+        self.parts.around[around::BLOCKS..around::BEFORE].fill(0);
+        for (n, key) in self.pattern.key[3..].as_chunks::<4>().0.iter().enumerate() {
+            let &[id, flags, image_info, number] = key;
+            let streams = stream::BLOCK + stream::BY_BLOCK * n;
+            if self.page.len() < next + 4 + 7 + 16
+                && self.page.len()
+                    < next
+                        + 4
+                        + if flags & HAS_IMAGE != 0 { 7 } else { 0 }
+                        + if flags & SAME_REL == 0 { 16 } else { 4 }
+            {
+                return Err(CUT);
+            }
+            self.page[next] = id;
+            self.page[next + 1] = flags;
+            if flags & HAS_DATA != 0 {
+                lengths[n][1] = number16(io, self.page, next + 2, streams + 1, symbol) as u64;
+            }
+            next += 4;
+            if flags & HAS_IMAGE != 0 {
+                lengths[n][0] = number16(io, self.page, next, streams + 2, symbol) as u64;
+                number16(io, self.page, next + 2, streams + 3, symbol);
+                self.page[next + 4] = image_info;
+                next += 5;
+                if has_hole_length(magic, image_info) {
+                    number16(io, self.page, next, streams + 4, symbol);
+                    next += 2;
+                }
+            }
+            if flags & SAME_REL == 0 {
+                rel = if number == ANY { self.fresh_rel(io, next)? } else { Place::Known(number.into()) };
+                let bytes = match rel {
+                    Place::Known(n) => self.model.rels.get(n).map(|(rel, _)| *rel),
+                    Place::Fresh(n) => self.parts.wal.fresh.get(n).map(|(rel, _)| *rel),
+                };
+                self.page.get_mut(next..next + 12).ok_or(CUT)?.copy_from_slice(&bytes.unwrap_or_default());
+                next += 12;
+            }
+            let wal = &mut self.parts.wal;
+            let last = match rel {
+                Place::Known(n) => wal.blocks.get_mut(n),
+                Place::Fresh(n) => wal.fresh.get_mut(n).map(|(_, block)| block),
+            };
+            let mut none = 0;
+            let last = last.unwrap_or(&mut none);
+            if self.page.len() < next + 4 {
+                return Err(CUT);
+            }
+            *last = near32(io, self.page, next, streams, symbol, *last);
+            if n < 2 {
+                self.parts.around[around::BLOCKS + 4 * n..around::BLOCKS + 4 * n + 4]
+                    .copy_from_slice(&last.rotate_left(16).to_le_bytes());
+            }
+            next += 4;
+        }
+        let main = match main_kind {
+            0 => 0,
+            kind => {
+                let bytes = if kind == MAIN_SHORT { 1 } else { 4 };
+                let mut length = [0; 4];
+                let place = self.page.get_mut(next + 1..next + 1 + bytes).ok_or(CUT)?;
+                length[..bytes].copy_from_slice(place);
+                let main = io.number(stream::MAIN, symbol, u32::from_le_bytes(length).into());
+                place.copy_from_slice(&(main as u32).to_le_bytes()[..bytes]);
+                self.page[next] = if kind == MAIN_SHORT { MAIN_SHORT } else { MAIN_LONG };
+                next += 1 + bytes;
+                main
+            }
+        };
+        Ok((lengths, next, main))
+    }
+
+    /// A relation that is not in the pattern.
+    fn fresh_rel<I: Io>(&mut self, io: &mut I, at: usize) -> Result<Place, Corrupt> {
+        let bytes: &mut Rel = self
+            .page
+            .get_mut(at..)
+            .and_then(|rest| rest.first_chunk_mut())
+            .ok_or(Corrupt("a log's relation is cut"))?;
+        let fresh = &mut self.parts.wal.fresh;
+        let found = fresh.iter().position(|(rel, _)| rel == bytes).unwrap_or(255).min(255);
+        let told = usize::from(io.symbol(stream::REL, 0, found as u8));
+        if told < fresh.len() {
+            return Ok(Place::Fresh(told));
+        }
+        for (byte, i) in bytes.iter_mut().zip(0..) {
+            *byte = io.symbol(stream::REL_BYTES, i, *byte);
+        }
+        fresh.push((*bytes, 0));
+        Ok(Place::Fresh(fresh.len() - 1))
+    }
+
+    /// Images and data: main data first, which tells of the others.
+    fn data<I: Io>(
+        &mut self,
+        io: &mut I,
+        lengths: [[u64; 2]; BLOCKS_MAX],
+        begin: usize,
+        until: usize,
+        main: u64,
+    ) -> Result<(), Corrupt> {
+        let count = (self.pattern.key.len() - 3) / 4;
+        let before = lengths[..count].iter().flatten().sum::<u64>();
+        let within = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(until);
+        let begin_main = within(begin as u64 + before);
+        let end_main = within(begin as u64 + before + main);
+        self.blob(io, 0, begin_main, end_main, false)?;
+        let mut kept = [0; around::MAIN_BYTES];
+        let some = (end_main - begin_main).min(around::MAIN_BYTES);
+        kept[..some].copy_from_slice(&self.page[begin_main..begin_main + some]);
+        self.parts.around[around::MAIN..around::MAIN + around::MAIN_BYTES].copy_from_slice(&kept);
+        let mut at = begin as u64;
+        let mut first_data = (0, 0);
+        for (n, [image, data]) in lengths[..count].iter().enumerate() {
+            let places = [at, at + image, at + image + data].map(within);
+            self.blob(io, 1 + 2 * n, places[0], places[1], true)?;
+            self.blob(io, 2 + 2 * n, places[1], places[2], false)?;
+            if n == 0 {
+                first_data = (places[1], places[2]);
+            }
+            at += image + data;
+        }
+        // What this record tells of those behind it.
+        let around = &mut self.parts.around;
+        let block = [around[4], around[5], around[6], around[7]];
+        around[around::BEFORE..around::BEFORE + 4].copy_from_slice(&block);
+        around[around::MAIN_BEFORE..around::MAIN_BEFORE + around::MAIN_BYTES].copy_from_slice(&kept);
+        let (manager, info) = (self.pattern.key[0], self.pattern.key[1]);
+        if manager == HEAP && BRINGS_TUPLE.contains(&(info & OPERATION)) {
+            around[around::TUPLE..around::TUPLE + 4].copy_from_slice(&block);
+            around[around::TUPLE_MAIN..around::TUPLE_MAIN + around::MAIN_BYTES].copy_from_slice(&kept);
+            let tuple = &mut around[around::TUPLE_DATA..around::TUPLE_DATA + around::DATA_BYTES];
+            tuple.fill(0);
+            let some = (first_data.1 - first_data.0).min(around::DATA_BYTES);
+            tuple[..some].copy_from_slice(&self.page[first_data.0..first_data.0 + some]);
+        }
+        Ok(())
+    }
+
+    /// An image or data, as far as it is in the page.
+    fn blob<I: Io>(
+        &mut self,
+        io: &mut I,
+        which: usize,
+        from: usize,
+        to: usize,
+        image: bool,
+    ) -> Result<(), Corrupt> {
+        let slot = self.pattern.slots[which];
+        let Parts { around, lasts, samples, .. } = &mut *self.parts;
+        let mut done = 0;
+        if slot != NO_SLOT && from < to {
+            // Line pointers are no data of the slot.
+            let data = &mut self.page[from..if image { to.min(from + LINES_AT) } else { to }];
+            done = self.model.slots.code(io, slot.into(), around, lasts, samples.as_mut(), data);
+        }
+        if !image {
+            return if from + done < to { io.text(&mut self.page[from + done..to]) } else { Ok(()) };
+        }
+        // Line pointers become steps.
+        if I::WRITES {
+            let mut kept = std::mem::take(&mut self.parts.chunk);
+            kept.clear();
+            kept.extend_from_slice(&self.page[from..to]);
+            lines(&mut kept, true);
+            let split = kept.len().min(lines_end(&kept));
+            let (head, rows) = kept.split_at_mut(split.max(done));
+            io.text(&mut head[done..])?;
+            let mut rows = rows.to_vec();
+            self.parts.chunk = kept;
+            return chunk(io, &mut self.parts.chunk, stream::STRIDE, &mut rows);
+        }
+        let header = (from + LINES_AT).min(to).max(from + done);
+        io.text(&mut self.page[from + done..header])?;
+        let split = (from + lines_end(&self.page[from..to])).min(to).max(from + done);
+        if header < split {
+            io.text(&mut self.page[header..split])?;
+        }
+        chunk(io, &mut self.parts.chunk, stream::STRIDE, &mut self.page[split.max(header.min(to))..to])?;
+        lines(&mut self.page[from..to], false);
+        Ok(())
+    }
+}
+
+/// Which relation a block is of.
+#[derive(Clone, Copy)]
+enum Place {
+    Known(usize),
+    Fresh(usize),
+}
+
+/// Where an image's line pointers end.
+fn lines_end(image: &[u8]) -> usize {
+    let lower = usize::from(le16(image, LOWER_AT));
+    if image.len() < LINES_AT || lower < LINES_AT || lower > image.len() { LINES_AT } else { lower }
+}
+
+/// Replaces line pointers by differences to those before, or the other way round.
+fn lines(image: &mut [u8], forth: bool) {
+    let end = lines_end(image);
+    let Some(lines) = image.get_mut(LINES_AT..end) else { return };
+    let mut last = 0u32;
+    for line in lines.as_chunks_mut::<4>().0 {
+        let value = u32::from_le_bytes(*line);
+        let result = if forth { value.wrapping_sub(last) } else { value.wrapping_add(last) };
+        last = if forth { value } else { result };
+        *line = result.to_le_bytes();
+    }
+}
+
+/// Writes what is known once the code has ended: the page's address, places of records before, checksums.
+pub(super) fn finish(parts: &mut Parts, carried: [u16; 2], page: &mut [u8]) {
+    let wal = &mut parts.wal;
+    wal.address = wal.address.wrapping_add(u64::from(carried[0]).wrapping_mul(page.len() as u64));
+    page[8..16].copy_from_slice(&wal.address.to_le_bytes());
+    if let Some(at) = wal.carried_at {
+        put16(page, at + CRC_AT, carried[1].into());
+    }
+    for &(at, distance, whole) in &wal.records {
+        let before = wal.address.wrapping_add(at as u64).wrapping_sub(distance);
+        page[at + 8..at + 16].copy_from_slice(&before.to_le_bytes());
+        if whole {
+            let total = le32(page, at) as usize;
+            let crc = checksum(page.get(at..at + total).unwrap_or_default());
+            put32(page, at + CRC_AT, crc.into());
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! Streams for who keeps their parts elsewhere: taken apart, and put together again from parts that were kept.
+//!
+//! What is read is not trusted, as by [`Pool::receive`](crate::pool::Pool::receive); what is written is what that takes.
+
+use std::io::{Read, Write};
+
+use super::token::{Origin, Token};
+use super::wire::{
+    self, End, Entry, FRAME_BYTES, FRAME_ENTRIES_MAX, FRAME_VALUES_MAX, FrameReader, FrameWriter, Head, Kind,
+    SentModel,
+};
+use crate::record::{needs, with_model};
+use crate::wire::{put_bytes, put_varint};
+use crate::{Error, Key, Result};
+
+/// What a stream is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamHead {
+    /// The snapshot.
+    pub to: Origin,
+    /// The snapshot since which changes come; none: all of it comes.
+    pub from: Option<Origin>,
+    /// Only what follows this key comes: the rest came before.
+    pub after: Option<Key>,
+    /// Name of the snapshot.
+    pub name: String,
+    /// Stored bytes that are to be expected, about.
+    pub expected_bytes: u64,
+}
+
+/// What a stream brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamEnd {
+    /// Values that were set and deleted.
+    pub values: u64,
+    /// Pages that were set.
+    pub pages: u64,
+    /// Bytes of their records.
+    pub record_bytes: u64,
+}
+
+/// A part of a stream.
+#[derive(Clone, Debug)]
+pub enum StreamItem {
+    /// A model, before the records that name it by `id`.
+    Model {
+        /// Its number in records of this stream.
+        id: u32,
+        /// The model and where it comes from, without its number: the same bytes are the same model.
+        body: Vec<u8>,
+    },
+    /// Entries of the tree, for [`StreamReader::entries`].
+    Entries(Vec<u8>),
+}
+
+/// Takes a stream apart.
+pub struct StreamReader<'a> {
+    frames: FrameReader<'a>,
+    head: StreamHead,
+    last: Option<Key>,
+    end: End,
+}
+
+impl<'a> StreamReader<'a> {
+    /// Reads the head from `input`.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for what is no stream; of `input`.
+    pub fn new(input: &'a mut dyn Read) -> Result<Self> {
+        let mut frames = FrameReader::new(input);
+        let (Kind::Head, payload) = frames.next()? else {
+            return Err(Error::corrupt("stream", "it does not begin with its head"));
+        };
+        let Head { to, from, after, name, expected_bytes } = Head::decode(&payload)?;
+        let head = StreamHead { to, from, after, name, expected_bytes };
+        Ok(Self { frames, head, last: after, end: End::default() })
+    }
+
+    /// What it is of.
+    pub fn head(&self) -> &StreamHead {
+        &self.head
+    }
+
+    /// What came by now.
+    pub fn so_far(&self) -> StreamEnd {
+        let End { values, pages, record_bytes } = self.end;
+        StreamEnd { values, pages, record_bytes }
+    }
+
+    /// The next part; none at the end, which was verified then.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for a stream that is damaged or ends too early; of the input.
+    pub fn item(&mut self) -> Result<Option<StreamItem>> {
+        let (kind, payload) = self.frames.next()?;
+        Ok(match kind {
+            Kind::Head => return Err(Error::corrupt("stream", "it has two heads")),
+            Kind::Model => {
+                let model = SentModel::decode(&payload)?;
+                Some(StreamItem::Model { id: model.id, body: SentModel { id: 0, ..model }.encode() })
+            }
+            Kind::Entries => Some(StreamItem::Entries(payload)),
+            Kind::End => {
+                if End::decode(&payload)? != self.end {
+                    return Err(Error::corrupt("stream", "it says at its end that it had something else"));
+                }
+                None
+            }
+        })
+    }
+
+    /// Visits the entries of a part, in the order of keys.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for what cannot be; of `visit`.
+    pub fn entries<'e>(
+        &mut self,
+        payload: &'e [u8],
+        visit: &mut dyn FnMut(Entry<'e>) -> Result<()>,
+    ) -> Result<()> {
+        let end = &mut self.end;
+        wire::for_each(payload, &mut self.last, &mut |entry| {
+            end.count(&entry);
+            visit(entry)
+        })
+    }
+}
+
+/// Consecutive pages of an object that are to be an entry.
+struct Run {
+    object: u64,
+    record_size: u32,
+    first: u64,
+    count: u64,
+    /// The pages, encoded.
+    pages: Vec<u8>,
+}
+
+/// Puts a stream together. Keys have to ascend.
+pub struct StreamWriter<'a> {
+    frames: FrameWriter<'a>,
+    frame: Vec<u8>,
+    run: Option<Run>,
+    entries: usize,
+    value_bytes: usize,
+    last: Option<Key>,
+    end: End,
+}
+
+impl<'a> StreamWriter<'a> {
+    /// Writes the head to `out`.
+    ///
+    /// # Errors
+    /// Of `out`.
+    pub fn new(out: &'a mut dyn Write, head: &StreamHead) -> Result<Self> {
+        let mut frames = FrameWriter::new(out);
+        let StreamHead { to, from, after, name, expected_bytes } = head.clone();
+        frames.frame(Kind::Head, &Head { to, from, after, name, expected_bytes }.encode())?;
+        Ok(Self {
+            frames,
+            frame: FrameWriter::begin(FRAME_BYTES),
+            run: None,
+            entries: 0,
+            value_bytes: 0,
+            last: after,
+            end: End::default(),
+        })
+    }
+
+    /// Sends a model, which records name as `id` from now on; `body` as [`StreamItem::Model`] had it.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if `body` is no model; of writing.
+    pub fn model(&mut self, id: u32, body: &[u8]) -> Result<()> {
+        let model = SentModel { id, ..SentModel::decode(body)? };
+        self.frames.frame(Kind::Model, &model.encode())
+    }
+
+    /// Sets a value.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if `key` does not come after the last one; of writing.
+    pub fn put(&mut self, key: Key, value: &[u8]) -> Result<()> {
+        self.value_bytes += value.len();
+        self.single(key, key, &Entry::Put(key, value))
+    }
+
+    /// Deletes a value.
+    ///
+    /// # Errors
+    /// As [`StreamWriter::put`].
+    pub fn delete(&mut self, key: Key) -> Result<()> {
+        self.single(key, key, &Entry::Delete(key))
+    }
+
+    /// Removes page number `page` of `object`.
+    ///
+    /// # Errors
+    /// As [`StreamWriter::put`].
+    pub fn gone(&mut self, object: u64, page: u64) -> Result<()> {
+        let key = Key::page(object, page);
+        self.single(key, key, &Entry::Gone { object, first: page, count: 1 })
+    }
+
+    /// Sets page number `page` of `object` to `record`, which is coded by the model that was sent as `model`, if it needs one.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if no page of `record_size` bytes can have the record; as [`StreamWriter::put`].
+    pub fn page(
+        &mut self,
+        object: u64,
+        record_size: u32,
+        page: u64,
+        record: &[u8],
+        model: Option<u32>,
+    ) -> Result<()> {
+        let needs = needs(record, record_size)?;
+        if needs.bases || needs.model.is_some() != model.is_some() {
+            return Err(Error::corrupt("record", "it does not need what was kept with it"));
+        }
+        let renamed = match model {
+            Some(id) if needs.model != Some(id) => Some(with_model(record, id)?),
+            _ => None,
+        };
+        let record = renamed.as_deref().unwrap_or(record);
+        self.end.record_bytes += record.len() as u64;
+        self.push((object, record_size, page), |out| put_bytes(out, record))
+    }
+
+    /// Gives page number `page` of `object` the record of page number `of.1` of object `of.0`, which was set before.
+    ///
+    /// # Errors
+    /// As [`StreamWriter::put`].
+    pub fn same(&mut self, object: u64, record_size: u32, page: u64, of: (u64, u64)) -> Result<()> {
+        self.push((object, record_size, page), |out| {
+            for value in [0, of.0, of.1] {
+                put_varint(out, value);
+            }
+        })
+    }
+
+    /// Ends the stream; what it had.
+    ///
+    /// # Errors
+    /// Of writing.
+    pub fn end(mut self) -> Result<StreamEnd> {
+        self.flush_frame()?;
+        self.frames.frame(Kind::End, &self.end.encode())?;
+        self.frames.flush()?;
+        let End { values, pages, record_bytes } = self.end;
+        Ok(StreamEnd { values, pages, record_bytes })
+    }
+
+    fn ascend(&mut self, first: Key, last: Key) -> Result<()> {
+        if self.last.replace(last).is_some_and(|before| before >= first) {
+            return Err(Error::Invalid(format!(
+                "entries of a stream have to ascend, and {first:?} does not"
+            )));
+        }
+        Ok(())
+    }
+
+    fn single(&mut self, first: Key, last: Key, entry: &Entry<'_>) -> Result<()> {
+        self.ascend(first, last)?;
+        self.end_run();
+        entry.encode(&mut self.frame);
+        self.end.count(entry);
+        self.entries += 1;
+        self.flush_if_full()
+    }
+
+    fn push(
+        &mut self,
+        (object, record_size, page): (u64, u32, u64),
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<()> {
+        let key = Key::page(object, page);
+        self.ascend(key, key)?;
+        let follows = self.run.as_ref().is_some_and(|run| {
+            run.object == object
+                && run.record_size == record_size
+                && run.first.checked_add(run.count) == Some(page)
+        });
+        if !follows {
+            self.end_run();
+        }
+        let run = self.run.get_or_insert_with(|| Run {
+            object,
+            record_size,
+            first: page,
+            count: 0,
+            pages: Vec::new(),
+        });
+        run.count += 1;
+        encode(&mut run.pages);
+        self.end.pages += 1;
+        self.entries += 1;
+        self.flush_if_full()
+    }
+
+    /// The run becomes an entry of the frame, as [`Entry::encode`] writes one.
+    fn end_run(&mut self) {
+        let Some(run) = self.run.take() else { return };
+        self.frame.push(3);
+        for value in [run.object, run.record_size.into(), run.first, run.count] {
+            put_varint(&mut self.frame, value);
+        }
+        self.frame.extend_from_slice(&run.pages);
+    }
+
+    fn flush_if_full(&mut self) -> Result<()> {
+        let bytes = self.frame.len() + self.run.as_ref().map_or(0, |run| run.pages.len());
+        match bytes >= FRAME_BYTES
+            || self.entries >= FRAME_ENTRIES_MAX
+            || self.value_bytes >= FRAME_VALUES_MAX
+        {
+            true => self.flush_frame(),
+            false => Ok(()),
+        }
+    }
+
+    fn flush_frame(&mut self) -> Result<()> {
+        self.end_run();
+        if self.entries == 0 {
+            return Ok(());
+        }
+        let frame = std::mem::replace(&mut self.frame, FrameWriter::begin(FRAME_BYTES));
+        (self.entries, self.value_bytes) = (0, 0);
+        self.frames.finish(Kind::Entries, frame)
+    }
+}
+
+impl Token {
+    /// The token of a stream of `to` that goes on after key `after`.
+    pub fn new(to: Origin, from: Option<Origin>, after: Option<Key>) -> Self {
+        Self { to, from, after }
+    }
+
+    /// The last key that came.
+    pub fn after(&self) -> Option<Key> {
+        self.after
+    }
+}

@@ -1,0 +1,25 @@
+//! What a store may give back for an object of a backup repository.
+
+use pagefold_backup::fuzzing;
+
+pub(super) use fuzzing::{commit_seeds, manifest_seeds, pack_seeds, root_seeds};
+
+/// A pack: its directory, and all blocks that it names.
+pub(super) fn pack(bytes: &[u8]) -> bool {
+    fuzzing::pack(bytes)
+}
+
+/// A chunk of a manifest. What decodes is what encodes.
+pub(super) fn manifest(bytes: &[u8]) -> bool {
+    fuzzing::manifest(bytes)
+}
+
+/// The root of a manifest.
+pub(super) fn root(bytes: &[u8]) -> bool {
+    fuzzing::root(bytes)
+}
+
+/// A commit, and the description of a repository.
+pub(super) fn commit(bytes: &[u8]) -> bool {
+    fuzzing::commit(bytes)
+}

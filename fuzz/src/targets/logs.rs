@@ -1,0 +1,91 @@
+//! Models, records and pages of the logs of PostgreSQL and InnoDB.
+
+use std::sync::OnceLock;
+
+use pagefold_codec::testing::Random;
+use pagefold_codec::testing::logs::{redo_blocks, wal_pages};
+use pagefold_codec::{Kind, Model, Options, Scratch, learn, recognise};
+
+const PAGE_BYTES: usize = 1024;
+
+/// Pages of one kind of log, its model, and some records.
+struct Log {
+    pages: Vec<Vec<u8>>,
+    model: Option<Model>,
+    records: Vec<Vec<u8>>,
+}
+
+impl Log {
+    fn new(pages: Vec<Vec<u8>>) -> Self {
+        let borrowed: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
+        let model = learn(&borrowed, Options { level: 1, relation_pages: 100_000 });
+        let mut records = Vec::new();
+        for page in pages.iter().take(16) {
+            let mut record = Vec::new();
+            if model.as_ref().is_some_and(|model| model.encode(&mut Scratch::new(), page, &mut record)) {
+                records.push(record);
+            }
+        }
+        Self { pages, model, records }
+    }
+}
+
+/// Both logs.
+fn logs() -> &'static [Log; 2] {
+    static LOGS: OnceLock<[Log; 2]> = OnceLock::new();
+    LOGS.get_or_init(|| {
+        let mut random = Random::new(3);
+        [wal_pages(&mut random, PAGE_BYTES, 300), redo_blocks(&mut random, PAGE_BYTES, 300)].map(Log::new)
+    })
+}
+
+pub(super) fn model_seeds() -> Vec<Vec<u8>> {
+    logs().iter().filter_map(|log| log.model.as_ref()).map(Model::to_bytes).collect()
+}
+
+/// A model that can be read is used both ways.
+pub(super) fn model(bytes: &[u8]) -> bool {
+    let Ok(model) = Model::from_bytes(bytes) else { return false };
+    let mut scratch = Scratch::new();
+    let mut page = vec![0; model.page_bytes()];
+    for log in logs() {
+        for record in log.records.iter().take(2) {
+            let _accepted = model.decode(&mut scratch, record, &mut page);
+        }
+        let mut record = Vec::new();
+        let _coded = model.encode(&mut scratch, &log.pages[0], &mut record);
+    }
+    true
+}
+
+/// Records: their first byte says which log they are of.
+pub(super) fn record_seeds() -> Vec<Vec<u8>> {
+    let all = logs().iter().zip(0..);
+    all.flat_map(|(log, which)| log.records.iter().map(move |record| [&[which][..], record].concat()))
+        .collect()
+}
+
+pub(super) fn record(bytes: &[u8]) -> bool {
+    let Some((which, record)) = bytes.split_first() else { return false };
+    let Some(model) = &logs()[usize::from(which & 1)].model else { return false };
+    let mut page = vec![0; model.page_bytes()];
+    model.decode(&mut Scratch::new(), record, &mut page).is_ok()
+}
+
+pub(super) fn page_seeds() -> Vec<Vec<u8>> {
+    logs().iter().flat_map(|log| log.pages.iter().take(16).cloned()).collect()
+}
+
+/// Pages are not trusted either: a write may hold anything.
+pub(super) fn page(bytes: &[u8]) -> bool {
+    let mut page = bytes.to_vec();
+    page.resize(PAGE_BYTES, 0);
+    let mut scratch = Scratch::new();
+    let kind = recognise(&mut scratch, &page);
+    for log in logs() {
+        if let Some(model) = &log.model {
+            let _coded = model.encode(&mut scratch, &page, &mut Vec::new());
+        }
+    }
+    matches!(kind, Some(Kind::PostgresWal | Kind::InnodbRedo))
+}
