@@ -45,7 +45,7 @@ def test_crash_under_load_loses_nothing_acknowledged(where, run, journal, page_s
         expect_recordsize(where, path, page_size)
     first = 1
     for delay_s in (0.2, 1.5):
-        writer = ["-m", "lab.sqlite_writer", str(path), str(first)]
+        writer = ["-m", "lab.sqlite_writer", str(path), journal, str(first)]
         numbers = crash_beside_writer(run, where, writer, record, 20, delay_s)
         check(path, record)
         first = 2 + max(numbers)
