@@ -1018,6 +1018,9 @@ pub struct Status {
     /// Only pools with something wrong; exit status 1 if there are any.
     #[arg(short = 'x', long)]
     pub problems: bool,
+    /// Files with models of their pages instead: what each was learned from, codes, and has yet to code again
+    #[arg(long, conflicts_with = "problems")]
+    pub models: bool,
     /// How to print.
     #[command(flatten)]
     pub output: Output,

@@ -82,11 +82,20 @@ pub fn named(subject: Subject, names: &Names) -> (&'static str, String) {
 
 /// The names of the files among what was struck, as `dataset:/path`. A file that is not found is told by its object's number.
 pub fn names_of<'a>(pool: &Pool, struck: impl Iterator<Item = &'a Struck>) -> Names {
+    names_of_objects(
+        pool,
+        struck.filter_map(|struck| match struck.subject {
+            Subject::Object { dataset, object } => Some((dataset, object)),
+            _ => None,
+        }),
+    )
+}
+
+/// The names of these objects, by dataset and number, as `dataset:/path`; by its number what is not found.
+pub fn names_of_objects(pool: &Pool, objects: impl Iterator<Item = (u64, u64)>) -> Names {
     let mut wanted: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
-    for struck in struck {
-        if let Subject::Object { dataset, object } = struck.subject {
-            wanted.entry(dataset).or_default().insert(object);
-        }
+    for (dataset, object) in objects {
+        wanted.entry(dataset).or_default().insert(object);
     }
     let mut found = Names::new();
     for (id, objects) in wanted {

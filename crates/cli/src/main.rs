@@ -23,6 +23,7 @@ mod holder;
 mod holders;
 mod launch;
 mod leaving;
+mod models;
 mod mounter;
 mod mountopts;
 mod mountpoint;

@@ -349,7 +349,8 @@ fn other_pool(known: &Known, guid: &str, name: &str) -> Failure {
     .hint(format!("find it again: pagefold import -d DIR {}", known.guid))
 }
 
-fn open_briefly(known: &Known, read_only: bool) -> Result<Arc<Pool>> {
+/// Opens a pool that is not mounted, to look at it or to close it.
+pub fn open_briefly(known: &Known, read_only: bool) -> Result<Arc<Pool>> {
     open_known(known, &OpenOptions { read_only, cache_bytes: CACHE_BYTES_BRIEF, ..OpenOptions::default() })
 }
 

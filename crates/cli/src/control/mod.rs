@@ -16,7 +16,7 @@ pub use frame::{REPLY_BYTES_MAX, write as write_frame};
 pub use model::{
     Activity, CacheFigures, CodecFigures, CodecShare, ConfinementFigures, Counter, DeviceErrors,
     DeviceFigures, ErrorFigures, Event, FileSurvey, FileUsage, Folded, KindShare, LengthFigures,
-    MemoryFigures, MountFigures, PoolFigures, PropertyValue, QuotaFigures, Reply, Request, RewriteFigures,
+    MemoryFigures, ModelFigures, MountFigures, PoolFigures, PropertyValue, QuotaFigures, Reply, Request, RewriteFigures,
     ScrubFigures, SnapshotFigures, Source, StruckFigures, TakeoverFigures, TrimFigures, UnmountMode,
 };
 pub use pieces::{PieceReader, PieceWriter};

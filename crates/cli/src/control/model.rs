@@ -26,6 +26,8 @@ pub enum Request {
     Status {},
     /// I/O counters since the pool was opened.
     Counters {},
+    /// Models of pages, and the files that have them or wait for one.
+    Models {},
     /// All properties of a dataset or snapshot with their values and sources.
     Properties {
         /// Which, below the pool.
@@ -233,6 +235,11 @@ pub enum Reply {
         /// The counters.
         activity: Activity,
     },
+    /// To [`Request::Models`].
+    Models {
+        /// By dataset and number of the file.
+        all: Vec<ModelFigures>,
+    },
     /// To [`Request::Properties`].
     Properties {
         /// Name, value, source.
@@ -376,6 +383,37 @@ pub struct CodecFigures {
     pub logical_bytes: u64,
     /// Length of the records, as `STORED` counts it, in bytes.
     pub stored_bytes: u64,
+}
+
+/// A file whose pages look like a database's, and the model that codes its new pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelFigures {
+    /// `pool/dataset:/path`; of logs, which share a model, the dataset's name and `logs`.
+    pub file: String,
+    /// Number of the model; `None`: there is none yet, or none gained.
+    pub model: Option<u32>,
+    /// Name of its codec.
+    pub codec: Option<String>,
+    /// What it takes, stored.
+    pub model_bytes: u64,
+    /// How many models were learned of the file, this one included.
+    pub learned: u32,
+    /// Pages that it was learned from.
+    pub sampled_pages: u32,
+    /// Pages that the file had then.
+    pub learned_pages: u64,
+    /// Average length of the sampled pages' records.
+    pub record_bytes: u32,
+    /// Pages that the file has.
+    pub pages: u64,
+    /// Pages that the model coded since it was learned or the pool was opened.
+    pub coded_pages: u64,
+    /// Length of their records.
+    pub coded_bytes: u64,
+    /// Pages that were stored without a model in that time.
+    pub other_pages: u64,
+    /// What was stored before the model was there waits to be coded again.
+    pub waits: bool,
 }
 
 /// How a file's pages are stored, from a sample of them.

@@ -13,7 +13,7 @@ use crate::control::{
     FileUsage, Handler, MemoryFigures, MountFigures, PoolFigures, Reply, Request, UnmountMode,
 };
 use crate::failure::{Failure, Result};
-use crate::{datasets, errors, names, pools, streams};
+use crate::{datasets, errors, models, names, pools, streams};
 
 /// Inodes accounted for in one request.
 const USAGE_INODES_MAX: usize = 16_384;
@@ -43,6 +43,7 @@ impl Answers {
             Request::Counters {} => {
                 Reply::Counters { activity: pools::activity(&server.pool, server.age_ms()) }
             }
+            Request::Models {} => Reply::Models { all: models::told(&server.pool)? },
             Request::Properties { path } => Reply::Properties { values: server.properties(&path)? },
             Request::Set { path, name, value } => {
                 server.set_property(&path, &name, &value)?;

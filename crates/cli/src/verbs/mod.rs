@@ -17,6 +17,7 @@ mod import;
 mod iostat;
 mod list;
 mod manual;
+mod models;
 mod mount;
 mod mount_all;
 mod policy;
@@ -69,6 +70,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Restart(args) => restart::run(&args),
         Verb::Sync(args) => sync::run(&args),
         Verb::List(args) => list::run(&args),
+        Verb::Status(args) if args.models => models::status(&args),
         Verb::Status(args) => show::status(&args),
         Verb::Df(args) => show::df(&args),
         Verb::Iostat(args) => iostat::run(&args),

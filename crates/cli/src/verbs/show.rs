@@ -15,7 +15,7 @@ use crate::table::{self, Align, Table};
 use crate::{pools, raw, target, units};
 
 /// What was to be done, behind "could not be".
-const SHOWN: &str = "shown in full";
+pub(super) const SHOWN: &str = "shown in full";
 /// State of a pool that is known and cannot be opened.
 const UNAVAILABLE: &str = "UNAVAIL";
 
@@ -437,6 +437,19 @@ fn full_advice(pool: &PoolFigures) -> String {
 fn gather(words: &[String]) -> Result<(Vec<PoolFigures>, Failures)> {
     let mut failures = Failures::new();
     let mut all = Vec::new();
+    for name in &named_pools(words, &mut failures)? {
+        let Some(pool) = failures.take(name, one(name)) else { continue };
+        if pool.state == UNAVAILABLE {
+            let problem = pool.problem.clone().unwrap_or_else(|| "it cannot be opened".into());
+            failures.also(name, Failure::new(problem));
+        }
+        all.push(pool);
+    }
+    Ok((all, failures))
+}
+
+/// The pools that words name, or all that are known or mounted.
+pub(super) fn named_pools(words: &[String], failures: &mut Failures) -> Result<Vec<String>> {
     let mut names: Vec<String> = Vec::new();
     for word in words {
         names.extend(failures.need(word, target::pool_name(word)));
@@ -447,15 +460,7 @@ fn gather(words: &[String]) -> Result<(Vec<PoolFigures>, Failures)> {
         names.sort();
         names.dedup();
     }
-    for name in &names {
-        let Some(pool) = failures.take(name, one(name)) else { continue };
-        if pool.state == UNAVAILABLE {
-            let problem = pool.problem.clone().unwrap_or_else(|| "it cannot be opened".into());
-            failures.also(name, Failure::new(problem));
-        }
-        all.push(pool);
-    }
-    Ok((all, failures))
+    Ok(names)
 }
 
 fn one(pool: &str) -> Result<PoolFigures> {

@@ -78,12 +78,12 @@ pub struct Learned {
 
 /// What became of an object's pages since its model was adopted, or since it has been watched.
 #[derive(Clone, Copy, Debug, Default)]
-struct Watched {
+pub(super) struct Watched {
     /// Pages that its model coded, and their records' bytes.
-    coded: u64,
-    coded_bytes: u64,
+    pub(super) coded: u64,
+    pub(super) coded_bytes: u64,
     /// Pages that no model coded.
-    others: u64,
+    pub(super) others: u64,
     /// Pages that were stored as deltas, while the object was watched.
     deltas: u64,
     /// Pages of both other kinds when learning failed the last time.
@@ -189,6 +189,11 @@ impl Watch {
         if let Some(watched) = self.objects.get_mut(&object) {
             watched.deltas = 0;
         }
+    }
+
+    /// Objects whose pages are counted.
+    pub(super) fn counted(&self) -> impl Iterator<Item = ((u64, u64), Watched)> + '_ {
+        self.objects.iter().map(|(of, watched)| (*of, *watched))
     }
 
     /// Whether pages of an object are counted.

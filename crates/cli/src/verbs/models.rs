@@ -1,0 +1,94 @@
+//! `status --models`: the files that have models of their pages, or wait for one.
+
+use serde_json::json;
+
+use super::show::{SHOWN, named_pools};
+use crate::args::{Output, Status};
+use crate::control::{ModelFigures, Reply, Request};
+use crate::failure::Result;
+use crate::failures::Failures;
+use crate::registry::Registry;
+use crate::table::{Align, Table, printable};
+use crate::{models, pools, target, units};
+
+/// Prints them, pool by pool.
+pub fn status(args: &Status) -> Result<()> {
+    let mut failures = Failures::new();
+    let names = named_pools(&args.targets, &mut failures)?;
+    let mut all: Vec<(String, Vec<ModelFigures>)> = Vec::new();
+    for name in names {
+        if let Some(models) = failures.take(&name, of_pool(&name)) {
+            all.push((name, models));
+        }
+    }
+    if args.output.json {
+        let pools: Vec<_> =
+            all.iter().map(|(name, models)| json!({ "name": name, "models": models })).collect();
+        super::print_json(&json!({ "pools": pools, "failures": failures.json() }))?;
+    } else {
+        print(&all, args.output);
+    }
+    failures.finish(args.targets.len(), SHOWN)
+}
+
+/// Asks the pool's server, or looks at what is stored.
+fn of_pool(pool: &str) -> Result<Vec<ModelFigures>> {
+    if let Some(mut client) = target::connect(pool)? {
+        return match client.ask(&Request::Models {})? {
+            Reply::Models { all } => Ok(all),
+            _ => Err(client.misunderstood()),
+        };
+    }
+    models::told(&*pools::open_briefly(&Registry::open()?.find(pool)?, true)?)
+}
+
+fn print(all: &[(String, Vec<ModelFigures>)], output: Output) {
+    let mut table = Table::new(&[
+        ("FILE", Align::Left),
+        ("PAGES", Align::Right),
+        ("CODEC", Align::Left),
+        ("MODEL", Align::Right),
+        ("LEARNED", Align::Right),
+        ("FROM", Align::Right),
+        ("CODED", Align::Right),
+        ("BYTES/PAGE", Align::Right),
+        ("OTHERS", Align::Right),
+        ("STATE", Align::Left),
+    ]);
+    for model in all.iter().flat_map(|(_, models)| models) {
+        table.row(row(model, output));
+    }
+    if all.iter().all(|(_, models)| models.is_empty()) && !output.script {
+        for (name, _) in all {
+            println!("pool {name} has no models yet, and no file waits for one");
+        }
+        return;
+    }
+    table.print(output.script);
+}
+
+fn row(model: &ModelFigures, output: Output) -> Vec<String> {
+    let exact = output.exact || output.script;
+    let size = |bytes: u64| if exact { bytes.to_string() } else { units::size(bytes) };
+    let none = || "-".to_owned();
+    let known = |text: String| if model.model.is_some() { text } else { none() };
+    // Of the pages that were coded since, or of those that it was learned from.
+    let mean = model.coded_bytes.checked_div(model.coded_pages).unwrap_or(model.record_bytes.into());
+    let state = match (model.model, model.waits) {
+        (None, _) => "no model yet",
+        (Some(_), true) => "codes again",
+        (Some(_), false) => "done",
+    };
+    vec![
+        printable(&model.file),
+        model.pages.to_string(),
+        model.codec.clone().unwrap_or_else(none),
+        known(size(model.model_bytes)),
+        known(model.learned.to_string()),
+        known(format!("{}/{}", model.sampled_pages, model.learned_pages)),
+        known(model.coded_pages.to_string()),
+        known(mean.to_string()),
+        model.other_pages.to_string(),
+        state.into(),
+    ]
+}

@@ -1,0 +1,102 @@
+//! What is known of models and of the objects that have one or wait for one: for people to look at.
+
+use std::collections::BTreeMap;
+
+use super::Pool;
+use super::logs::stands_for_logs;
+use super::models::Watched;
+use crate::Result;
+use crate::dataset::{Dataset, ModelEntry};
+use crate::record::{Codec, ModelId};
+
+/// A model in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelInUse {
+    /// Its number.
+    pub id: ModelId,
+    /// The codec that it makes up.
+    pub codec: Codec,
+    /// What it takes, stored, in bytes.
+    pub stored_bytes: u64,
+    /// How many models were learned of the object, this one included.
+    pub learned: u32,
+    /// Pages that it was learned from, of those that the object had then.
+    pub sampled_pages: u32,
+    /// Pages that the object had then.
+    pub object_pages: u64,
+    /// Average length of the sampled pages' records, in bytes.
+    pub record_bytes: u32,
+}
+
+/// An object whose pages look like a database's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Modelled {
+    /// Number of its dataset.
+    pub dataset: u64,
+    /// The object. `None`: logs, which share one model.
+    pub object: Option<u64>,
+    /// The model of its new pages. `None`: it waits for one, or none gained.
+    pub model: Option<ModelInUse>,
+    /// Pages that it has, stored.
+    pub pages: u64,
+    /// Pages that its model coded since it was learned or the pool was opened, and their records' bytes.
+    pub coded_pages: u64,
+    /// The same, length of their records in bytes.
+    pub coded_bytes: u64,
+    /// Pages that were stored without a model in that time.
+    pub other_pages: u64,
+    /// Pages that were stored before the model was there wait to be coded again.
+    pub waits: bool,
+}
+
+impl Pool {
+    /// Objects that have a model of their own, or whose pages are counted since one may gain on them, by dataset and number.
+    ///
+    /// # Errors
+    /// Of reading what objects take.
+    pub fn modelled(&self) -> Result<Vec<Modelled>> {
+        let models = &self.shared.models;
+        let (mut found, late) = {
+            let watch = self.watch.lock();
+            let counted: BTreeMap<(u64, u64), Watched> = watch.counted().collect();
+            (counted, watch.late.clone())
+        };
+        for (_, entry) in models.all() {
+            found.entry((entry.dataset, entry.object)).or_default();
+        }
+        let mut all = Vec::with_capacity(found.len());
+        for (of, watched) in found {
+            let model = models.own(of).and_then(|id| models.get(id).map(|entry| in_use(id, &entry)));
+            let Some(dataset) = self.dataset_by_id(of.0) else { continue };
+            let shared = stands_for_logs(of.1);
+            let pages = if shared { 0 } else { dataset.usage(of.1)?.pages };
+            // Deleted; what its model coded may be in a snapshot.
+            if pages == 0 && !shared {
+                continue;
+            }
+            all.push(Modelled {
+                dataset: of.0,
+                object: (!shared).then_some(of.1),
+                model,
+                pages,
+                coded_pages: watched.coded,
+                coded_bytes: watched.coded_bytes,
+                other_pages: watched.others,
+                waits: late.contains(&of),
+            });
+        }
+        Ok(all)
+    }
+}
+
+fn in_use(id: ModelId, entry: &ModelEntry) -> ModelInUse {
+    ModelInUse {
+        id,
+        codec: entry.codec,
+        stored_bytes: entry.ptr.len_bytes.into(),
+        learned: entry.generation.saturating_add(1),
+        sampled_pages: entry.sampled_pages,
+        object_pages: entry.object_pages,
+        record_bytes: entry.record_bytes,
+    }
+}
