@@ -1,0 +1,41 @@
+//! What can go wrong.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The result of everything here.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why there is no backup.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A call failed.
+    #[error("cannot {doing} {}: {source}", path.display())]
+    Io {
+        /// As `read`.
+        doing: &'static str,
+        /// What was called for.
+        path: PathBuf,
+        /// The error itself.
+        source: io::Error,
+    },
+    /// The data directory, or its log, is not as a server leaves it.
+    #[error("{0}")]
+    Damaged(String),
+    /// It is sound, and cannot be backed up like this.
+    #[error("{0}")]
+    Unsuited(String),
+    /// What was asked for makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// It was asked to stop.
+    #[error("it was interrupted")]
+    Interrupted,
+}
+
+impl Error {
+    /// For `map_err`.
+    pub(crate) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { doing, path: path.to_owned(), source }
+    }
+}
