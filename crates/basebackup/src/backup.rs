@@ -161,7 +161,9 @@ fn plan(
     let version = sink::small_file(&source.data.join("PG_VERSION"), VERSION_BYTES_MAX)?;
     let version = String::from_utf8_lossy(&version).trim().to_owned();
     if options.to.is_none() && !source.tablespaces.is_empty() {
-        return Err(Error::Invalid("a database with tablespaces becomes several archives, and standard output takes one".into()));
+        return Err(Error::Invalid(
+            "a database with tablespaces becomes several archives, and standard output takes one".into(),
+        ));
     }
     let mut planner = Planner { control, verify: options.verify, warnings };
     let mut archives = Vec::new();
@@ -182,7 +184,10 @@ fn plan(
     items.push(Item {
         path: control::FILE.into(),
         attributes: Attributes::of(&metadata),
-        kind: Kind::File { content: Content::File { path, bytes: metadata.len(), pages: None }, listed: true },
+        kind: Kind::File {
+            content: Content::File { path, bytes: metadata.len(), pages: None },
+            listed: true,
+        },
     });
     archives.push(Archive { tablespace: None, attributes, items });
     Ok((archives, range))
@@ -239,7 +244,11 @@ fn tablespace_link(of: &Tablespace, start: &Start, attributes: Attributes, forma
         (Format::Tar(_), Start::Server { .. }) => return None,
     };
     let path = Path::new(tablespace::FOLDER).join(of.oid.to_string());
-    Some(Item { path, attributes: Attributes { mode: 0o777, ..attributes }, kind: Kind::Link(target.clone()) })
+    Some(Item {
+        path,
+        attributes: Attributes { mode: 0o777, ..attributes },
+        kind: Kind::Link(target.clone()),
+    })
 }
 
 struct Work<'a> {
@@ -308,7 +317,9 @@ impl Work<'_> {
                     self.done.verified_files += 1;
                     if !bytes.is_multiple_of(pages.page_bytes.into()) {
                         let path = path.display();
-                        (self.options.warn)(&format!("{path} does not end with a whole page, and that part is not verified"));
+                        (self.options.warn)(&format!(
+                            "{path} does not end with a whole page, and that part is not verified"
+                        ));
                     }
                 }
                 *bytes

@@ -189,7 +189,8 @@ impl<W: Write> Compressor<W> {
 
     /// Writes what is left, and the end of the stream; what it was written to.
     pub fn finish(mut self) -> io::Result<W> {
-        if !self.block.is_empty() {
+        // Nothing at all is a frame with nothing in it.
+        if !self.block.is_empty() || (self.len == 0 && self.compression.method != Method::None) {
             self.dispatch()?;
         }
         while !self.waiting.is_empty() {
@@ -258,9 +259,10 @@ enum Coder {
 impl Coder {
     fn new(compression: Compression) -> io::Result<Self> {
         Ok(match compression.method {
-            Method::Gzip => {
-                Self::Gzip(Box::new(flate2::Compress::new(flate2::Compression::new(compression.level), false)))
-            }
+            Method::Gzip => Self::Gzip(Box::new(flate2::Compress::new(
+                flate2::Compression::new(compression.level),
+                false,
+            ))),
             Method::Lz4 => Self::Lz4(compression.level),
             Method::None | Method::Zstd => {
                 let mut coder = zstd::bulk::Compressor::new(i32::try_from(compression.level).unwrap_or(3))?;
@@ -365,10 +367,16 @@ mod tests {
         for len in [0, 1, DEFLATE_BYTES, DEFLATE_BYTES + 1, FRAME_BYTES, 2 * FRAME_BYTES + 12_345] {
             let bytes = sample(len);
             for name in ["none", "gzip", "zstd"] {
-                let one = compressed(&if name == "none" { name.into() } else { format!("{name}:workers=1") }, &bytes);
+                let one = compressed(
+                    &if name == "none" { name.into() } else { format!("{name}:workers=1") },
+                    &bytes,
+                );
                 assert_eq!(read(name, &one), bytes, "{name} {len}");
                 if name != "none" {
-                    assert_eq!(compressed(&format!("{name}:workers=3,level=1"), &bytes), compressed(&format!("{name}:1"), &bytes));
+                    assert_eq!(
+                        compressed(&format!("{name}:workers=3,level=1"), &bytes),
+                        compressed(&format!("{name}:1"), &bytes)
+                    );
                 }
             }
             // Frames of one block: the crate's decoder reads beyond a frame's end, and cannot tell by how much.
@@ -405,7 +413,19 @@ mod tests {
         let zstd = parse("zstd:level=7,workers=4").unwrap();
         assert_eq!((zstd.method, zstd.level, zstd.workers), (Method::Zstd, 7, 4));
         assert_eq!(parse("zstd:12").unwrap().level, 12);
-        for text in ["", "none:1", "xz", "gzip:0", "gzip:10", "lz4:13", "zstd:level=", "zstd:workers=0", "zstd:x=1", "zstd:,", "-1"] {
+        for text in [
+            "",
+            "none:1",
+            "xz",
+            "gzip:0",
+            "gzip:10",
+            "lz4:13",
+            "zstd:level=",
+            "zstd:workers=0",
+            "zstd:x=1",
+            "zstd:,",
+            "-1",
+        ] {
             assert!(parse(text).is_err(), "{text}");
         }
     }

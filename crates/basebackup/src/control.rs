@@ -7,12 +7,12 @@
 //! |---|---|---|
 //! | 0 | 8 | system identifier |
 //! | 8 | 4 | control version |
-//! | 16 | 4 | state |
 //! | 32 | 8 | location of the last checkpoint's record |
 //! | 40 | 8 | its redo location |
 //! | 48 | 4 | its timeline |
 //! | 136 | 8 | how far a standby has to recover at least |
 //! | 144 | 4 | the timeline of that |
+//! | 152 | 8 | where the base backup begins that it is, until it has recovered to its end |
 //! | 168 | 1 | whether it is a base backup that has not recovered to its end yet |
 //! | 216, 220, 224, 228 | 4 each | bytes of a page, pages of a segment of a relation, bytes of a page of the log, of a segment of the log |
 //! | 252 | 4 | version of page checksums, or 0 |
@@ -32,10 +32,6 @@ const CRC_AT: usize = 288;
 pub struct Control {
     /// The cluster's number.
     pub system: u64,
-    /// Whether it was shut down cleanly.
-    pub shut_down: bool,
-    /// Whether it follows another one, or recovers from an archive.
-    pub in_recovery: bool,
     /// Where the last checkpoint's record lies.
     pub checkpoint: u64,
     /// Where recovery from it begins.
@@ -122,11 +118,8 @@ impl Control {
     }
 
     fn fields(bytes: &[u8]) -> Option<Self> {
-        let state = number(bytes, 16)?;
         Some(Self {
             system: location(bytes, 0)?,
-            shut_down: matches!(state, 1 | 2),
-            in_recovery: matches!(state, 2 | 5),
             checkpoint: location(bytes, 32)?,
             redo: location(bytes, 40)?,
             timeline: number(bytes, 48)?,
@@ -154,16 +147,15 @@ pub fn parse_lsn(text: &str) -> Option<u64> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
     /// As PostgreSQL 15 leaves it, as far as it is read here.
-    pub(crate) fn sample(redo: u64, checkpoint: u64, state: u32) -> Vec<u8> {
+    fn sample(redo: u64, checkpoint: u64) -> Vec<u8> {
         let mut bytes = vec![0; 8192];
         let mut put = |at: usize, part: &[u8]| bytes[at..at + part.len()].copy_from_slice(part);
         put(0, &7_710_593_467_883_711_340_u64.to_le_bytes());
         put(8, &1300_u32.to_le_bytes());
-        put(16, &state.to_le_bytes());
         put(32, &checkpoint.to_le_bytes());
         put(40, &redo.to_le_bytes());
         put(48, &1_u32.to_le_bytes());
@@ -177,11 +169,10 @@ pub(crate) mod tests {
 
     #[test]
     fn a_control_file_is_read_and_nothing_is_guessed() {
-        let whole = sample(0x2_0150_06E0, 0x2_0150_0718, 6);
+        let whole = sample(0x2_0150_06E0, 0x2_0150_0718);
         let control = Control::decode(&whole).unwrap();
         assert_eq!((control.redo, control.checkpoint, control.timeline), (0x2_0150_06E0, 0x2_0150_0718, 1));
-        assert!(!control.shut_down && !control.in_recovery && control.has_checksums);
-        assert!(Control::decode(&sample(1, 1, 1)).unwrap().shut_down);
+        assert!(control.has_checksums && !control.is_unfinished_backup);
         for at in 0..CRC_AT + 4 {
             let mut bytes = whole.clone();
             bytes[at] ^= 0x10;

@@ -11,7 +11,7 @@
 //!   comes last, without which no server starts. The manifest comes after all.
 //! - K4: memory is bounded, whatever the database holds: [`limits`].
 //!
-//! Layers, each of which uses only those below: `backup`, `plan`, `read`, `sink`, `compress`, `manifest`, `tablespace`, `wal`, `control`, `names`,
+//! Layers, each of which uses only those below: `backup`, `sink`, `read`, `plan`, `compress`, `manifest`, `tablespace`, `wal`, `control`, `names`,
 //! `error`, `limits`.
 
 mod backup;

@@ -136,7 +136,8 @@ fn gmt(seconds: u64) -> String {
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
     let day = day - (365 * year + year / 4 - year / 100);
     let shifted = (5 * day + 2) / 153;
-    let (day, month) = (day - (153 * shifted + 2) / 5 + 1, if shifted < 10 { shifted + 3 } else { shifted - 9 });
+    let (day, month) =
+        (day - (153 * shifted + 2) / 5 + 1, if shifted < 10 { shifted + 3 } else { shifted - 9 });
     let year = era * 400 + year + u64::from(month <= 2);
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02} GMT", rest / 3600, rest / 60 % 60, rest % 60)
 }
@@ -173,7 +174,10 @@ mod tests {
         assert_eq!(json["Files"][0]["Path"], "base/1/a\"b");
         // The check value of CRC-32C is E3069283.
         assert_eq!(json["Files"][0]["Checksum"], "839206e3");
-        assert_eq!((&json["Files"][1]["Encoded-Path"], &json["Files"][1]["Checksum"]), (&"ff".into(), &serde_json::Value::Null));
+        assert_eq!(
+            (&json["Files"][1]["Encoded-Path"], &json["Files"][1]["Checksum"]),
+            (&"ff".into(), &serde_json::Value::Null)
+        );
         assert_eq!(json["WAL-Ranges"][0]["End-LSN"], "1/100");
         let last = text.trim_end().rfind('\n').unwrap() + 1;
         let sum = hex(digest::digest(&digest::SHA256, &text.as_bytes()[..last]).as_ref());

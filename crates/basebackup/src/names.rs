@@ -93,7 +93,14 @@ mod tests {
 
     #[test]
     fn what_is_left_out() {
-        for name in ["pgsql_tmp", "pgsql_tmp123.0", "pg_internal.init", "pg_internal.init.77", "t3_16384", "t3_16384_fsm.1"] {
+        for name in [
+            "pgsql_tmp",
+            "pgsql_tmp123.0",
+            "pg_internal.init",
+            "pg_internal.init.77",
+            "t3_16384",
+            "t3_16384_fsm.1",
+        ] {
             assert!(is_left_out(name, false), "{name}");
         }
         for name in ["t3_x", "tx_16384", "16384", "pg_filenode.map", "table_1", "t_1"] {

@@ -122,7 +122,8 @@ fn read(job: &Job) -> Result<Chunk> {
     let mut bytes = vec![0; job.bytes];
     file.read_exact_at(&mut bytes, job.at).map_err(Error::io("read", &job.file.path))?;
     // Nobody reads it again: memory is left to the database.
-    let _advice = rustix::fs::fadvise(&*file, job.at, std::num::NonZeroU64::new(job.bytes as u64), Advice::DontNeed);
+    let _advice =
+        rustix::fs::fadvise(&*file, job.at, std::num::NonZeroU64::new(job.bytes as u64), Advice::DontNeed);
     let wrong = job.pages.map_or_else(Vec::new, |pages| wrong_pages(&bytes, job.at, pages));
     Ok(Chunk { bytes, wrong })
 }
@@ -135,7 +136,9 @@ fn wrong_pages(bytes: &[u8], at: u64, pages: Pages) -> Vec<(u32, u16, u16)> {
     let mut wrong = Vec::new();
     let first = u32::try_from(at / u64::from(pages.page_bytes)).unwrap_or(u32::MAX);
     for (n, page) in (0..).zip(bytes.chunks_exact(pages.page_bytes as usize)) {
-        let number = |at: usize| page.get(at..).and_then(|rest| rest.first_chunk()).copied().map_or(0, u16::from_le_bytes);
+        let number = |at: usize| {
+            page.get(at..).and_then(|rest| rest.first_chunk()).copied().map_or(0, u16::from_le_bytes)
+        };
         // A page that was never used has none.
         if number(UPPER_AT) == 0 {
             continue;

@@ -152,7 +152,13 @@ impl Tar {
         output.write_all(bytes).map_err(Error::io("write", &self.path))
     }
 
-    fn header(&mut self, path: &Path, kind: tar::EntryType, bytes: u64, attributes: Attributes) -> Result<tar::Header> {
+    fn header(
+        &mut self,
+        path: &Path,
+        kind: tar::EntryType,
+        bytes: u64,
+        attributes: Attributes,
+    ) -> Result<tar::Header> {
         let mut header = tar::Header::new_ustar();
         header.set_entry_type(kind);
         header.set_mode(attributes.mode);
@@ -214,7 +220,9 @@ impl Sink for Tar {
                 target.display()
             )));
         }
-        header.set_link_name_literal(target.as_os_str().as_bytes()).map_err(Error::io("name in the archive", target))?;
+        header
+            .set_link_name_literal(target.as_os_str().as_bytes())
+            .map_err(Error::io("name in the archive", target))?;
         self.entry(header)
     }
 
@@ -384,7 +392,8 @@ impl Sink for Plain {
         let path = self.current.join(path);
         let file = create(&path, 0o600)?;
         if self.own {
-            fchown(&file, Some(attributes.uid), Some(attributes.gid)).map_err(Error::io("give away", &path))?;
+            fchown(&file, Some(attributes.uid), Some(attributes.gid))
+                .map_err(Error::io("give away", &path))?;
         }
         let mode = Permissions::from_mode(attributes.mode & 0o770);
         file.set_permissions(mode).map_err(Error::io("set the mode of", &path))?;

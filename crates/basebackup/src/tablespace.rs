@@ -28,7 +28,8 @@ pub fn links(data: &Path) -> Result<Vec<(u32, PathBuf)>> {
     for entry in std::fs::read_dir(&folder).map_err(Error::io("list", &folder))? {
         let entry = entry.map_err(Error::io("list", &folder))?;
         let (path, name) = (entry.path(), entry.file_name());
-        let Some(oid) = name.to_str().filter(|name| is_number(name)).and_then(|name| name.parse().ok()) else {
+        let Some(oid) = name.to_str().filter(|name| is_number(name)).and_then(|name| name.parse().ok())
+        else {
             continue;
         };
         let kind = entry.file_type().map_err(Error::io("look at", &path))?;

@@ -173,7 +173,8 @@ impl Wal {
 
     /// Where the last whole record ends that begins before `stop`, from the one at `start` on.
     fn end_of_records(&self, timeline: u32, start: u64, stop: Option<u64>) -> Result<u64> {
-        let mut reader = Reader { wal: self, timeline, file: None, buffer: Vec::new(), buffer_at: 0, magic: None };
+        let mut reader =
+            Reader { wal: self, timeline, file: None, buffer: Vec::new(), buffer_at: 0, magic: None };
         let (mut at, mut end, mut before) = (start, start, None);
         let mut record = Vec::new();
         while stop.is_none_or(|stop| end < stop) {
@@ -217,9 +218,15 @@ impl Header {
 }
 
 enum Found {
-    Record { start: u64, end: u64, next: u64 },
+    Record {
+        start: u64,
+        end: u64,
+        next: u64,
+    },
     /// A record that was never finished, after a crash; the next one begins on this page.
-    Overwritten { next: u64 },
+    Overwritten {
+        next: u64,
+    },
     Nothing,
 }
 
@@ -236,7 +243,8 @@ impl Reader<'_> {
     /// The page at this location; `None` where there is no such segment.
     fn page(&mut self, at: u64) -> Result<Option<&[u8]>> {
         let page_bytes = usize::try_from(self.wal.page_bytes).unwrap_or(usize::MAX);
-        let is_there = at >= self.buffer_at && at + self.wal.page_bytes <= self.buffer_at + self.buffer.len() as u64;
+        let is_there =
+            at >= self.buffer_at && at + self.wal.page_bytes <= self.buffer_at + self.buffer.len() as u64;
         if !is_there && !self.fill(at)? {
             return Ok(None);
         }
@@ -296,7 +304,9 @@ impl Reader<'_> {
         let mut total = None;
         loop {
             let from = usize::try_from(here - page).unwrap_or(usize::MAX);
-            let Some(rest) = self.page(page)?.and_then(|page| page.get(from..)) else { return Ok(Found::Nothing) };
+            let Some(rest) = self.page(page)?.and_then(|page| page.get(from..)) else {
+                return Ok(Found::Nothing);
+            };
             let wanted = total.map_or(usize::MAX, |total: usize| total - record.len());
             let part = rest.get(..wanted.min(rest.len())).unwrap_or_default();
             let Some(length) = total.or_else(|| length_of(part)) else { return Ok(Found::Nothing) };
@@ -332,8 +342,8 @@ impl Reader<'_> {
             return Found::Nothing;
         }
         let end = here.next_multiple_of(ALIGNED);
-        let is_switch = head.get(17) == Some(&MANAGER_LOG)
-            && head.get(16).is_some_and(|info| info & OPERATION == SWITCH);
+        let is_switch =
+            head.get(17) == Some(&MANAGER_LOG) && head.get(16).is_some_and(|info| info & OPERATION == SWITCH);
         let next = if is_switch { end.next_multiple_of(self.wal.segment_bytes) } else { end };
         Found::Record { start, end, next }
     }

@@ -81,8 +81,6 @@ impl Log {
 fn control(redo: u64, checkpoint: u64) -> Control {
     Control {
         system: 1,
-        shut_down: false,
-        in_recovery: false,
         checkpoint,
         redo,
         timeline: 1,
@@ -103,7 +101,11 @@ fn names_of_segments() {
     for name in ["00000002000000010000000a", "00000002000000010000000", "0000000200000001000000XX", "x"] {
         assert_eq!(parse_segment(name, 16 << 20), None, "{name}");
     }
-    assert!(is_history("0000000A.history") && !is_history("A.history") && !is_history("00000001000000000000000A.partial"));
+    assert!(
+        is_history("0000000A.history")
+            && !is_history("A.history")
+            && !is_history("00000001000000000000000A.partial")
+    );
 }
 
 #[test]

@@ -25,7 +25,14 @@ pub struct Basebackup {
     #[arg(short = 'D', long, value_name = "DIR")]
     pub to: PathBuf,
     /// What it consists of.
-    #[arg(short = 'F', long, value_enum, default_value_t, hide_possible_values = true, value_name = "plain|tar")]
+    #[arg(
+        short = 'F',
+        long,
+        value_enum,
+        default_value_t,
+        hide_possible_values = true,
+        value_name = "plain|tar"
+    )]
     pub format: BaseFormat,
     /// Of archives: none, gzip, lz4 or zstd, as zstd:9 or zstd:level=9,workers=4. Workers are all cores if left out.
     #[arg(short = 'Z', long, value_name = "METHOD[:DETAIL]")]

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread::JoinHandle;
 
+use pagefold_basebackup::Start;
 use pagefold_basebackup::control::{self, Control};
 use pagefold_basebackup::wal::Range;
-use pagefold_basebackup::Start;
 
 use crate::args::Basebackup;
 use crate::failure::{Context, Failure, Result};
@@ -81,7 +81,8 @@ fn quoted(value: &str) -> String {
 fn program(data: &DataDir) -> Result<PathBuf> {
     let version = data.read("PG_VERSION", VERSION_BYTES_MAX)?.unwrap_or_default();
     let version = String::from_utf8_lossy(&version).trim().to_owned();
-    let of_version = ["/usr/lib/postgresql/{}/bin", "/usr/pgsql-{}/bin"].map(|path| path.replace("{}", &version).into());
+    let of_version =
+        ["/usr/lib/postgresql/{}/bin", "/usr/pgsql-{}/bin"].map(|path| path.replace("{}", &version).into());
     let folders: Vec<PathBuf> = of_version.into_iter().chain(programs::folders()).collect();
     Search::of(&["psql"], &folders).first().map(Path::to_owned)
 }
@@ -122,15 +123,17 @@ impl Session {
         if session.version < VERSION_MIN {
             return Err(Failure::new(format!("the server is of version {}", printable(&version))));
         }
-        let system = session.ask("ask for its number", "SELECT system_identifier FROM pg_control_system()")?;
+        let system =
+            session.ask("ask for its number", "SELECT system_identifier FROM pg_control_system()")?;
         session.system = system.parse().context(|| "the server tells no number of its own".into())?;
         Ok(session)
     }
 
     fn ask(&mut self, doing: &str, question: &str) -> Result<String> {
-        let asked = self.questions.as_mut().map(|to| {
-            writeln!(to, "{question};\n\\echo {MARK}").and_then(|()| to.flush())
-        });
+        let asked = self
+            .questions
+            .as_mut()
+            .map(|to| writeln!(to, "{question};\n\\echo {MARK}").and_then(|()| to.flush()));
         let mut lines = Vec::new();
         if matches!(asked, Some(Ok(()))) {
             for line in self.answers.by_ref().lines() {
@@ -174,7 +177,8 @@ impl Session {
         };
         let hex = |column: &str| format!("encode(convert_to({column}, 'UTF8'), 'hex')");
         let (label, map) = (hex("labelfile"), hex("spcmapfile"));
-        let told = self.ask("end the backup", &format!("SELECT lsn, {label}, coalesce({map}, '') FROM {call}"))?;
+        let told =
+            self.ask("end the backup", &format!("SELECT lsn, {label}, coalesce({map}, '') FROM {call}"))?;
         let mut columns = told.split('|');
         let mut column = || columns.next().unwrap_or_default();
         let (stop, label, map) = (control::parse_lsn(column()), text_of(column()), text_of(column()));
@@ -253,7 +257,8 @@ mod tests {
     #[test]
     fn a_label_says_where_the_log_begins() {
         let label = "START WAL LOCATION: 2/15006E0 (file 000000030000000200000001)\nCHECKPOINT LOCATION: 2/1500718\nBACKUP METHOD: streamed\nLABEL: START TIMELINE: 9\nSTART TIMELINE: 3\n";
-        let stopped = Stopped { label: label.into(), tablespace_map: String::new(), stop: 0x2_0250_0000, system: 1 };
+        let stopped =
+            Stopped { label: label.into(), tablespace_map: String::new(), stop: 0x2_0250_0000, system: 1 };
         let Start::Server { wal, .. } = stopped.start().unwrap() else { panic!("another start") };
         assert_eq!(wal, Range { timeline: 3, start: 0x2_0150_06E0, end: 0x2_0250_0000 });
         let odd = Stopped { label: "x".into(), ..stopped };

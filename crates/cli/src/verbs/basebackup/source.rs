@@ -53,7 +53,8 @@ impl Wanted {
         let name = self.dataset.to_string();
         let figures = datasets::find(&self.dataset)?;
         let by_property = (figures.mountpoint != "none").then(|| raw::path_of(&figures.mountpoint));
-        let mounted = mounts::ours()?.into_iter().filter(|mount| mount.source == name && mount.root == Path::new("/"));
+        let mounted =
+            mounts::ours()?.into_iter().filter(|mount| mount.source == name && mount.root == Path::new("/"));
         let all = mounted.map(|mount| mount.dir).chain(figures.mounted).chain(by_property);
         // As it was said, and without links.
         Ok(all.flat_map(|dir| [std::fs::canonicalize(&dir).ok(), Some(dir)]).flatten().collect())
@@ -76,9 +77,9 @@ fn named(word: &str) -> Result<(Name, Option<String>)> {
     })?;
     // Where a directory of the dataset was bound elsewhere.
     let inner = mount.root.strip_prefix("/").unwrap_or(&mount.root).join(below);
-    let text = inner.to_str().ok_or_else(|| {
-        Failure::new(format!("{} has a name that is not UTF-8", shown(&path)))
-    })?;
+    let text = inner
+        .to_str()
+        .ok_or_else(|| Failure::new(format!("{} has a name that is not UTF-8", shown(&path))))?;
     let parts: Vec<&str> = text.split('/').filter(|part| !part.is_empty()).collect();
     match parts.as_slice() {
         [".pagefold", "snapshot", snapshot, rest @ ..] if !name.is_snapshot() => {
@@ -93,7 +94,9 @@ fn named(word: &str) -> Result<(Name, Option<String>)> {
 /// Where the data directory lies from a root on: the one that was named, or the only one.
 pub fn data_of(name: &Name, root: &Path, wanted: Option<&str>) -> Result<String> {
     let none = |place: &str| {
-        Failure::new(format!("there is no database of PostgreSQL in {name}{place}: no PG_VERSION beside global/pg_control"))
+        Failure::new(format!(
+            "there is no database of PostgreSQL in {name}{place}: no PG_VERSION beside global/pg_control"
+        ))
     };
     if let Some(wanted) = wanted {
         let relative = data::normal(wanted)?;
@@ -152,7 +155,8 @@ fn tablespaces(
     roots: &[PathBuf],
 ) -> Result<Vec<Tablespace>> {
     let mut moved = args.tablespace_mapping.iter().map(|word| mapping(word)).collect::<Result<Vec<_>>>()?;
-    let links = tablespace::links(data).map_err(|error: Error| told("cannot find the tablespaces", &error))?;
+    let links =
+        tablespace::links(data).map_err(|error: Error| told("cannot find the tablespaces", &error))?;
     let mut all = Vec::new();
     for (oid, target) in links {
         let link = data.join(tablespace::FOLDER).join(oid.to_string());
@@ -187,9 +191,8 @@ fn mapping(word: &str) -> Result<(PathBuf, PathBuf)> {
 fn within(root: &Path, link: &Path, target: &Path, live: &[PathBuf]) -> Option<PathBuf> {
     let inside = if target.is_absolute() {
         let real = std::fs::canonicalize(target).ok();
-        let below = |path: &Path| {
-            live.iter().find_map(|live| path.strip_prefix(live).ok()).map(Path::to_owned)
-        };
+        let below =
+            |path: &Path| live.iter().find_map(|live| path.strip_prefix(live).ok()).map(Path::to_owned);
         root.join(below(target).or_else(|| below(&real?))?)
     } else {
         link.parent()?.join(target)
@@ -239,7 +242,9 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "15").unwrap();
         };
-        assert!(data_of(&name, dir.path(), None).unwrap_err().to_string().contains("no database of PostgreSQL"));
+        assert!(
+            data_of(&name, dir.path(), None).unwrap_err().to_string().contains("no database of PostgreSQL")
+        );
         touch("maria/ibdata1");
         touch("15/main/PG_VERSION");
         touch("15/main/global/pg_control");
@@ -247,7 +252,10 @@ mod tests {
         touch("16/main/PG_VERSION");
         touch("16/main/global/pg_control");
         let failure = data_of(&name, dir.path(), None).unwrap_err().to_string();
-        assert!(failure.contains("2 databases: 15/main, 16/main") && failure.contains("--data 15/main"), "{failure}");
+        assert!(
+            failure.contains("2 databases: 15/main, 16/main") && failure.contains("--data 15/main"),
+            "{failure}"
+        );
         assert_eq!(data_of(&name, dir.path(), Some("/16/main/")).unwrap(), "16/main");
         assert!(data_of(&name, dir.path(), Some("maria")).is_err());
         assert_eq!(data_of(&name, dir.path(), Some("../x")).unwrap_err().exit_status(), 2);

@@ -41,7 +41,9 @@ impl Drop for Temporary {
     fn drop(&mut self) {
         if let Err(failure) = destroy(&self.name) {
             let name = &self.name;
-            eprintln!("pagefold: the snapshot {name} is left: {failure}\n  destroy it: pagefold destroy {name}");
+            eprintln!(
+                "pagefold: the snapshot {name} is left: {failure}\n  destroy it: pagefold destroy {name}"
+            );
         }
     }
 }

@@ -59,9 +59,8 @@ impl Drop for View {
         let target = Some(dir.to_string_lossy().into_owned());
         let unmounted =
             crate::verbs::unmount::run(&Unmount { target, all: false, lazy: false, force: false });
-        let gone = unmounted.and_then(|()| {
-            std::fs::remove_dir(dir).context(|| format!("cannot remove {}", dir.display()))
-        });
+        let gone = unmounted
+            .and_then(|()| std::fs::remove_dir(dir).context(|| format!("cannot remove {}", dir.display())));
         if let Err(failure) = gone {
             eprintln!("pagefold: the mount at {} is left: {failure}", dir.display());
         }
