@@ -93,7 +93,7 @@ impl Compression {
     }
 }
 
-fn wrong(why: String) -> Error {
+fn wrong(why: impl std::fmt::Display) -> Error {
     Error::Invalid(format!("compression: {why}"))
 }
 
@@ -108,7 +108,7 @@ impl FromStr for Compression {
         }
         let (name, details) = text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest)));
         let mut compression = match name {
-            "none" if details.is_some() => return Err(wrong("none has no details".into())),
+            "none" if details.is_some() => return Err(wrong("none has no details")),
             "none" => Self::NONE,
             "gzip" => Self::of(Method::Gzip),
             "lz4" => Self::of(Method::Lz4),

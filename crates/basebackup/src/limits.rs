@@ -8,6 +8,8 @@ pub const CHUNK_BYTES: usize = 1 << 20;
 pub const CHUNKS_AHEAD: usize = 24;
 /// Threads that read. More than cores: they wait for the file system.
 pub const READERS: usize = 4;
+/// Threads that wait for files to become durable.
+pub const SYNCERS: usize = 8;
 /// Most threads that compress, whatever was asked for.
 pub const WORKERS_MAX: usize = 64;
 /// Bytes that become one frame of zstd or LZ4: a level of zstd up to 9 has a window of at most 4 MiB.

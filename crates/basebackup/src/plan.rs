@@ -147,9 +147,8 @@ impl Planner<'_> {
         for (name, path, metadata) in found {
             let text = name.to_str().unwrap_or_default();
             let inside = below.join(&name);
-            let is_unlogged = Relation::parse(text).is_some_and(|relation| {
-                relation.fork != Some("init") && unlogged.contains(&relation.node.to_owned())
-            });
+            let is_unlogged = Relation::parse(text)
+                .is_some_and(|relation| relation.fork != Some("init") && unlogged.contains(relation.node));
             let is_control = inside == Path::new(control::FILE);
             if names::is_left_out(text, depth == 0)
                 || is_unlogged

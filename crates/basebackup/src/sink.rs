@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::compress::{Compression, Compressor};
 use crate::error::{Error, Result};
-use crate::limits::TAR_PATH_BYTES_MAX;
+use crate::limits::{SYNCERS, TAR_PATH_BYTES_MAX};
 use crate::manifest;
 use crate::plan::{Archive, Attributes};
 
@@ -92,6 +92,19 @@ fn create(path: &Path, mode: u32) -> Result<File> {
 
 fn sync(path: &Path) -> Result<()> {
     File::open(path).and_then(|file| file.sync_all()).map_err(Error::io("sync", path))
+}
+
+/// Several at a time: a journal takes them together.
+fn sync_all(paths: &[PathBuf]) -> Result<()> {
+    let share = paths.len().div_ceil(SYNCERS).max(1);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = paths
+            .chunks(share)
+            .map(|part| scope.spawn(|| part.iter().try_for_each(|path| sync(path))))
+            .collect();
+        let ended = || Error::io("sync", Path::new("files"))(io::Error::other("a thread has ended by a bug"));
+        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| ended())?)
+    })
 }
 
 /// Counts what is written.
@@ -326,8 +339,9 @@ pub(crate) struct Plain {
     own: bool,
     begun: Begun,
     current: PathBuf,
-    /// All that was made, files and directories, to be synced.
-    made: Vec<PathBuf>,
+    /// What was made, to be synced.
+    files: Vec<PathBuf>,
+    folders: Vec<PathBuf>,
     file: Option<(PathBuf, File)>,
     written: u64,
 }
@@ -341,7 +355,8 @@ impl Plain {
             own: rustix::process::geteuid().is_root(),
             begun,
             current: folder.to_owned(),
-            made: Vec::new(),
+            files: Vec::new(),
+            folders: Vec::new(),
             file: None,
             written: 0,
         })
@@ -366,7 +381,7 @@ impl Sink for Plain {
             None => self.folder.clone(),
         };
         self.settle(&self.current, archive.attributes)?;
-        self.made.push(self.current.clone());
+        self.folders.push(self.current.clone());
         Ok(())
     }
 
@@ -374,7 +389,7 @@ impl Sink for Plain {
         let path = self.current.join(path);
         fs::DirBuilder::new().mode(0o700).create(&path).map_err(Error::io("make", &path))?;
         self.settle(&path, attributes)?;
-        self.made.push(path);
+        self.folders.push(path);
         Ok(())
     }
 
@@ -409,7 +424,7 @@ impl Sink for Plain {
 
     fn end_file(&mut self) -> Result<()> {
         if let Some((path, _)) = self.file.take() {
-            self.made.push(path);
+            self.files.push(path);
         }
         Ok(())
     }
@@ -420,8 +435,9 @@ impl Sink for Plain {
 
     fn finish(&mut self, manifest: Option<&[u8]>, attributes: Attributes, durable: bool) -> Result<u64> {
         if durable {
+            sync_all(&self.files)?;
             // Files before the directories that name them.
-            self.made.iter().rev().try_for_each(|path| sync(path))?;
+            self.folders.iter().rev().try_for_each(|path| sync(path))?;
         }
         if let Some(bytes) = manifest {
             let owner = self.own.then_some((attributes.uid, attributes.gid));

@@ -38,6 +38,7 @@ pub fn run(args: &Basebackup) -> Result<()> {
     }
     let wanted = Wanted::of(args)?;
     catch_signals(&stop)?;
+    view::unmount_left_behind()?;
     temporary::destroy_left_behind(&wanted.dataset)?;
     let told_server = args.server || args.dbname.is_some();
     let (snapshot, done) = match told_server {

@@ -68,6 +68,18 @@ fn is_over(owner: &str) -> bool {
     pid.is_some_and(|pid| identity(pid).as_deref() != Some(owner))
 }
 
+/// A name for what lasts no longer than this process, unless that is killed.
+pub fn own_name(number: usize) -> Option<String> {
+    let own = identity(std::process::id())?;
+    Some(format!("{PREFIX}{number}-{}", own.replace(' ', "_")))
+}
+
+/// Whether a name is an [`own_name`] of a process that has ended.
+pub fn is_left_behind(name: &str) -> bool {
+    let owner = name.strip_prefix(PREFIX).and_then(|name| name.split_once('-'));
+    owner.is_some_and(|(_, owner)| is_over(&owner.replace('_', " ")))
+}
+
 /// Destroys snapshots of backups whose process was killed.
 pub fn destroy_left_behind(dataset: &Name) -> Result<()> {
     let begins = format!("{}@{PREFIX}", dataset.path);
@@ -98,6 +110,10 @@ mod tests {
         assert!(is_over(&other));
         let (before, _) = own.rsplit_once(' ').unwrap();
         assert!(is_over(&format!("{before} 1")));
+        let name = own_name(3).unwrap();
+        assert!(
+            !is_left_behind(&name) && is_left_behind(&format!("{name}1")) && !is_left_behind("tank.sock")
+        );
         // Somebody else's value is left alone.
         assert!(!is_over("mine") && !is_over(""));
     }

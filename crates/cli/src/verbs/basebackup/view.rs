@@ -2,11 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
+use super::temporary;
 use crate::args::{Mount, Unmount};
 use crate::datasets;
-use crate::failure::{Context, Result};
+use crate::failure::{Context, Failure, Result};
 use crate::names::Name;
-use crate::places;
+use crate::{mounts, places};
+
+/// Snapshots that one backup reads: its files, and its log.
+const MOUNTS_MAX: usize = 2;
 
 /// A snapshot that can be read.
 pub struct View {
@@ -28,7 +32,10 @@ impl View {
         }
         let runtime = places::runtime_dir();
         places::make_private(&runtime)?;
-        let dir = runtime.join(format!("basebackup-{}-{}", std::process::id(), name.len()));
+        let taken = |dir: &PathBuf| std::fs::symlink_metadata(dir).is_ok();
+        let named = |number| Some(runtime.join(temporary::own_name(number)?));
+        let dir = (1..=MOUNTS_MAX).filter_map(named).find(|dir| !taken(dir));
+        let dir = dir.ok_or_else(|| Failure::new(format!("cannot name a mount for {snapshot}")))?;
         let args = Mount {
             source: Some(snapshot.to_string()),
             dir: Some(dir.clone()),
@@ -55,14 +62,31 @@ impl Drop for View {
         if !self.own {
             return;
         }
-        let dir = &self.root;
-        let target = Some(dir.to_string_lossy().into_owned());
-        let unmounted =
-            crate::verbs::unmount::run(&Unmount { target, all: false, lazy: false, force: false });
-        let gone = unmounted
-            .and_then(|()| std::fs::remove_dir(dir).context(|| format!("cannot remove {}", dir.display())));
-        if let Err(failure) = gone {
-            eprintln!("pagefold: the mount at {} is left: {failure}", dir.display());
+        if let Err(failure) = unmount(&self.root) {
+            eprintln!("pagefold: the mount at {} is left: {failure}", self.root.display());
         }
     }
+}
+
+fn unmount(dir: &Path) -> Result<()> {
+    let is_mounted = mounts::ours()?.iter().any(|mount| mount.dir == dir);
+    if is_mounted {
+        let target = Some(dir.to_string_lossy().into_owned());
+        crate::verbs::unmount::run(&Unmount { target, all: false, lazy: false, force: false })?;
+    }
+    std::fs::remove_dir(dir).context(|| format!("cannot remove {}", dir.display()))
+}
+
+/// Takes away the mounts of backups whose process was killed.
+pub fn unmount_left_behind() -> Result<()> {
+    let runtime = places::runtime_dir();
+    // Before anything was mounted there is no such directory.
+    for entry in std::fs::read_dir(&runtime).into_iter().flatten().flatten() {
+        if entry.file_name().to_str().is_some_and(temporary::is_left_behind) {
+            let dir = runtime.join(entry.file_name());
+            unmount(&dir)
+                .context(|| format!("cannot unmount {}, which a killed backup has left", dir.display()))?;
+        }
+    }
+    Ok(())
 }
