@@ -141,7 +141,8 @@ def unpacked(run, backup: Path) -> Path:
 def last_record(data: Path, told: dict) -> str:
     """Where the last record begins of the log that a backup tells of."""
     where = ["-p", data / "pg_wal", "-t", str(told["timeline"]), "-s", told["start_lsn"], "-e", told["end_lsn"]]
-    return re.findall(r"lsn: ([0-9A-F]+/[0-9A-F]+),", proc.run([postgres_bin("pg_waldump"), *where]))[-1]
+    high, low = re.findall(r"lsn: ([0-9A-F]+)/([0-9A-F]+),", proc.run([postgres_bin("pg_waldump"), *where]))[-1]
+    return f"{high}/{int(low, 16):X}"
 
 
 CASES = [

@@ -4,14 +4,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::archives::Tar;
 use crate::compress::Compression;
 use crate::control::{self, Control};
 use crate::error::{Error, Result};
 use crate::limits::{NAP_MAX, WARNINGS_PER_FILE};
 use crate::manifest::{Checksums, Manifest, Sum};
+use crate::plain::Plain;
 use crate::plan::{self, Archive, Attributes, Content, Item, Kind, Planner};
 use crate::read::{self, Ahead, Chunk};
-use crate::sink::{self, Plain, Sink, Tar};
+use crate::sink::{self, Sink};
 use crate::tablespace::{self, Tablespace};
 use crate::wal::{Range, Wal};
 

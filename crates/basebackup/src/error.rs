@@ -38,4 +38,12 @@ impl Error {
     pub(crate) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { doing, path: path.to_owned(), source }
     }
+
+    /// The same, of what people know by this path.
+    pub(crate) fn at(self, shown: &Path) -> Self {
+        match self {
+            Self::Io { doing, source, .. } => Self::Io { doing, path: shown.to_owned(), source },
+            other => other,
+        }
+    }
 }

@@ -11,9 +11,10 @@
 //!   comes last, without which no server starts. The manifest comes after all.
 //! - K4: memory is bounded, whatever the database holds: [`limits`].
 //!
-//! Layers, each of which uses only those below: `backup`, `sink`, `read`, `plan`, `compress`, `manifest`, `tablespace`, `wal`, `control`, `names`,
+//! Layers, each of which uses only those below: `backup`, `archives` and `plain`, `sink`, `read`, `plan`, `compress`, `manifest`, `tablespace`, `wal`, `control`, `names`,
 //! `error`, `limits`.
 
+mod archives;
 mod backup;
 pub mod compress;
 pub mod control;
@@ -21,6 +22,7 @@ mod error;
 pub mod limits;
 pub mod manifest;
 mod names;
+mod plain;
 mod plan;
 mod read;
 mod sink;

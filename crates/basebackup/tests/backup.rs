@@ -238,10 +238,12 @@ fn what_is_stopped_or_fails_leaves_nothing() {
         let stopped = cluster.make_of(&cluster.source(), &Start::Crash, format, &stop).0;
         assert!(matches!(stopped, Err(Error::Interrupted)));
         assert!(!cluster.to().exists());
-        // A directory that was there stays, empty.
+        // A directory that was there stays as it was, empty.
         fs::create_dir(cluster.to()).unwrap();
+        fs::set_permissions(cluster.to(), fs::Permissions::from_mode(0o750)).unwrap();
         assert!(cluster.make_of(&cluster.source(), &Start::Crash, format, &stop).0.is_err());
         assert_eq!(fs::read_dir(cluster.to()).unwrap().count(), 0);
+        assert_eq!(fs::metadata(cluster.to()).unwrap().permissions().mode() & 0o777, 0o750);
         stop.store(false, Ordering::Relaxed);
         // Longer than an archive can have it; in a directory it is fine.
         let long = "x".repeat(120);
@@ -263,6 +265,39 @@ fn links_are_told_and_a_database_that_is_not_whole_is_refused() {
     fs::remove_dir_all(cluster.to()).unwrap();
     let refused = cluster.make(TAR).0.unwrap_err();
     assert!(matches!(&refused, Error::Unsuited(why) if why.contains("base/2")), "{refused}");
+}
+
+#[test]
+fn a_link_on_the_way_leads_nowhere() {
+    let cluster = Cluster::new();
+    let elsewhere = cluster.dir.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    symlink(&elsewhere, cluster.to()).unwrap();
+    for format in [TAR, Format::Plain] {
+        assert!(cluster.make(format).0.is_err());
+        assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn a_directory_that_was_there_keeps_its_owner_and_mode_for_archives() {
+    use std::os::unix::fs::{MetadataExt, chown};
+    let cluster = Cluster::new();
+    fs::create_dir(cluster.to()).unwrap();
+    fs::set_permissions(cluster.to(), fs::Permissions::from_mode(0o755)).unwrap();
+    // Only root can give it away; others see that the mode stays.
+    let _best_effort = chown(cluster.to(), Some(12_345), None);
+    let before = fs::metadata(cluster.to()).unwrap();
+    cluster.make(TAR).0.unwrap();
+    let after = fs::metadata(cluster.to()).unwrap();
+    assert_eq!((before.uid(), before.mode()), (after.uid(), after.mode()));
+    // Plain files belong to whom the database belongs, and so does their directory.
+    fs::remove_dir_all(cluster.to()).unwrap();
+    fs::set_permissions(cluster.data(), fs::Permissions::from_mode(0o750)).unwrap();
+    let _best_effort = chown(cluster.data(), Some(12_345), None);
+    cluster.make(Format::Plain).0.unwrap();
+    let (of, to) = (fs::metadata(cluster.data()).unwrap(), fs::metadata(cluster.to()).unwrap());
+    assert_eq!((of.uid(), of.mode()), (to.uid(), to.mode()));
 }
 
 #[test]

@@ -4,8 +4,10 @@
 use std::path::Path;
 
 /// From the top down; each may use what stands after it.
-const ORDER: [&str; 12] = [
+const ORDER: [&str; 14] = [
     "backup",
+    "archives",
+    "plain",
     "sink",
     "read",
     "plan",
@@ -35,7 +37,7 @@ fn every_module_uses_only_those_below() {
     assert!(uses > 15, "only {uses} uses were found: the test no longer sees the code");
     for entry in std::fs::read_dir(root).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
-        let known = ["lib.rs", "wal_tests.rs"].contains(&name.as_str())
+        let known = ["lib.rs", "wal_tests.rs", "compress_tests.rs"].contains(&name.as_str())
             || ORDER.iter().any(|m| name == format!("{m}.rs"));
         assert!(known, "{name} has no place in the order");
     }

@@ -8,13 +8,15 @@ mod source;
 mod temporary;
 mod view;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use pagefold_basebackup::compress::{Compression, Method};
 use pagefold_basebackup::manifest::Checksums;
 use pagefold_basebackup::{Done, Error, Format, Options, Start};
+use pagefold_engine::walk::{self, WalkError};
+use rustix::io::Errno;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -72,7 +74,10 @@ fn options<'a>(
         (None, true) => "gzip".parse().map_err(wrong)?,
         (None, false) => Compression::NONE,
     };
-    let to = (args.to != Path::new("-")).then(|| args.to.clone());
+    let to = match args.to.as_path() {
+        out if out == Path::new("-") => None,
+        to => Some(without_links(to)?),
+    };
     let format = match args.format {
         BaseFormat::Tar => Format::Tar(compression),
         BaseFormat::Plain if compression.method != Method::None => {
@@ -99,6 +104,28 @@ fn options<'a>(
         progress,
         warn: &|text| eprintln!("pagefold: warning: {}", printable(text)),
     })
+}
+
+/// The same place by a path without links, of which none was made by somebody who may mean us to write elsewhere.
+fn without_links(path: &Path) -> Result<PathBuf> {
+    let failed = |error: &WalkError| Failure::new(format!("cannot write to {}: {error}", shown(path)));
+    let absolute = std::path::absolute(path).context(|| format!("cannot resolve {}", shown(path)))?;
+    for above in absolute.ancestors() {
+        match walk::reach(above) {
+            Ok(place) => {
+                let below = absolute.strip_prefix(above).unwrap_or(Path::new(""));
+                // What is missing is made later.
+                return Ok(if below.as_os_str().is_empty() {
+                    place.path().to_owned()
+                } else {
+                    place.path().join(below)
+                });
+            }
+            Err(error) if error.errno() == Errno::NOENT => {}
+            Err(error) => return Err(failed(&error)),
+        }
+    }
+    Err(Failure::new(format!("cannot write to {}", shown(path))))
 }
 
 /// Told before a snapshot is made.

@@ -6,7 +6,7 @@ use pagefold_basebackup::tablespace::{self, Tablespace};
 use pagefold_basebackup::{Error, Source};
 
 use super::view::View;
-use super::{shown, told};
+use super::{shown, told, without_links};
 use crate::args::Basebackup;
 use crate::failure::{Context, Failure, Result};
 use crate::mounts;
@@ -164,7 +164,11 @@ fn tablespaces(
             outside(&wanted.dataset, &format!("tablespace {oid} lies at {}", shown(&target)))
         })?;
         let place = moved.iter().position(|(old, _)| *old == target);
-        let restored = place.map_or_else(|| target.clone(), |place| moved.swap_remove(place).1);
+        // Archives leave it as it is.
+        let restored = match place {
+            Some(place) => without_links(&moved.swap_remove(place).1)?,
+            None => target.clone(),
+        };
         all.push(Tablespace { oid, target, folder, restored });
     }
     match moved.first() {
