@@ -45,7 +45,7 @@ pub(crate) struct Tar {
     begun: Begun,
     /// Names of the archives, as they are to be when all is complete.
     names: Vec<String>,
-    /// What is written, for messages.
+    /// The file that is written, for messages.
     path: PathBuf,
     output: Option<Output>,
     /// Bytes that a file still lacks to a whole block.

@@ -20,7 +20,7 @@ use crate::wal::{Range, Wal};
 /// Longest version that is read.
 const VERSION_BYTES_MAX: u64 = 16;
 
-/// What is backed up. Nothing of it changes meanwhile.
+/// The folders that are backed up. Nothing in them changes meanwhile.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// The data directory.
@@ -38,16 +38,16 @@ pub enum Start {
     Crash,
     /// As a server said that was told to start and to stop a backup.
     Server {
-        /// What becomes `backup_label`.
+        /// Becomes `backup_label`.
         label: String,
-        /// What becomes `tablespace_map`.
+        /// Becomes `tablespace_map`.
         tablespace_map: String,
         /// Where in the log it began, and ended, on which timeline.
         wal: Range,
     },
 }
 
-/// What a backup consists of.
+/// The two forms of a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Files, in directories.
@@ -60,13 +60,13 @@ pub enum Format {
 pub struct Options<'a> {
     /// Where it goes; `None` is standard output, for archives.
     pub to: Option<PathBuf>,
-    /// What it consists of.
+    /// Its form.
     pub format: Format,
     /// Checksums of the manifest; `None`: no manifest.
     pub manifest: Option<Checksums>,
-    /// Whether checksums of pages are verified.
+    /// Verify checksums of pages.
     pub verify: bool,
-    /// Whether it is made durable.
+    /// Return only when all of it is durable.
     pub sync: bool,
     /// Bytes that are read per second, at most.
     pub rate: Option<u64>,
@@ -78,7 +78,7 @@ pub struct Options<'a> {
     pub warn: &'a dyn Fn(&str),
 }
 
-/// What was made.
+/// Figures of a backup that was made.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Done {
     /// Files, those of the log included.
@@ -221,7 +221,7 @@ fn attributes_of(folder: &Path) -> Result<Attributes> {
     std::fs::metadata(folder).map(|found| Attributes::of(&found)).map_err(Error::io("look at", folder))
 }
 
-/// What the server said of the backup.
+/// Files with the server's own words of the backup.
 fn labels(start: &Start, folder: Attributes, format: Format) -> Vec<Item> {
     let Start::Server { label, tablespace_map, .. } = start else { return Vec::new() };
     let attributes = Attributes { mode: folder.mode & 0o660, ..folder };

@@ -50,7 +50,7 @@ pub struct Control {
     pub wal_page_bytes: u32,
     /// Bytes of a segment of the log.
     pub wal_segment_bytes: u32,
-    /// Whether pages have checksums.
+    /// Pages have checksums.
     pub has_checksums: bool,
 }
 
@@ -139,7 +139,7 @@ pub fn lsn(location: u64) -> String {
     format!("{:X}/{:X}", location >> 32, location & u64::from(u32::MAX))
 }
 
-/// What [`lsn`] wrote.
+/// Reads a location that [`lsn`] wrote.
 pub fn parse_lsn(text: &str) -> Option<u64> {
     let (high, low) = text.split_once('/')?;
     let part = |text: &str| u32::from_str_radix(text, 16).ok().map(u64::from);

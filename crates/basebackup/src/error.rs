@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Reasons for there being no backup.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ pub enum Error {
     Io {
         /// As `read`.
         doing: &'static str,
-        /// What was called for.
+        /// The file or directory.
         path: PathBuf,
         /// The error itself.
         source: io::Error,
@@ -25,7 +25,7 @@ pub enum Error {
     /// It is sound, and cannot be backed up like this.
     #[error("{0}")]
     Unsuited(String),
-    /// What was asked for makes no sense.
+    /// The request makes no sense.
     #[error("{0}")]
     Invalid(String),
     /// It was asked to stop.

@@ -19,12 +19,12 @@ const LEFT_OUT: [&str; 7] = [
 /// Files beside relations that have no pages with checksums.
 const WITHOUT_PAGES: [&str; 4] = ["pg_control", "pg_filenode.map", "PG_VERSION", "pg_internal.init"];
 
-/// Whether only the directory itself is taken of the one at this path below the data directory.
+/// True where only the directory itself is taken, without content, of the one at this path below the data directory.
 pub(crate) fn is_emptied(path: &str) -> bool {
     EMPTIED.contains(&path)
 }
 
-/// Whether a name is left out wherever it is found; `at_top`: in the data directory itself.
+/// True for names that are left out wherever they are found; `at_top`: in the data directory itself.
 pub(crate) fn is_left_out(name: &str, at_top: bool) -> bool {
     name.starts_with("pgsql_tmp")
         || name.starts_with("pg_internal.init")
@@ -63,7 +63,7 @@ impl<'a> Relation<'a> {
     }
 }
 
-/// Whether a file in a directory of relations has pages with checksums; then, the segment of its relation.
+/// The segment of its relation that a file in a directory of relations is, if it has pages with checksums.
 pub(crate) fn segment_with_pages(name: &str) -> Option<u32> {
     if WITHOUT_PAGES.contains(&name) {
         return None;

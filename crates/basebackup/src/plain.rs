@@ -14,15 +14,15 @@ use crate::sink::{Begun, Sink, create, sync, sync_all, sync_parent, write_manife
 
 /// Plain files.
 pub(crate) struct Plain {
-    /// Whether files are given to whom they belonged: root's backups are.
+    /// Files are given to whom they belonged: root's backups are.
     own: bool,
     /// The data directory first, then tablespaces.
     begun: Begun,
-    /// What each of these belongs to.
+    /// The final owner and mode of each of these.
     outer: Vec<(usize, Attributes)>,
     /// The one that is being filled.
     current: usize,
-    /// What was made, to be synced and given away: paths by descriptors.
+    /// Everything that was made, to be synced and given away: paths by descriptors.
     files: Vec<PathBuf>,
     folders: Vec<(PathBuf, Attributes)>,
     file: Option<(PathBuf, File)>,

@@ -1,4 +1,4 @@
-//! What goes into a backup, in which order: decided before anything is written.
+//! The entries of a backup, in their order: decided before anything is written.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
@@ -90,7 +90,7 @@ impl Archive {
 /// Walks over folders.
 pub(crate) struct Planner<'a> {
     pub(crate) control: &'a Control,
-    /// Whether pages are to be verified.
+    /// Pages are to be verified.
     pub(crate) verify: bool,
     /// Told, and left out.
     pub(crate) warnings: &'a mut Vec<String>,
@@ -240,7 +240,7 @@ fn unlogged<'a>(all: impl Iterator<Item = &'a OsStr>) -> std::collections::HashS
     has_init.map(|relation| relation.node.to_owned()).collect()
 }
 
-/// What a folder has, by name; of links, themselves.
+/// The entries of a folder, by name; of links, themselves.
 fn entries(folder: &Path) -> Result<Vec<(OsString, PathBuf, Metadata)>> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(Error::io("list", folder))? {

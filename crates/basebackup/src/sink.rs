@@ -121,7 +121,7 @@ fn refuse_full(folder: &Folder) -> Result<()> {
 impl Drop for Begun {
     fn drop(&mut self) {
         for folder in self.folders.drain(..).rev() {
-            // What cannot be removed is seen to be incomplete.
+            // A rest that cannot be removed is seen to be incomplete.
             let _best_effort = empty(&folder.real);
             let _best_effort = match folder.made {
                 true => fs::remove_dir(&folder.shown).map_err(Error::io("remove", &folder.shown)),

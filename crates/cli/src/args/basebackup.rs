@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-/// What a base backup consists of.
+/// The two forms of a base backup.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum BaseFormat {
     /// Files, in a directory that a server can be started on.
@@ -24,7 +24,7 @@ pub struct Basebackup {
     /// Where it goes: a directory that is empty or is made, or - for standard output (with -F tar).
     #[arg(short = 'D', long, value_name = "DIR")]
     pub to: PathBuf,
-    /// What it consists of.
+    /// Its form: files, or archives.
     #[arg(
         short = 'F',
         long,
@@ -52,7 +52,7 @@ pub struct Basebackup {
     /// The user that psql runs as, where the data belongs to one who is there for other things than databases.
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
-    /// What the server calls the backup.
+    /// The label that the server gives the backup.
     #[arg(short = 'l', long, default_value = "pagefold basebackup")]
     pub label: String,
     /// Plain files of the tablespace at OLD go to NEW (may be repeated).

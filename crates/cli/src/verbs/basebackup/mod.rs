@@ -51,7 +51,7 @@ pub fn run(args: &Basebackup) -> Result<()> {
     tell(args, &snapshot, told_server, &done)
 }
 
-/// What the crate says, and what to do about it.
+/// The crate's error, with advice.
 fn told(doing: &str, error: &Error) -> Failure {
     let text = format!("{doing}: {error}");
     match error {
@@ -114,7 +114,7 @@ fn without_links(path: &Path) -> Result<PathBuf> {
         match walk::reach(above) {
             Ok(place) => {
                 let below = absolute.strip_prefix(above).unwrap_or(Path::new(""));
-                // What is missing is made later.
+                // Directories that are missing are made later.
                 return Ok(if below.as_os_str().is_empty() {
                     place.path().to_owned()
                 } else {

@@ -36,13 +36,13 @@ pub struct Session {
     psql: Child,
     questions: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
-    /// What psql says beside.
+    /// Collects psql's messages.
     messages: Option<JoinHandle<String>>,
     version: u32,
     system: u64,
 }
 
-/// What the server says of a backup that has been stopped.
+/// A backup that has been stopped, in the server's words.
 pub struct Stopped {
     label: String,
     tablespace_map: String,
@@ -148,7 +148,7 @@ impl Session {
             .hint("say how it is reached: --dbname CONNINFO, as for psql; without it the database is backed up as after a power cut"))
     }
 
-    /// What psql said before it ended.
+    /// Ends the questions; psql's messages until it ended.
     fn last_words(&mut self) -> String {
         self.questions = None;
         let text = self.messages.take().and_then(|told| told.join().ok()).unwrap_or_default();

@@ -16,7 +16,7 @@ use crate::verbs::branch::data;
 use crate::verbs::branch::record::Product;
 use crate::{datasets, raw, target};
 
-/// What the command line asks for.
+/// The request of the command line.
 pub struct Wanted {
     /// The dataset.
     pub dataset: Name,

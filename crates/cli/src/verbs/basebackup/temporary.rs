@@ -53,7 +53,7 @@ fn destroy(snapshot: &Name) -> Result<()> {
     datasets::perform(&snapshot.pool, deed).map(drop)
 }
 
-/// What names a living process, on this machine, for good.
+/// Names a living process on this machine for good.
 fn identity(pid: u32) -> Option<String> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -62,7 +62,7 @@ fn identity(pid: u32) -> Option<String> {
     Some(format!("{} {pid} {started}", boot.trim()))
 }
 
-/// Whether the process that this names has ended.
+/// True if the process that this names has ended.
 fn is_over(owner: &str) -> bool {
     let pid = owner.split(' ').nth(1).and_then(|pid| pid.parse().ok());
     pid.is_some_and(|pid| identity(pid).as_deref() != Some(owner))
@@ -74,7 +74,7 @@ pub fn own_name(number: usize) -> Option<String> {
     Some(format!("{PREFIX}{number}-{}", own.replace(' ', "_")))
 }
 
-/// Whether a name is an [`own_name`] of a process that has ended.
+/// True for an [`own_name`] of a process that has ended.
 pub fn is_left_behind(name: &str) -> bool {
     let owner = name.strip_prefix(PREFIX).and_then(|name| name.split_once('-'));
     owner.is_some_and(|(_, owner)| is_over(&owner.replace('_', " ")))

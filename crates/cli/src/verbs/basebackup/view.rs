@@ -16,7 +16,7 @@ const MOUNTS_MAX: usize = 2;
 pub struct View {
     /// Its root.
     pub root: PathBuf,
-    /// Whether the mount was made for this.
+    /// The mount was made for this.
     own: bool,
 }
 
@@ -52,7 +52,7 @@ impl View {
     }
 }
 
-/// Whether it can be listed: a mount may belong to another namespace, and its server may be dead.
+/// True if it can be listed: a mount may belong to another namespace, and its server may be dead.
 fn is_root(dir: &Path) -> bool {
     std::fs::read_dir(dir).is_ok()
 }
