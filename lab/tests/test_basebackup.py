@@ -243,8 +243,13 @@ def test_of_snapshots_directories_and_names(run, pool, small, production):
     mountpoint = small.data.parent
     for source in (f"{name}@kept", small.data, mountpoint, mountpoint / ".pagefold/snapshot/kept/data"):
         to = run.fresh("named")
-        told = json.loads(pool.pagefold("basebackup", source, "-D", to, "--json", "--manifest-checksums", "sha256"))
+        form = "plain" if source == small.data else "tar"
+        words = ["-D", to, "-F", form, "--json", "--manifest-checksums", "sha256"]
+        told = json.loads(pool.pagefold("basebackup", source, *words))
         assert ("kept" in told["snapshot"]) == ("kept" in str(source))
+        if form == "tar":
+            assert sorted(os.listdir(to)) == ["backup_manifest", "base.tar"]
+            continue
         verified(to)
         # It was shut down: the log ends with the checkpoint's record.
         control = proc.run([postgres_bin("pg_controldata"), to], env={"LC_ALL": "C"})
