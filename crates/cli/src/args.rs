@@ -1,6 +1,7 @@
 //! The command line: verbs, options, help. Manual pages and completions are generated from it.
 
 mod backup;
+mod basebackup;
 mod branch;
 mod systemd;
 
@@ -13,6 +14,7 @@ pub use backup::{
     Access, Backup, BackupCheck, BackupCreate, BackupForget, BackupInit, BackupList, BackupPrune,
     BackupRestore, BackupShow, BackupVerify,
 };
+pub use basebackup::{BaseFormat, Basebackup};
 pub use branch::{
     Branch, CreateBranch, DeleteBranch, ListBranches, ResetBranch, ServerOptions, StartBranch, StopBranch,
 };
@@ -252,6 +254,23 @@ Examples:
   pagefold backup prune /mnt/backup/tank --keep hourly=24,daily=7"
     )]
     Backup(Backup),
+    /// Make a base backup of a PostgreSQL database, in the format of pg_basebackup.
+    #[command(
+        after_long_help = "The files are those of a snapshot: one that is named, or one that is made of the dataset as it is now, and is destroyed
+afterwards. No server is needed and none is disturbed; the backup recovers as after a power cut. With --dbname or
+--server the server that runs is told to start and to stop a backup, which takes a checkpoint; the backup then has
+its backup_label. Either way the log that recovery needs is in it, and pg_verifybackup verifies it.
+
+Checksums of pages are verified. Where one is wrong the backup is made and kept, and the exit status is 1.
+
+Examples:
+  pagefold basebackup tank/db -D /mnt/backup/db                      files
+  pagefold basebackup tank/db@monday -D /mnt/backup/db -F tar -Z zstd
+  pagefold basebackup /var/lib/postgresql/15/main -D /mnt/backup/db -F tar -Z zstd:level=6,workers=4
+  pagefold basebackup tank/db -D - -F tar -Z lz4 | ssh host 'cat > db.tar.lz4'
+  pagefold basebackup tank/db -D /mnt/backup/db -F tar -z --server   the server is told"
+    )]
+    Basebackup(Box<Basebackup>),
     /// Show which files differ between a snapshot and a later one, or the dataset as it is.
     #[command(
         after_long_help = "A line for each: + created, - removed, M modified, R renamed; then its path from the dataset's root on. What both

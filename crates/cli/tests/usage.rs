@@ -4,9 +4,10 @@ mod common;
 
 use common::{Sandbox, assert_failure};
 
-const VERBS: [&str; 43] = [
+const VERBS: [&str; 44] = [
     "create",
     "backup",
+    "basebackup",
     "destroy",
     "import",
     "reguid",

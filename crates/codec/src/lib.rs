@@ -38,6 +38,7 @@ mod text;
 mod wire;
 
 pub use model::{Kind, Model, Options, learn, recognise};
+pub use postgres::checksum::checksum as postgres_checksum;
 pub use scratch::Scratch;
 
 /// Bytes that no encoder makes: what is wrong with them.

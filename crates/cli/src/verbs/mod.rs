@@ -2,6 +2,7 @@
 
 mod analyze;
 mod backup;
+mod basebackup;
 mod branch;
 mod check;
 mod clear;
@@ -61,6 +62,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Send(args) => send::send(&args),
         Verb::Receive(args) => send::receive(&args),
         Verb::Backup(args) => backup::run(&args),
+        Verb::Basebackup(args) => basebackup::run(&args),
         Verb::Diff(args) => diff::run(&args),
         Verb::Import(args) => import::run(&args),
         Verb::Reguid(args) => reguid::run(&args),

@@ -41,8 +41,8 @@ const OFFSETS: [u32; SUMS] = [
     0x959B_D756,
 ];
 
-/// The checksum of `page` as block `block`, as if its checksum field were zero.
-pub(crate) fn checksum(page: &[u8], block: u32) -> u16 {
+/// The checksum of PostgreSQL's `page` as block `block` of its relation's fork, as if its checksum field were zero.
+pub fn checksum(page: &[u8], block: u32) -> u16 {
     let mut sums = OFFSETS;
     for (i, row) in page.as_chunks::<{ 4 * SUMS }>().0.iter().enumerate() {
         let words: [u32; SUMS] = std::array::from_fn(|s| {

@@ -276,7 +276,7 @@ fn none_in(what: &str) -> Failure {
 }
 
 /// A path from the root on in one form.
-fn normal(text: &str) -> Result<String> {
+pub fn normal(text: &str) -> Result<String> {
     let mut parts = Vec::new();
     for part in Path::new(text).components() {
         match part {
@@ -292,7 +292,7 @@ fn normal(text: &str) -> Result<String> {
 }
 
 /// All data directories below a mount's root, those nearest to it first.
-fn find(mount: &Path) -> Result<Vec<Found>> {
+pub fn find(mount: &Path) -> Result<Vec<Found>> {
     let root = open_root(mount)?;
     let mut found = Vec::new();
     let mut queue = VecDeque::from([(String::from("."), 0)]);

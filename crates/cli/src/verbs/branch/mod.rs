@@ -14,16 +14,16 @@
 //!    while any process works in it.
 
 mod create;
-mod data;
+pub(super) mod data;
 mod delete;
 mod list;
 mod mariadb;
-mod owner;
+pub(super) mod owner;
 mod ports;
 mod postgres;
-mod process;
-mod programs;
-mod record;
+pub(super) mod process;
+pub(super) mod programs;
+pub(super) mod record;
 mod reset;
 mod server;
 mod settings;

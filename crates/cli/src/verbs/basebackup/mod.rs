@@ -1,0 +1,234 @@
+//! `basebackup`: a base backup in PostgreSQL's own format, of a snapshot.
+//!
+//! The crate [`pagefold_basebackup`] makes it of folders; here are the snapshots, where they can be read, and the server that may be told:
+//! [`source`] finds of what, [`view`] where its files are, [`server`] asks a server, [`temporary`] makes snapshots that go again.
+
+mod server;
+mod source;
+mod temporary;
+mod view;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use pagefold_basebackup::compress::{Compression, Method};
+use pagefold_basebackup::manifest::Checksums;
+use pagefold_basebackup::{Done, Error, Format, Options, Start};
+use pagefold_engine::walk::{self, WalkError};
+use rustix::io::Errno;
+use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use self::source::Wanted;
+use self::temporary::Temporary;
+use self::view::View;
+use super::print_json;
+use crate::args::{BaseFormat, Basebackup};
+use crate::failure::{Context, Failure, Result};
+use crate::progress::Progress;
+use crate::table::printable;
+use crate::{raw, units};
+
+/// Makes a base backup.
+pub fn run(args: &Basebackup) -> Result<()> {
+    let (stop, progress) = (Arc::new(AtomicBool::new(false)), Progress::bytes("reading"));
+    let report = |done, total| progress.at(done, total);
+    let options = options(args, &stop, &report)?;
+    if let Some(folder) = &options.to {
+        refuse_full(folder)?;
+    }
+    let wanted = Wanted::of(args)?;
+    catch_signals(&stop)?;
+    view::unmount_left_behind()?;
+    temporary::destroy_left_behind(&wanted.dataset)?;
+    let told_server = args.server || args.dbname.is_some();
+    let (snapshot, done) = match told_server {
+        true => with_server(args, &wanted, &options)?,
+        false => of_snapshot(args, &wanted, &options)?,
+    };
+    progress.finish();
+    tell(args, &snapshot, told_server, &done)
+}
+
+/// The crate's error, with advice.
+fn told(doing: &str, error: &Error) -> Failure {
+    let text = format!("{doing}: {error}");
+    match error {
+        Error::Invalid(why) if why.ends_with("is not empty") => Failure::new(text).hint(
+            "a backup goes into an empty directory; tablespaces of plain files go elsewhere with -T OLD=NEW",
+        ),
+        Error::Invalid(_) => Failure::usage(text),
+        _ => Failure::new(text),
+    }
+}
+
+fn options<'a>(
+    args: &Basebackup,
+    stop: &'a AtomicBool,
+    progress: &'a dyn Fn(u64, u64),
+) -> Result<Options<'a>> {
+    let wrong = |error: Error| Failure::usage(error.to_string());
+    let compression: Compression = match (&args.compress, args.gzip) {
+        (Some(text), _) => text.parse().map_err(wrong)?,
+        (None, true) => "gzip".parse().map_err(wrong)?,
+        (None, false) => Compression::NONE,
+    };
+    let to = match args.to.as_path() {
+        out if out == Path::new("-") => None,
+        to => Some(without_links(to)?),
+    };
+    let format = match args.format {
+        BaseFormat::Tar => Format::Tar(compression),
+        BaseFormat::Plain if compression.method != Method::None => {
+            return Err(Failure::usage("plain files are not compressed").hint("archives are: -F tar"));
+        }
+        BaseFormat::Plain if to.is_none() => {
+            let what = "plain files cannot be written to standard output";
+            return Err(Failure::usage(what).hint("archives can: -F tar"));
+        }
+        BaseFormat::Plain => Format::Plain,
+    };
+    if args.label.contains(['\n', '\r']) {
+        return Err(Failure::usage("a backup's label is one line"));
+    }
+    let checksums: Checksums = args.manifest_checksums.parse().map_err(wrong)?;
+    Ok(Options {
+        to,
+        format,
+        manifest: (!args.no_manifest).then_some(checksums),
+        verify: !args.no_verify_checksums,
+        sync: !args.no_sync,
+        rate: args.rate.as_deref().map(units::parse_size).transpose()?,
+        stop,
+        progress,
+        warn: &|text| eprintln!("pagefold: warning: {}", printable(text)),
+    })
+}
+
+/// The same place by a path without links, of which none was made by somebody who may mean us to write elsewhere.
+fn without_links(path: &Path) -> Result<PathBuf> {
+    let failed = |error: &WalkError| Failure::new(format!("cannot write to {}: {error}", shown(path)));
+    let absolute = std::path::absolute(path).context(|| format!("cannot resolve {}", shown(path)))?;
+    for above in absolute.ancestors() {
+        match walk::reach(above) {
+            Ok(place) => {
+                let below = absolute.strip_prefix(above).unwrap_or(Path::new(""));
+                // Directories that are missing are made later.
+                return Ok(if below.as_os_str().is_empty() {
+                    place.path().to_owned()
+                } else {
+                    place.path().join(below)
+                });
+            }
+            Err(error) if error.errno() == Errno::NOENT => {}
+            Err(error) => return Err(failed(&error)),
+        }
+    }
+    Err(Failure::new(format!("cannot write to {}", shown(path))))
+}
+
+/// Told before a snapshot is made.
+fn refuse_full(folder: &Path) -> Result<()> {
+    match std::fs::read_dir(folder).map(|mut entries| entries.next().is_some()) {
+        Ok(false) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Ok(true) => Err(Failure::new(format!("{} is not empty", shown(folder)))
+            .hint("a backup goes into an empty directory, or one that is not there yet")),
+        Err(error) => Err(Failure::new(format!("cannot write a backup to {}: {error}", shown(folder)))),
+    }
+}
+
+/// The first signal lets what was begun be taken away; the second one ends at once.
+fn catch_signals(stop: &Arc<AtomicBool>) -> Result<()> {
+    // Who reads standard output may go away.
+    crate::ignore_sigpipe();
+    for number in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register_conditional_default(number, Arc::clone(stop))
+            .and_then(|_| signal_hook::flag::register(number, Arc::clone(stop)))
+            .context(|| "cannot catch signals".into())?;
+    }
+    Ok(())
+}
+
+/// A backup of what a snapshot has: no server is asked. The snapshot's name.
+fn of_snapshot(args: &Basebackup, wanted: &Wanted, options: &Options<'_>) -> Result<(String, Done)> {
+    let made = match &wanted.snapshot {
+        Some(_) => None,
+        None => Some(Temporary::make(&wanted.dataset, "")?),
+    };
+    let snapshot = match (&wanted.snapshot, &made) {
+        (Some(snapshot), _) => snapshot.clone(),
+        (None, Some(made)) => made.name.clone(),
+        (None, None) => return Err(Failure::new("there is no snapshot to make a backup of")),
+    };
+    let view = View::of(&snapshot)?;
+    let data = source::data_of(&snapshot, &view.root, wanted.data.as_deref())?;
+    let source = source::resolve(args, wanted, &view, &data, None)?;
+    let done = make(&snapshot.to_string(), &source, &Start::Crash, options)?;
+    Ok((snapshot.to_string(), done))
+}
+
+/// A backup that the running server is told of: its files are those of an instant between start and stop, and its log is that of an instant after.
+fn with_server(args: &Basebackup, wanted: &Wanted, options: &Options<'_>) -> Result<(String, Done)> {
+    if let Some(snapshot) = &wanted.snapshot {
+        return Err(Failure::usage(format!("{snapshot} is a snapshot, and no server runs on it"))
+            .hint("without --server and --dbname it is backed up as it is"));
+    }
+    let live = wanted.live()?;
+    let relative = source::data_of(&wanted.dataset, &live, wanted.data.as_deref())?;
+    let mut session = server::Session::open(args, &live, &relative)?;
+    session.start(&args.label)?;
+    let files = Temporary::make(&wanted.dataset, "")?;
+    let stopped = session.stop()?;
+    let log = Temporary::make(&wanted.dataset, "-log")?;
+    let (view, log_view) = (View::of(&files.name)?, View::of(&log.name)?);
+    let source = source::resolve(args, wanted, &view, &relative, Some(&log_view))?;
+    stopped.check(&source.data)?;
+    let name = files.name.to_string();
+    let done = make(&name, &source, &stopped.start()?, options)?;
+    Ok((name, done))
+}
+
+fn make(
+    name: &str,
+    source: &pagefold_basebackup::Source,
+    start: &Start,
+    options: &Options<'_>,
+) -> Result<Done> {
+    let made = pagefold_basebackup::make(source, start, options);
+    made.map_err(|error| told(&format!("cannot make a base backup of {name}"), &error))
+}
+
+fn tell(args: &Basebackup, snapshot: &str, told_server: bool, done: &Done) -> Result<()> {
+    let to = shown(&args.to);
+    if args.json {
+        let mut json = json!({ "basebackup": done, "snapshot": snapshot, "server": told_server });
+        if let Some(fields) = json.as_object_mut() {
+            fields.insert("to".into(), raw::text(&args.to).into());
+        }
+        // Standard output may be the archive.
+        if args.to == Path::new("-") { eprintln!("{json:#}") } else { print_json(&json)? }
+    } else {
+        eprintln!(
+            "{snapshot}: {} files, {}, in {} at {to}; the log from {} to {}",
+            done.files,
+            units::size(done.bytes),
+            units::size(done.written_bytes),
+            done.start_lsn,
+            done.end_lsn
+        );
+    }
+    if done.wrong_pages > 0 {
+        return Err(Failure::new(format!(
+            "the checksums of {} pages are wrong: the database is damaged; the backup was made and kept",
+            done.wrong_pages
+        ))
+        .hint("look at the relations that were named (pg_amcheck), or restore an older backup"));
+    }
+    Ok(())
+}
+
+fn shown(path: &Path) -> String {
+    printable(&raw::text(path))
+}

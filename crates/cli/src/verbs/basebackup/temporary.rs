@@ -1,0 +1,120 @@
+//! Snapshots that are made for one backup, and destroyed with it. One that a killed process has left is destroyed by the next.
+
+use std::fs;
+
+use crate::datasets;
+use crate::deeds::Deed;
+use crate::failure::{Context, Failure, Result};
+use crate::names::Name;
+use crate::units;
+use crate::verbs::properties;
+
+/// Begins their names.
+const PREFIX: &str = "basebackup-";
+/// Whose they are: the machine's boot, a process number, and when that process started.
+const OWNER: &str = "basebackup:process";
+
+/// A snapshot that goes when this does.
+pub struct Temporary {
+    /// The snapshot.
+    pub name: Name,
+}
+
+impl Temporary {
+    /// Makes one of a dataset as it is now.
+    pub fn make(dataset: &Name, suffix: &str) -> Result<Self> {
+        let pid = std::process::id();
+        let owner = identity(pid).ok_or_else(|| Failure::new("cannot read /proc/self/stat"))?;
+        let time = units::utc(units::now()).replace(" UTC", "").replace([' ', ':'], "-");
+        let path = format!("{}@{PREFIX}{time}-{pid}{suffix}", dataset.path);
+        let deed = Deed::Snapshot {
+            snapshots: vec![path.clone()],
+            recursive: false,
+            properties: vec![(OWNER.into(), owner)],
+        };
+        datasets::perform(&dataset.pool, deed)?;
+        Ok(Self { name: Name::new(&dataset.pool, &path) })
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if let Err(failure) = destroy(&self.name) {
+            let name = &self.name;
+            eprintln!(
+                "pagefold: the snapshot {name} is left: {failure}\n  destroy it: pagefold destroy {name}"
+            );
+        }
+    }
+}
+
+fn destroy(snapshot: &Name) -> Result<()> {
+    let deed = Deed::Destroy { what: vec![snapshot.path.clone()], recursive: false, dry_run: false };
+    datasets::perform(&snapshot.pool, deed).map(drop)
+}
+
+/// Names a living process on this machine for good.
+fn identity(pid: u32) -> Option<String> {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the program's name, which may have blanks in it: the 20th is when it started.
+    let started = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.to_owned();
+    Some(format!("{} {pid} {started}", boot.trim()))
+}
+
+/// True if the process that this names has ended.
+fn is_over(owner: &str) -> bool {
+    let pid = owner.split(' ').nth(1).and_then(|pid| pid.parse().ok());
+    pid.is_some_and(|pid| identity(pid).as_deref() != Some(owner))
+}
+
+/// A name for what lasts no longer than this process, unless that is killed.
+pub fn own_name(number: usize) -> Option<String> {
+    let own = identity(std::process::id())?;
+    Some(format!("{PREFIX}{number}-{}", own.replace(' ', "_")))
+}
+
+/// True for an [`own_name`] of a process that has ended.
+pub fn is_left_behind(name: &str) -> bool {
+    let owner = name.strip_prefix(PREFIX).and_then(|name| name.split_once('-'));
+    owner.is_some_and(|(_, owner)| is_over(&owner.replace('_', " ")))
+}
+
+/// Destroys snapshots of backups whose process was killed.
+pub fn destroy_left_behind(dataset: &Name) -> Result<()> {
+    let begins = format!("{}@{PREFIX}", dataset.path);
+    for figures in datasets::of_pool(&dataset.pool)? {
+        if !figures.is_snapshot || !figures.path.starts_with(&begins) {
+            continue;
+        }
+        let name = Name::new(&dataset.pool, &figures.path);
+        let values = properties::values(&name)?;
+        if values.iter().any(|value| value.name == OWNER && is_over(&value.value)) {
+            destroy(&name).context(|| format!("cannot destroy {name}, which a killed backup has left"))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_told_from_others_of_its_number() {
+        let own = identity(std::process::id()).unwrap();
+        assert!(!is_over(&own));
+        let mut child = std::process::Command::new("/bin/true").spawn().unwrap();
+        let other = identity(child.id()).unwrap();
+        child.wait().unwrap();
+        assert!(is_over(&other));
+        let (before, _) = own.rsplit_once(' ').unwrap();
+        assert!(is_over(&format!("{before} 1")));
+        let name = own_name(3).unwrap();
+        assert!(
+            !is_left_behind(&name) && is_left_behind(&format!("{name}1")) && !is_left_behind("tank.sock")
+        );
+        // Somebody else's value is left alone.
+        assert!(!is_over("mine") && !is_over(""));
+    }
+}

@@ -1,0 +1,92 @@
+//! Where a snapshot's files can be read: below its dataset's mount, where it is mounted itself, or at a mount that is made for that.
+
+use std::path::{Path, PathBuf};
+
+use super::temporary;
+use crate::args::{Mount, Unmount};
+use crate::datasets;
+use crate::failure::{Context, Failure, Result};
+use crate::names::Name;
+use crate::{mounts, places};
+
+/// Snapshots that one backup reads: its files, and its log.
+const MOUNTS_MAX: usize = 2;
+
+/// A snapshot that can be read.
+pub struct View {
+    /// Its root.
+    pub root: PathBuf,
+    /// The mount was made for this.
+    own: bool,
+}
+
+impl View {
+    /// Finds it, or mounts it where nobody but us gets at it.
+    pub fn of(snapshot: &Name) -> Result<Self> {
+        let there = datasets::find(snapshot)?;
+        let below = datasets::find(&Name::new(&snapshot.pool, snapshot.dataset()))?.mounted;
+        let (_, name) = snapshot.path.split_once('@').unwrap_or_default();
+        let below = below.map(|dir| dir.join(".pagefold/snapshot").join(name));
+        if let Some(root) = there.mounted.into_iter().chain(below).find(|root| is_root(root)) {
+            return Ok(Self { root, own: false });
+        }
+        let runtime = places::runtime_dir();
+        places::make_private(&runtime)?;
+        let taken = |dir: &PathBuf| std::fs::symlink_metadata(dir).is_ok();
+        let named = |number| Some(runtime.join(temporary::own_name(number)?));
+        let dir = (1..=MOUNTS_MAX).filter_map(named).find(|dir| !taken(dir));
+        let dir = dir.ok_or_else(|| Failure::new(format!("cannot name a mount for {snapshot}")))?;
+        let args = Mount {
+            source: Some(snapshot.to_string()),
+            dir: Some(dir.clone()),
+            all: false,
+            options: Vec::new(),
+            dry_run: false,
+            report: false,
+            pool_options: None,
+            held_by: None,
+            mounts_for: None,
+        };
+        crate::verbs::mount::run_quietly(&args)?;
+        Ok(Self { root: dir, own: true })
+    }
+}
+
+/// True if it can be listed: a mount may belong to another namespace, and its server may be dead.
+fn is_root(dir: &Path) -> bool {
+    std::fs::read_dir(dir).is_ok()
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        if !self.own {
+            return;
+        }
+        if let Err(failure) = unmount(&self.root) {
+            eprintln!("pagefold: the mount at {} is left: {failure}", self.root.display());
+        }
+    }
+}
+
+fn unmount(dir: &Path) -> Result<()> {
+    let is_mounted = mounts::ours()?.iter().any(|mount| mount.dir == dir);
+    if is_mounted {
+        let target = Some(dir.to_string_lossy().into_owned());
+        crate::verbs::unmount::run(&Unmount { target, all: false, lazy: false, force: false })?;
+    }
+    std::fs::remove_dir(dir).context(|| format!("cannot remove {}", dir.display()))
+}
+
+/// Takes away the mounts of backups whose process was killed.
+pub fn unmount_left_behind() -> Result<()> {
+    let runtime = places::runtime_dir();
+    // Before anything was mounted there is no such directory.
+    for entry in std::fs::read_dir(&runtime).into_iter().flatten().flatten() {
+        if entry.file_name().to_str().is_some_and(temporary::is_left_behind) {
+            let dir = runtime.join(entry.file_name());
+            unmount(&dir)
+                .context(|| format!("cannot unmount {}, which a killed backup has left", dir.display()))?;
+        }
+    }
+    Ok(())
+}
