@@ -53,6 +53,14 @@ pub enum Error {
     /// It was made by a version with features that this one does not know.
     #[error("{0}")]
     Unsupported(String),
+    /// There is no connection to another host, or it does not serve.
+    #[error("{message}")]
+    Connection {
+        /// What happened.
+        message: String,
+        /// What to do about it, where something is known.
+        hint: Option<String>,
+    },
     /// Something on this machine failed: the journal, the key file.
     #[error("{doing}: {source}")]
     Local {

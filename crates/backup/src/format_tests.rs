@@ -73,11 +73,12 @@ fn tables_are_what_is_written() {
 fn hostile_objects_are_told() {
     use crate::fuzzing;
     type Decoder = (fn(&[u8]) -> bool, fn() -> Vec<Vec<u8>>);
-    let decoders: [Decoder; 4] = [
+    let decoders: [Decoder; 5] = [
         (fuzzing::pack, fuzzing::pack_seeds),
         (fuzzing::manifest, fuzzing::manifest_seeds),
         (fuzzing::root, fuzzing::root_seeds),
         (fuzzing::commit, fuzzing::commit_seeds),
+        (fuzzing::frames, fuzzing::frames_seeds),
     ];
     let count = std::env::var("PAGEFOLD_MUTATIONS").map_or(5000, |count| count.parse().unwrap());
     let mut state = 1_u64;

@@ -2,11 +2,11 @@
 
 use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
 
 use pagefold_backup::{
-    Checked, CreateOptions, Error, InitOptions, Keep, Location, Repository, Secret, Seen, Store,
+    Checked, CreateOptions, Error, InitOptions, Keep, Location, Repository, Secret, Seen, ServeOptions, Store,
 };
 use pagefold_engine::pool::{Origin, Token};
 use serde_json::json;
@@ -15,7 +15,7 @@ use super::print_json;
 use super::send::{receive_from, send_to};
 use crate::args::{
     Access, Backup, BackupCheck, BackupCreate, BackupForget, BackupInit, BackupList, BackupPrune,
-    BackupRestore, BackupShow, BackupVerify,
+    BackupRestore, BackupServe, BackupShow, BackupVerify,
 };
 use crate::control::Sendable;
 use crate::deeds::Deed;
@@ -44,6 +44,7 @@ pub fn run(args: &Backup) -> Result<()> {
         Backup::Restore(args) => restore(args),
         Backup::Forget(args) => forget(args),
         Backup::Prune(args) => prune(args),
+        Backup::Serve(args) => serve(args),
     }
 }
 
@@ -60,6 +61,7 @@ fn told(doing: impl std::fmt::Display, error: &Error) -> Failure {
         Error::Damaged { .. } | Error::Missing { .. } => {
             failure.hint("see what else is damaged: pagefold backup check, pagefold backup verify")
         }
+        Error::Connection { hint: Some(hint), .. } => failure.hint(hint),
         Error::UnsafeStore(_) => failure.hint("--single-writer vouches that there is only one writer"),
         _ => failure,
     }
@@ -95,7 +97,8 @@ fn store(repository: &str, access: &Access, make: bool) -> Result<Store> {
     let only = |word: &Option<String>| word.clone().filter(|_| remote);
     let (endpoint, region) = (only(&access.endpoint), only(&access.region));
     let doing = || format!("cannot use the repository {repository}");
-    let location = Location::parse(repository, endpoint.as_deref(), region.as_deref());
+    let location =
+        Location::parse(repository, endpoint.as_deref(), region.as_deref(), access.remote_command.as_deref());
     let location = location.map_err(|error| told(doing(), &error))?;
     Store::open(&location, make).map_err(|error| told(doing(), &error))
 }
@@ -503,4 +506,15 @@ fn prune(args: &BackupPrune) -> Result<()> {
         units::size(pruned.condemned_bytes)
     );
     Ok(())
+}
+
+/// Serves who is at the other end of standard input and output.
+fn serve(args: &BackupServe) -> Result<()> {
+    // A client that goes away is an error like others: what it had sent is finished.
+    crate::ignore_sigpipe();
+    let options = ServeOptions { restrict: args.restrict.clone(), append_only: args.append_only };
+    let output = std::io::stdout().as_fd().try_clone_to_owned();
+    let output = File::from(output.context(|| "cannot use standard output".into())?);
+    pagefold_backup::serve(&options, std::io::stdin().lock(), output)
+        .map_err(|error| told("cannot serve backups", &error))
 }
