@@ -66,10 +66,12 @@ fn lost(what: impl std::fmt::Display) -> Error {
     Error::Connection { message: format!("the client's connection broke: {what}"), hint: None }
 }
 
-/// Tells the client why nothing more of it is heard.
+/// Tells the client why nothing more of it is heard, if it is the reason.
 fn broken<W: Write>(output: &Mutex<W>, error: &FrameError) -> Error {
-    // Where the connection is gone nobody hears it.
-    let _ = answer_to(output, u64::MAX, &Answer::Failed(format!("the host does not understand: {error}")));
+    // A line that broke is no fault of the client's: it makes another connection if it hears nothing.
+    if let FrameError::Bad(what) = error {
+        let _ = answer_to(output, u64::MAX, &Answer::Failed(format!("the host does not understand: {what}")));
+    }
     lost(error)
 }
 
