@@ -190,8 +190,12 @@ def test_urls_that_are_none(pool):
 
 def synced(trace: str) -> list[tuple[str, str]]:
     """Calls that change names or flush, in order, with the path that each is about (the new one of two)."""
-    calls = []
+    calls, begun = [], {}
     for line in trace.splitlines():
+        pid, _, line = line.partition(" ")
+        if line.endswith("<unfinished ...>"):
+            begun[pid] = line.removesuffix("<unfinished ...>")
+        line = re.sub(r"^ *<\.\.\. \w+ resumed>", lambda _: begun.pop(pid), line)
         found = re.search(r"(fsync|fdatasync)\(\d+<([^>]*)>\) += 0", line)
         if found:
             calls.append(("fsync", found[2]))

@@ -3,6 +3,7 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::remote::{frame, fuzzing as messages};
 use crate::repository::Config;
 use crate::samples;
 use crate::{chunk, commit, limits};
@@ -45,6 +46,15 @@ fn tables_are_what_is_written() {
     assert_table("chunk", &chunk::encode(&samples::entries()));
     assert_table("root", &samples::root().encode());
     assert_table("commit", &commit::encode_body(b"random 16 bytes.", 1, &samples::state()));
+    assert_table("greeting", &frame::greeting("1.2"));
+    assert_table(
+        "requests",
+        &messages::whole(messages::some_requests().iter().zip(0..).map(|(one, number)| one.encode(number))),
+    );
+    assert_table(
+        "answers",
+        &messages::whole(messages::some_answers().iter().zip(0..).map(|(one, number)| one.encode(number))),
+    );
     let codes: Vec<_> = table("kinds").iter().map(|row| (row[0], row[1])).collect();
     assert_eq!(codes.len(), 7);
     for (number, kind) in

@@ -11,7 +11,7 @@ use clap_complete::Shell;
 
 pub use backup::{
     Access, Backup, BackupCheck, BackupCreate, BackupForget, BackupInit, BackupList, BackupPrune,
-    BackupRestore, BackupServe, BackupShow, BackupVerify,
+    BackupRestore, BackupRun, BackupServe, BackupShow, BackupVerify,
 };
 pub use branch::{
     Branch, CreateBranch, DeleteBranch, ListBranches, ResetBranch, ServerOptions, StartBranch, StopBranch,

@@ -230,7 +230,10 @@ fn manual_pages_exist_for_every_verb() {
     let below: [(&str, &[&str]); 4] = [
         (
             "backup",
-            &["init", "create", "list", "show", "verify", "check", "restore", "forget", "prune", "serve"],
+            &[
+                "init", "create", "list", "show", "verify", "check", "restore", "forget", "prune", "serve",
+                "run",
+            ],
         ),
         ("dataset", &["create", "destroy", "list", "rename"]),
         ("branch", &["create", "list", "start", "stop", "reset", "delete"]),

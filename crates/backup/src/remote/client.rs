@@ -13,7 +13,7 @@ use object_store::{
 };
 use tokio::sync::Mutex;
 
-use super::frame::{Answer, PROTOCOL, Request};
+use super::frame::{Answer, PROTOCOL, Request, VERSION};
 use super::link::{Link, Lost, Wire};
 use super::ssh::Host;
 use crate::error::{Error, Result};
@@ -163,7 +163,7 @@ impl Inner {
         let hello = Request::Hello {
             protocol: PROTOCOL,
             make,
-            version: env!("CARGO_PKG_VERSION").into(),
+            version: VERSION.into(),
             directory: self.host.directory().as_os_str().as_encoded_bytes().to_vec(),
         };
         match link.ask(hello).await? {

@@ -16,6 +16,8 @@ use crate::limits::{
 pub(crate) const MAGIC: [u8; 8] = *b"PFbkserv";
 /// Version of the protocol. Both sides have the same, or part.
 pub(crate) const PROTOCOL: u32 = 1;
+/// This program's.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Longest name of a program's version.
 const VERSION_BYTES_MAX: usize = 64;
 /// Kind and number: they are counted by the length of a frame.
@@ -81,10 +83,10 @@ fn put_string(out: &mut Vec<u8>, text: &str) {
 }
 
 /// The first words of the serving side: with them a shell's noise is told from an answer, and another version from this one.
-pub(crate) fn greeting() -> Vec<u8> {
+pub(crate) fn greeting(version: &str) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend_from_slice(&PROTOCOL.to_le_bytes());
-    put_string(&mut out, env!("CARGO_PKG_VERSION"));
+    put_string(&mut out, version);
     out
 }
 

@@ -71,16 +71,19 @@ pub(crate) fn some_answers() -> Vec<Answer> {
     ]
 }
 
+/// Frames, one behind the other.
+pub(crate) fn whole(frames: impl Iterator<Item = (Vec<u8>, Bytes)>) -> Vec<u8> {
+    frames.fold(Vec::new(), |mut all, (head, payload)| {
+        all.extend_from_slice(&head);
+        all.extend_from_slice(&payload);
+        all
+    })
+}
+
 /// Seeds of [`frames`].
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
-    let whole = |(mut head, payload): (Vec<u8>, Bytes)| {
-        head.extend_from_slice(&payload);
-        head
-    };
-    let requests =
-        some_requests().into_iter().zip(0..).map(|(request, number)| whole(request.encode(number)));
-    let answers = some_answers().into_iter().zip(0..).map(|(answer, number)| whole(answer.encode(number)));
-    let mut all: Vec<Vec<u8>> = requests.chain(answers).collect();
-    all.push(all.iter().take(6).flatten().copied().collect());
-    all
+    let requests = || some_requests().into_iter().zip(0..).map(|(one, number)| one.encode(number));
+    let answers = || some_answers().into_iter().zip(0..).map(|(one, number)| one.encode(number));
+    let one_by_one = requests().chain(answers()).map(|frame| whole(std::iter::once(frame)));
+    one_by_one.chain([whole(requests()), whole(answers())]).collect()
 }

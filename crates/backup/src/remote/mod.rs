@@ -9,7 +9,7 @@
 //!   else's, a create (who made it reads it back), a read, a list, a delete.
 
 mod client;
-mod frame;
+pub(crate) mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod link;

@@ -13,7 +13,9 @@ use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use tokio::runtime::Runtime;
 
-use super::frame::{Answer, Frame, FrameError, PROTOCOL, REQUEST_BYTES_MAX, Request, greeting, is_name};
+use super::frame::{
+    Answer, Frame, FrameError, PROTOCOL, REQUEST_BYTES_MAX, Request, VERSION, greeting, is_name,
+};
 use crate::directory::Directory;
 use crate::error::{Error, Result};
 use crate::limits::{DIRECTORY_BYTES_MAX, NAMES_PER_ANSWER, SERVE_BYTES, SERVE_WORKERS};
@@ -38,7 +40,7 @@ const PROBES: &str = "probe/";
 /// [`Error::Connection`] if the connection breaks or the client sends what is no request; [`Error::Local`].
 pub fn serve(options: &ServeOptions, mut input: impl Read, output: impl Write + Send) -> Result<()> {
     let output = Mutex::new(output);
-    write(&output, &greeting(), &Bytes::new())?;
+    write(&output, &greeting(VERSION), &Bytes::new())?;
     let Some((hello, ())) =
         Frame::read(&mut input, HELLO_BYTES_MAX, |_| ()).map_err(|error| broken(&output, &error))?
     else {
@@ -94,7 +96,7 @@ fn open(options: &ServeOptions, hello: Request) -> std::result::Result<Directory
     if protocol != PROTOCOL {
         return Err(Answer::Refused(format!(
             "this is pagefold {} with version {PROTOCOL} of the protocol, and you are {version} with {protocol}",
-            env!("CARGO_PKG_VERSION")
+            VERSION
         )));
     }
     let path = FilePath::new(OsStr::from_bytes(&directory));

@@ -13,7 +13,7 @@ use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use tokio::runtime::Runtime;
 
 use super::client::{Dial, Remote};
-use super::frame::{Answer, Frame, MAGIC, PROTOCOL, Request, greeting, is_name};
+use super::frame::{Answer, Frame, MAGIC, PROTOCOL, Request, VERSION, greeting, is_name};
 use super::link::Wire;
 use super::{Host, ServeOptions, serve};
 use crate::error::{Error, Result};
@@ -140,7 +140,7 @@ fn lists_go_on_page_by_page() {
 fn raw(options: &ServeOptions, frames: &[u8]) -> (Vec<Answer>, Result<()>) {
     let mut said = Vec::new();
     let ended = serve(options, frames, &mut said);
-    let mut rest = said.strip_prefix(greeting().as_slice()).unwrap();
+    let mut rest = said.strip_prefix(greeting(VERSION).as_slice()).unwrap();
     let mut answers = Vec::new();
     while let Some(frame) = Frame::read_answer(&mut rest).unwrap() {
         answers.push(Answer::decode(&frame).unwrap());
@@ -326,7 +326,7 @@ fn saying(bytes: Vec<u8>) -> Result<Remote> {
 
 #[test]
 fn what_is_no_host_of_backups_is_told() {
-    let with = |more: &[u8]| [&greeting(), more].concat();
+    let with = |more: &[u8]| [&greeting(VERSION), more].concat();
     let mut later = MAGIC.to_vec();
     later.extend_from_slice(&[2, 0, 0, 0, 3, b'9', b'.', b'9']);
     let unasked = |answer: &Answer| answer.encode(7).0;

@@ -77,6 +77,20 @@ Examples:
   command=\"pagefold backup serve --restrict /srv/backups/tank --append-only\",restrict ssh-ed25519 AAAA... tank"
     )]
     Serve(BackupServe),
+    /// Make the backups that are due by policy.
+    #[command(
+        after_long_help = "A policy is the property `backup` of a dataset, which those below it inherit. All pools that are mounted are looked at, or those that
+are named. What fails does not keep the others, and is told at the end and by `pagefold status`. A repository whose policies
+say what to keep is pruned once a day: of each dataset goes what its own policy does not keep.
+
+It is called every few minutes by a timer: systemctl enable --now pagefold-backup.timer
+
+Examples:
+  pagefold set backup=/mnt/backup/tank,every=1h,hourly=24,daily=7 tank/db
+  pagefold backup run
+  pagefold backup run --now tank    whether they are due or not"
+    )]
+    Run(BackupRun),
 }
 
 /// A repository, and what opens it.
@@ -260,4 +274,17 @@ pub struct BackupServe {
     /// Refuse to delete, and to write over what is there.
     #[arg(long)]
     pub append_only: bool,
+}
+
+/// See [`Backup::Run`].
+#[derive(Args, Debug)]
+pub struct BackupRun {
+    /// The pools; all that are mounted if left out.
+    pub pools: Vec<String>,
+    /// Make all backups, and prune, whether due or not.
+    #[arg(long)]
+    pub now: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }

@@ -1,6 +1,9 @@
 //! `backup`: what a repository is asked for, and what it says. The streams from and to pools are those of `send` and `receive`.
 
+mod attempts;
 mod create;
+mod run;
+mod standing;
 
 use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Read, Write};
@@ -25,6 +28,8 @@ use crate::progress::Progress;
 use crate::table::{Align, Table};
 use crate::{datasets, names, places, units};
 
+pub(super) use standing::{Standing, standings};
+
 /// A passphrase in the environment.
 const PASSPHRASE: &str = "PAGEFOLD_BACKUP_PASSPHRASE";
 /// Longest key file that is read.
@@ -43,6 +48,7 @@ pub fn run(args: &Backup) -> Result<()> {
         Backup::Forget(args) => forget(args),
         Backup::Prune(args) => prune(args),
         Backup::Serve(args) => serve(args),
+        Backup::Run(args) => run::run(args),
     }
 }
 
