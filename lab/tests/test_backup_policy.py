@@ -135,5 +135,22 @@ def test_what_is_no_policy_is_refused(pool):
     for value, told in (("x", "no absolute path"), ("/b,every=1s", "no length of time"), ("/b,daily=0", "nothing would be kept")):
         with pytest.raises(proc.CommandFailed, match=told):
             pool.pagefold("set", f"backup={value}", f"{pool.pool}/db")
-    with pytest.raises(proc.CommandFailed, match="is no pool|there is no pool|not known|no pool"):
+    with pytest.raises(proc.CommandFailed, match='there is no pool "nowhere"'):
         pool.pagefold("backup", "run", "nowhere")
+
+
+def test_a_pool_from_elsewhere_does_not_say_where_data_goes(pool):
+    pool.unmount()
+    pool.pagefold("set", "backup=/b", pool.pool)
+    pool.pagefold("export", pool.pool)
+    # As if another machine had made it.
+    file = pool.run.dir / "state" / "pools.json"
+    registry = json.loads(file.read_text())
+    for known in registry["former"]:
+        known["adopted"] = False
+    file.write_text(json.dumps(registry))
+    pool.pagefold("import", "-d", pool.device, pool.pool)
+    pool.mount()
+    assert runs(pool, "--now")["backups"] == []
+    with pytest.raises(proc.CommandFailed, match="was not adopted here"):
+        pool.pagefold("backup", "run", pool.pool)

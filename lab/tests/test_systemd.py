@@ -41,8 +41,8 @@ class Units:
         proc.run([ROOT / "dist/install.sh", pagefold()], env={"DESTDIR": str(self.root)})
         unit = self.root / "lib/systemd/system/pagefold@.service"
         # Where it will be installed it is not, yet.
-        text = unit.read_text().replace("/usr/local/bin/pagefold", "/bin/true")
-        (self.units / unit.name).write_text(text)
+        for file in [unit, *unit.parent.glob("pagefold-backup.*")]:
+            (self.units / file.name).write_text(file.read_text().replace("/usr/local/bin/pagefold", "/bin/true"))
         self.wanted("multi-user.target", CLUSTER, SYSTEM_UNITS / "postgresql@.service")
         self.wanted("multi-user.target", MARIADB, SYSTEM_UNITS / MARIADB)
 

@@ -76,10 +76,16 @@ fn string(reader: &mut Reader<'_>, max: usize) -> Decoded<String> {
     String::from_utf8(reader.take(len)?.to_vec()).map_err(|_| FrameError::Bad("a text is no UTF-8".into()))
 }
 
+/// As much of a text as fits.
+fn cut(text: &str, max: usize) -> &str {
+    let fits = (0..=max.min(text.len())).rev().find_map(|len| text.get(..len));
+    fits.unwrap_or_default()
+}
+
 fn put_string(out: &mut Vec<u8>, text: &str) {
-    let len = text.floor_char_boundary(text.len().min(usize::from(u8::MAX)));
-    out.push(len as u8);
-    out.extend_from_slice(text.get(..len).unwrap_or_default().as_bytes());
+    let text = cut(text, usize::from(u8::MAX));
+    out.push(text.len() as u8);
+    out.extend_from_slice(text.as_bytes());
 }
 
 /// The first words of the serving side: with them a shell's noise is told from an answer, and another version from this one.
@@ -240,8 +246,7 @@ impl Answer {
                 }
             }
             Self::Failed(text) | Self::Refused(text) => {
-                let len = text.floor_char_boundary(text.len().min(TEXT_BYTES_MAX));
-                body.extend_from_slice(text.get(..len).unwrap_or_default().as_bytes());
+                body.extend_from_slice(cut(text, TEXT_BYTES_MAX).as_bytes());
             }
         }
         (framed(self.kind(), number, &body, payload.len()), payload)

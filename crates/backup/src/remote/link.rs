@@ -75,7 +75,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Shared {
     /// The connection is of no use any more: who waits is told, and the program is ended.
-    fn lose(&self, lost: Lost) {
+    fn lose(&self, lost: &Lost) {
         let waiting = {
             let mut state = lock(&self.state);
             state.lost.get_or_insert_with(|| lost.clone());
@@ -132,7 +132,7 @@ impl Link {
             Ok(Err(_)) => Err(Lost::Broken("it ended".into())),
             Err(_) => {
                 let lost = Lost::Broken(format!("no answer for {} s", REQUEST_TIMEOUT.as_secs()));
-                link.shared.lose(lost.clone());
+                link.shared.lose(&lost);
                 Err(lost)
             }
         }
@@ -158,7 +158,7 @@ impl Link {
             Ok(answer) => answer,
             Err(_) => {
                 let lost = Lost::Broken(format!("no answer for {} s", REQUEST_TIMEOUT.as_secs()));
-                self.shared.lose(lost.clone());
+                self.shared.lose(&lost);
                 Err(lost)
             }
         }
@@ -177,7 +177,7 @@ fn write(shared: &Shared, mut output: Box<dyn Write + Send>, mut queue: mpsc::Re
         while lock(&shared.state).lost.is_none() && begun.elapsed() < END_TIMEOUT {
             std::thread::sleep(Duration::from_millis(5));
         }
-        return shared.lose(Lost::Broken(error.to_string()));
+        return shared.lose(&Lost::Broken(error.to_string()));
     }
 }
 
@@ -189,7 +189,7 @@ fn read(shared: &Shared, mut input: Box<dyn Read + Send>, told: Told<()>) {
             lost => lost,
         };
         let _ = told.send(Err(lost.clone()));
-        shared.lose(lost);
+        shared.lose(&lost);
         shared.end();
         return;
     }
@@ -214,7 +214,7 @@ fn read(shared: &Shared, mut input: Box<dyn Read + Send>, told: Told<()>) {
         // Who asked may have given up.
         let _ = told.send(Ok(answer));
     };
-    shared.lose(lost);
+    shared.lose(&lost);
     shared.end();
 }
 

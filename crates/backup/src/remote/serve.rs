@@ -95,8 +95,7 @@ fn open(options: &ServeOptions, hello: Request) -> std::result::Result<Directory
     };
     if protocol != PROTOCOL {
         return Err(Answer::Refused(format!(
-            "this is pagefold {} with version {PROTOCOL} of the protocol, and you are {version} with {protocol}",
-            VERSION
+            "this is pagefold {VERSION} with version {PROTOCOL} of the protocol, and you are {version} with {protocol}"
         )));
     }
     let path = FilePath::new(OsStr::from_bytes(&directory));

@@ -84,7 +84,7 @@ impl Source<'_> {
                 && there.iter().any(|figures| snapshot_of(figures) == backup.snapshot)
         };
         let from = backups.iter().rev().find(usable).map(|backup| format!("{dataset}@{}", backup.snapshot));
-        let created = self.send(&format!("{dataset}@{name}"), from)?;
+        let created = self.send(&format!("{dataset}@{name}"), from.as_deref())?;
         // The next backup needs this snapshot alone.
         let gone = ours.iter().filter(|other| !self.name.is_snapshot() && snapshot_of(other) != name);
         for snapshot in gone {
@@ -124,9 +124,9 @@ impl Source<'_> {
     }
 
     /// Sends a snapshot into the repository: what changed since `from`, or all of it.
-    fn send(&self, path: &str, from: Option<String>) -> Result<Created> {
+    fn send(&self, path: &str, from: Option<&str>) -> Result<Created> {
         crate::ignore_sigpipe();
-        let (mut sent, mut created) = self.attempt(path, from.clone())?;
+        let (mut sent, mut created) = self.attempt(path, from)?;
         // The snapshot of that name is another one, or does not come before: all of it is compared.
         let unusable = matches!(&created, Err(Error::NotFound(_)))
             || (matches!(&created, Err(Error::Stream(_))) && sent.is_err());
@@ -143,15 +143,14 @@ impl Source<'_> {
         }
     }
 
-    #[expect(clippy::type_complexity, reason = "two results, each of its own side")]
-    fn attempt(&self, path: &str, from: Option<String>) -> Result<(Result<()>, Result<Created, Error>)> {
+    fn attempt(&self, path: &str, from: Option<&str>) -> Result<(Result<()>, Result<Created, Error>)> {
         let options = CreateOptions {
             pool: self.name.pool.clone(),
             dataset: self.name.dataset().to_owned(),
             made: units::now(),
             rate: self.rate,
         };
-        let what = Sendable::Snapshot { path: path.to_owned(), from };
+        let what = Sendable::Snapshot { path: path.to_owned(), from: from.map(Into::into) };
         let (mut reader, writer) = pipe()?;
         let pool = &self.name.pool;
         let (sent, created) = std::thread::scope(|scope| {

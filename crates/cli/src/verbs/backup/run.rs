@@ -89,10 +89,9 @@ pub(super) fn run(args: &BackupRun) -> Result<()> {
 /// The pools that are named; else those that are mounted, and were made or adopted here. Another machine's policies are not obeyed: they say
 /// where data goes.
 fn pools(args: &BackupRun, failures: &mut Failures) -> Result<Vec<String>> {
-    let known = Registry::open()?.all()?;
     if args.pools.is_empty() {
         let mut served = Vec::new();
-        for known in known.iter().filter(|known| known.adopted) {
+        for known in Registry::open()?.all()?.iter().filter(|known| known.adopted) {
             let client = failures.need(&known.name, target::connect(&known.name));
             if client.is_some_and(|client| client.is_some()) {
                 served.push(known.name.clone());
@@ -100,22 +99,17 @@ fn pools(args: &BackupRun, failures: &mut Failures) -> Result<Vec<String>> {
         }
         return Ok(served);
     }
-    let named =
-        args.pools.iter().filter_map(|word| failures.need(word, target::whole_pool(word, "backup run")));
-    let named: Vec<String> = named.collect();
-    Ok(named
-        .into_iter()
-        .filter(|pool| {
-            let adopted = known.iter().any(|known| known.name == *pool && known.adopted);
-            let stranger = || {
-                Err(Failure::new(format!(
-                    "pool {pool} was not adopted here: its policies are another machine's"
-                ))
-                .hint(format!("if you trust it: pagefold export {pool}, pagefold import --adopt {pool}")))
-            };
-            failures.need(pool, if adopted { Ok(()) } else { stranger() }).is_some()
-        })
-        .collect())
+    let named = |word: &String| {
+        let pool = target::whole_pool(word, "backup run")?;
+        match Registry::open()?.find(&pool)?.adopted {
+            true => Ok(pool),
+            false => Err(Failure::new(format!(
+                "pool {pool} was not adopted here: its policies are another machine's"
+            ))
+            .hint(format!("if you trust it: pagefold export {pool}, pagefold import --adopt {pool}"))),
+        }
+    };
+    Ok(args.pools.iter().filter_map(|word| failures.need(word, named(word))).collect())
 }
 
 fn access(policy: &Policy) -> Access {
