@@ -194,7 +194,7 @@ def synced(trace: str) -> list[tuple[str, str]]:
     for line in trace.splitlines():
         pid, _, line = line.partition(" ")
         if line.endswith("<unfinished ...>"):
-            begun[pid] = line.removesuffix("<unfinished ...>")
+            begun[pid] = line.removesuffix("<unfinished ...>").rstrip()
         line = re.sub(r"^ *<\.\.\. \w+ resumed>", lambda _: begun.pop(pid), line)
         found = re.search(r"(fsync|fdatasync)\(\d+<([^>]*)>\) += 0", line)
         if found:

@@ -94,6 +94,11 @@ def units(run) -> Units:
     return Units(run)
 
 
+def test_the_timer_of_backups_is_sound_and_is_not_on_by_itself(units):
+    units.verify("pagefold-backup.timer", "pagefold-backup.service")
+    assert not list(units.root.rglob("*.wants"))
+
+
 def test_every_service_comes_after_a_pool_that_a_service_mounts(units):
     units.wanted("local-fs.target", "pagefold@tank.service", units.units / "pagefold@.service")
     units.verify("pagefold@tank.service", CLUSTER, MARIADB)

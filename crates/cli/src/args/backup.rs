@@ -70,11 +70,13 @@ Examples:
     /// Give a client on another host a repository of this one, over standard input and output.
     #[command(
         after_long_help = "It is what ssh://HOST/DIRECTORY starts on HOST. For a user whose key may do that and nothing else, name it in
-~/.ssh/authorized_keys, as in the example: whatever the client asks for, it gets a directory at or below the one that is named.
+~/.ssh/authorized_keys: whatever the client asks for, it gets a directory at or below the one that is restricted to.
+
+  command=\"pagefold backup serve --restrict /srv/backups\",restrict ssh-ed25519 AAAA... tank
 
 Examples:
-  command=\"pagefold backup serve --restrict /srv/backups\",restrict ssh-ed25519 AAAA... tank
-  command=\"pagefold backup serve --restrict /srv/backups/tank --append-only\",restrict ssh-ed25519 AAAA... tank"
+  pagefold backup serve --restrict /srv/backups
+  pagefold backup serve --restrict /srv/backups/tank --append-only"
     )]
     Serve(BackupServe),
     /// Make the backups that are due by policy.
