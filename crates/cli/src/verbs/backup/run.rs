@@ -10,12 +10,11 @@ use super::create::{Source, line};
 use super::{open, told};
 use crate::args::{Access, BackupRun};
 use crate::backups::{self, BACKUP, KEY_FILE, Policy};
-use crate::control::Client;
 use crate::failure::{Failure, Result};
 use crate::failures::Failures;
 use crate::names::{self, Name};
 use crate::registry::Registry;
-use crate::verbs::{print_json, properties};
+use crate::verbs::print_json;
 use crate::{datasets, target, units};
 
 /// A dataset and its policy.
@@ -27,22 +26,20 @@ pub struct Planned {
 }
 
 /// The datasets of a pool that have a policy, or inherit one.
-pub fn planned(client: &mut Client, pool: &str) -> Result<Vec<Planned>> {
+pub fn planned(pool: &str) -> Result<Vec<Planned>> {
     let mut all = Vec::new();
     for figures in datasets::of_pool(pool)? {
-        if figures.is_snapshot || names::is_hidden(&figures.path) {
+        if figures.is_snapshot || figures.backup.is_empty() || names::is_hidden(&figures.path) {
             continue;
         }
         let name = Name::new(pool, &figures.path);
-        let values = properties::asked(client, &figures.path)?;
-        let Some(value) = values.into_iter().find(|value| value.name == BACKUP) else { continue };
-        match Policy::parse(&value.value) {
+        match Policy::parse(&figures.backup) {
             Ok(None) => {}
             Ok(Some(policy)) => all.push(Planned { name, policy: Ok(policy) }),
             // A newer version may have set it.
             Err(what) => {
                 let failure =
-                    Failure::new(format!("the policy \"{}\" of {name} is none: {what}", value.value));
+                    Failure::new(format!("the policy \"{}\" of {name} is none: {what}", figures.backup));
                 let failure =
                     failure.hint(format!("set it again: pagefold set {BACKUP}=REPOSITORY,... {name}"));
                 all.push(Planned { name, policy: Err(failure) });
@@ -59,7 +56,7 @@ pub(super) fn run(args: &BackupRun) -> Result<()> {
     let mut failures = Failures::new();
     let mut plan = Vec::new();
     for pool in pools(args, &mut failures)? {
-        let found = target::server(&pool).and_then(|mut client| planned(&mut client, &pool));
+        let found = target::server(&pool).and_then(|_| planned(&pool));
         for planned in failures.need(&pool, found).unwrap_or_default() {
             let name = planned.name.to_string();
             plan.extend(failures.need(&name, planned.policy).map(|policy| (planned.name, policy)));

@@ -59,8 +59,10 @@ impl Standing {
 
 /// Those of a pool; none if nobody serves it.
 pub fn standings(pool: &str) -> Result<Vec<Standing>> {
-    let Some(mut client) = target::connect(pool)? else { return Ok(Vec::new()) };
-    let planned = planned(&mut client, pool)?;
+    if target::connect(pool)?.is_none() {
+        return Ok(Vec::new());
+    }
+    let planned = planned(pool)?;
     if planned.is_empty() {
         return Ok(Vec::new());
     }
