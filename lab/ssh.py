@@ -58,7 +58,7 @@ os._exit(255 if status < 0 else status)
 
 
 class Relay:
-    """What stands for ssh."""
+    """A program that stands for ssh."""
 
     def __init__(self, run: Run):
         self.script, self.budgets = run.fresh("relay"), run.fresh("budgets")
@@ -71,7 +71,7 @@ class Relay:
         self.budgets.write_text("\n".join(map(str, [*budgets, -1])))
 
     def environment(self) -> dict[str, str]:
-        """What a client needs to know."""
+        """Variables that a client needs."""
         return {"PAGEFOLD_BACKUP_SSH": self.command, "PAGEFOLD_BACKUP_REMOTE_COMMAND": pagefold()}
 
 
@@ -125,6 +125,6 @@ class Sshd:
             Path("/run/sshd").rmdir()
 
     def environment(self, *, program: str | os.PathLike | None = None) -> dict[str, str]:
-        """What a client needs to know."""
+        """Variables that a client needs."""
         known = {"PAGEFOLD_BACKUP_SSH": f"{tool('ssh')} -F {self.dir}/ssh_config"}
         return known | ({"PAGEFOLD_BACKUP_REMOTE_COMMAND": os.fspath(program)} if program else {})

@@ -47,7 +47,7 @@ class Client:
         self.pool, self.environment = pool, {**pool.environment, **environment}
 
     def backup(self, *words, ok: bool = True) -> str:
-        """What `pagefold backup` prints; of one that is to fail, what it says of that."""
+        """Output of `pagefold backup`; of one that is to fail, its message."""
         argv = [pagefold(), "backup", *map(str, words)]
         done = subprocess.run(argv, env={**os.environ, **self.environment}, capture_output=True, text=True, timeout=120)
         assert (done.returncode == 0) == ok, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"

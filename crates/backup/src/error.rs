@@ -56,9 +56,9 @@ pub enum Error {
     /// There is no connection to another host, or it does not serve.
     #[error("{message}")]
     Connection {
-        /// What happened.
+        /// The event, in words.
         message: String,
-        /// What to do about it, where something is known.
+        /// A step that helps, where one is known.
         hint: Option<String>,
     },
     /// Something on this machine failed: the journal, the key file.

@@ -44,8 +44,8 @@ pub enum Location {
 }
 
 impl Location {
-    /// What a user writes: a directory, `s3://BUCKET/PREFIX`, or `ssh://[USER@]HOST[:PORT]/DIRECTORY`; `remote_command` is how Pagefold
-    /// is called there, in words of a shell.
+    /// Reads a directory, `s3://BUCKET/PREFIX`, or `ssh://[USER@]HOST[:PORT]/DIRECTORY`; `remote_command` is Pagefold's
+    /// name there, in words of a shell.
     ///
     /// # Errors
     /// [`Error::Invalid`] for other URLs, and for an endpoint or region of a directory.

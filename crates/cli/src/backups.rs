@@ -11,11 +11,11 @@ use crate::units;
 
 /// Name of the property that has a dataset's policy.
 pub const BACKUP: &str = "backup";
-/// What the property has where there is no policy.
+/// The property's value where there is no policy.
 pub const NONE: &str = "none";
 /// Read where a policy names no key file, if it is there.
 pub const KEY_FILE: &str = "/etc/pagefold/backup.key";
-/// How often backups are made, unless it is said, in seconds.
+/// Time from backup to backup, unless it is said, in seconds.
 const EVERY: u64 = DAY;
 /// The shortest that makes sense: the timer comes so often.
 const EVERY_MIN: u64 = 5 * 60;
@@ -29,14 +29,14 @@ const UNITS: [(char, u64); 4] = [('w', 7 * DAY), ('d', DAY), ('h', 3600), ('m', 
 /// Words that say what a prune keeps.
 const KEEP: [&str; 6] = ["last", "hourly", "daily", "weekly", "monthly", "yearly"];
 
-/// What the property says.
+/// A policy, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// An absolute path, or a URL.
     pub repository: String,
     /// Seconds.
     pub every: u64,
-    /// What a prune keeps of the dataset; nothing is pruned without it.
+    /// The backups of the dataset that a prune keeps; nothing is pruned without it.
     pub keep: Option<String>,
     /// The key file; `none`: the repository is not encrypted.
     pub key_file: Option<String>,
@@ -46,7 +46,7 @@ pub struct Policy {
     pub endpoint: Option<String>,
     /// Its region.
     pub region: Option<String>,
-    /// How Pagefold is called on another host.
+    /// Pagefold's name on another host.
     pub remote_command: Option<String>,
 }
 
@@ -128,13 +128,13 @@ impl Policy {
         }
     }
 
-    /// Whether a backup is due at `now` if the newest was begun at `last`; seconds since 1970.
+    /// Tells if a backup is due at `now` when the newest was begun at `last`; seconds since 1970.
     pub fn is_due(&self, last: Option<u64>, now: u64) -> bool {
         is_due(self.every, last, now)
     }
 }
 
-/// Whether a period of this length has begun since `last`. A clock that was set back does not make one wait for it.
+/// True if a period of this length has begun since `last`. A clock that was set back does not make one wait for it.
 pub fn is_due(every: u64, last: Option<u64>, now: u64) -> bool {
     last.is_none_or(|last| now / every != last / every)
 }

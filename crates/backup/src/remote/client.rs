@@ -67,7 +67,7 @@ impl From<Lost> for Unserved {
 }
 
 impl Unserved {
-    /// Whether another attempt may do better: the line is down, the host is starting.
+    /// True if another attempt may do better: the line is down, the host is starting.
     fn passes(&self) -> bool {
         match self {
             Self::Lost(Lost::Broken(_)) => true,
@@ -125,7 +125,7 @@ fn generic(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> object_
     object_store::Error::Generic { store: STORE, source: what.into() }
 }
 
-/// What an answer means that is none of those that were hoped for.
+/// The error that an answer means which is none of those that were hoped for.
 fn failed(at: &Path, answer: Answer) -> object_store::Error {
     let path = at.to_string();
     match answer {
@@ -343,7 +343,7 @@ fn not_offered(what: &str) -> object_store::Error {
     object_store::Error::NotSupported { source: format!("{what} are not offered over ssh").into() }
 }
 
-/// What is known of an object. When it was written is not asked for by backups.
+/// Figures of an object. When it was written is not asked for by backups.
 fn meta(location: Path, size: u64) -> ObjectMeta {
     ObjectMeta { location, last_modified: Default::default(), size, e_tag: None, version: None }
 }

@@ -12,7 +12,7 @@ use crate::limits::{
     TEXT_BYTES_MAX,
 };
 
-/// What the serving side says first.
+/// The serving side says this first.
 pub(crate) const MAGIC: [u8; 8] = *b"PFbkserv";
 /// Version of the protocol. Both sides have the same, or part.
 pub(crate) const PROTOCOL: u32 = 1;
@@ -96,7 +96,7 @@ pub(crate) fn greeting(version: &str) -> Vec<u8> {
     out
 }
 
-/// What is asked of the serving side.
+/// A client asks this of the serving side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     /// The first one: which directory.
@@ -194,7 +194,7 @@ impl Request {
     }
 }
 
-/// What the serving side says.
+/// The serving side says this to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// To the first request: the directory is there.

@@ -19,7 +19,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Noise of a shell is told up to so many bytes.
 const NOISE_BYTES_MAX: usize = 200;
 
-/// What a dialled number gives: two ends, and the program that they belong to.
+/// A new connection: two ends, and the program that they belong to.
 pub(crate) struct Wire {
     pub(crate) input: Box<dyn Read + Send>,
     pub(crate) output: Box<dyn Write + Send>,
@@ -235,7 +235,7 @@ fn greet(input: &mut impl Read) -> Result<(), Lost> {
         return Err(Lost::Ended(None));
     }
     if heard != MAGIC {
-        // What else came with it tells who speaks.
+        // The rest of the line tells who speaks.
         let count = if heard.contains(&b'\n') { 0 } else { input.read(&mut more).unwrap_or(0) };
         heard.extend_from_slice(more.get(..count).unwrap_or_default());
         let text = String::from_utf8_lossy(&heard);

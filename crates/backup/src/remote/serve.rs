@@ -20,7 +20,7 @@ use crate::directory::Directory;
 use crate::error::{Error, Result};
 use crate::limits::{DIRECTORY_BYTES_MAX, NAMES_PER_ANSWER, SERVE_BYTES, SERVE_WORKERS};
 
-/// What a client may do.
+/// Limits of a client.
 #[derive(Clone, Debug, Default)]
 pub struct ServeOptions {
     /// Only directories at or below this one are served, whatever the client asks for.

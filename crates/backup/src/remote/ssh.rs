@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 const COMMAND: &str = "PAGEFOLD_BACKUP_SSH";
 /// The program on the other host, unless it is said.
 const PROGRAM: &str = "pagefold";
-/// What is written for a host's URL.
+/// The form of a host's URL.
 const FORM: &str = "ssh://[USER@]HOST[:PORT]/ABSOLUTE/DIRECTORY";
 
 /// A directory on another host.
@@ -29,7 +29,7 @@ pub struct Host {
     port: Option<u16>,
     /// The repository's directory there.
     directory: PathBuf,
-    /// How the program is called there: words of a shell.
+    /// The program's name there: words of a shell.
     program: String,
 }
 
@@ -118,12 +118,12 @@ impl Host {
         &self.host
     }
 
-    /// How the program is called there.
+    /// The program's name there.
     pub(crate) fn program(&self) -> &str {
         &self.program
     }
 
-    /// What ssh is told. The directory is not among it: it goes over the connection, where no shell reads it.
+    /// Arguments of ssh. The directory is not among it: it goes over the connection, where no shell reads it.
     fn words(&self) -> Vec<String> {
         let mut words = vec!["-T".to_owned()];
         if let Some(user) = &self.user {

@@ -27,7 +27,7 @@ fn host(directory: &FilePath) -> Host {
     Host::parse(&format!("host{}", directory.display()), None).unwrap()
 }
 
-/// What the serving side reads, up to so many bytes; then the connection is gone, in both directions or in one.
+/// The serving side's input, up to so many bytes; then the connection is gone, in both directions or in one.
 struct Cut {
     inner: UnixStream,
     left: usize,

@@ -104,7 +104,7 @@ pub struct Access {
     /// Region of the store.
     #[arg(long, env = "AWS_REGION")]
     pub region: Option<String>,
-    /// How Pagefold is called on the host of ssh://..., in words of a shell [default: pagefold].
+    /// Pagefold's name on the host of ssh://..., in words of a shell [default: pagefold].
     #[arg(long, value_name = "COMMAND", env = "PAGEFOLD_BACKUP_REMOTE_COMMAND")]
     pub remote_command: Option<String>,
     /// The passphrase or key is what this file has; a line's end at its end is not part of it.

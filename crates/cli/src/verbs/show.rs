@@ -133,7 +133,8 @@ pub fn status(args: &Status) -> Result<()> {
     let (mut pools, mut failures) = gather(&args.targets)?;
     let all = pools.len();
     let mut backups: BTreeMap<String, Vec<Standing>> = BTreeMap::new();
-    for pool in &pools {
+    // All that datasets hold is summed up only where one has a policy.
+    for pool in pools.iter().filter(|pool| pool.backup_policies) {
         let standings = failures.need(&pool.name, standings(&pool.name));
         backups.insert(pool.name.clone(), standings.unwrap_or_default());
     }

@@ -1,4 +1,4 @@
-//! What this machine remembers of backups by policy: the newest of each dataset, and what became of the last attempt.
+//! This machine's memory of backups by policy: the newest of each dataset, and what became of the last attempt.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,9 +14,9 @@ use crate::places;
 pub struct Failed {
     /// Seconds since 1970.
     pub at: u64,
-    /// What happened.
+    /// The event, in words.
     pub what: String,
-    /// What to do about it.
+    /// A step that helps.
     pub hint: Option<String>,
 }
 
@@ -51,7 +51,7 @@ impl Memory {
         Ok(folder()?.join("policies.json"))
     }
 
-    /// What there is; a file that is not whole is told, and not taken for an empty one.
+    /// Reads it; a file that is not whole is told, and not taken for an empty one.
     pub fn read() -> Result<Self> {
         let file = Self::file()?;
         match fs::read(&file) {

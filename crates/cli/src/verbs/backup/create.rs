@@ -47,7 +47,7 @@ pub(super) fn line(created: &Created) -> String {
     )
 }
 
-/// What is backed up, and where to.
+/// A dataset or snapshot, and where it is backed up to.
 pub(super) struct Source<'a> {
     /// A dataset, or a snapshot.
     pub(super) name: &'a Name,
@@ -135,7 +135,7 @@ impl Source<'_> {
         }
         match created {
             Ok(created) => Ok(created),
-            // What the pool says is the cause, where the stream has ended too early.
+            // The pool's own message is the cause, where the stream has ended too early.
             Err(Error::Stream(_)) if sent.is_err() => {
                 Err(sent.err().unwrap_or_else(|| Failure::new(self.doing())))
             }

@@ -1,4 +1,4 @@
-//! How backups by policy stand: what `status` tells of them.
+//! Backups by policy as `status` tells them.
 
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ pub struct Standing {
     pub name: String,
     /// Where it is backed up to; empty where the policy cannot be read.
     pub repository: String,
-    /// How often, in seconds.
+    /// Time from backup to backup, in seconds.
     pub every_s: u64,
     /// When the newest backup was begun, in seconds since 1970.
     pub newest: Option<u64>,
