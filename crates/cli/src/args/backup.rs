@@ -72,7 +72,7 @@ Examples:
         after_long_help = "It is what ssh://HOST/DIRECTORY starts on HOST. For a user whose key may do that and nothing else, name it in
 ~/.ssh/authorized_keys: whatever the client asks for, it gets a directory at or below the one that is restricted to.
 
-  command=\"pagefold backup serve --restrict /srv/backups\",restrict ssh-ed25519 AAAA... tank
+  command=\"pagefold backup serve --restrict /srv\",restrict ssh-ed25519 AAAA...
 
 Examples:
   pagefold backup serve --restrict /srv/backups
