@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the program, its helpers for mount(8) and umount(8), the systemd unit and generator, manual pages and completions.
+# Installs the program, its helpers for mount(8) and umount(8), the systemd units and generator, manual pages and completions.
 #
 #   dist/install.sh PROGRAM            PROGRAM: the pagefold binary that was built
 #   dist/install.sh --uninstall
@@ -17,13 +17,17 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 bindir=$PREFIX/bin
 mandir=$PREFIX/share/man/man8
+units="pagefold@.service pagefold-backup.service pagefold-backup.timer"
 helpers="mount.pagefold mount.fuse.pagefold umount.pagefold umount.fuse.pagefold"
 bash_completion=$PREFIX/share/bash-completion/completions/pagefold
 zsh_completion=$PREFIX/share/zsh/site-functions/_pagefold
 fish_completion=$PREFIX/share/fish/vendor_completions.d/pagefold.fish
 
 uninstall() {
-    rm -f "$DESTDIR$bindir/pagefold" "$DESTDIR$UNITDIR/pagefold@.service"
+    rm -f "$DESTDIR$bindir/pagefold"
+    for unit in $units; do
+        rm -f "$DESTDIR$UNITDIR/$unit"
+    done
     rm -f "$DESTDIR$mandir/pagefold.8" "$DESTDIR$mandir"/pagefold-*.8
     rm -f "$DESTDIR$bash_completion" "$DESTDIR$zsh_completion" "$DESTDIR$fish_completion"
     for link in "$SBINDIR/mount.pagefold" "$SBINDIR/mount.fuse.pagefold" "$GENERATORDIR/pagefold-generator"; do
@@ -57,8 +61,10 @@ for helper in $helpers; do
 done
 # A generator runs before anything is mounted: with a PREFIX on a file system of its own it is not there yet, and does not matter.
 ln -sf "$bindir/pagefold" "$DESTDIR$GENERATORDIR/pagefold-generator"
-sed "s|@BINDIR@|$bindir|" "$here/systemd/pagefold@.service" >"$DESTDIR$UNITDIR/pagefold@.service"
-chmod 644 "$DESTDIR$UNITDIR/pagefold@.service"
+for unit in $units; do
+    sed "s|@BINDIR@|$bindir|" "$here/systemd/$unit" >"$DESTDIR$UNITDIR/$unit"
+    chmod 644 "$DESTDIR$UNITDIR/$unit"
+done
 "$program" man "$DESTDIR$mandir"
 complete_for bash "$bash_completion"
 complete_for zsh "$zsh_completion"

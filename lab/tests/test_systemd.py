@@ -41,8 +41,8 @@ class Units:
         proc.run([ROOT / "dist/install.sh", pagefold()], env={"DESTDIR": str(self.root)})
         unit = self.root / "lib/systemd/system/pagefold@.service"
         # Where it will be installed it is not, yet.
-        text = unit.read_text().replace("/usr/local/bin/pagefold", "/bin/true")
-        (self.units / unit.name).write_text(text)
+        for file in [unit, *unit.parent.glob("pagefold-backup.*")]:
+            (self.units / file.name).write_text(file.read_text().replace("/usr/local/bin/pagefold", "/bin/true"))
         self.wanted("multi-user.target", CLUSTER, SYSTEM_UNITS / "postgresql@.service")
         self.wanted("multi-user.target", MARIADB, SYSTEM_UNITS / MARIADB)
 
@@ -92,6 +92,11 @@ def after(seen: dict[str, dict[str, set[str]]], unit: str) -> set[str]:
 def units(run) -> Units:
     """A fresh directory."""
     return Units(run)
+
+
+def test_the_timer_of_backups_is_sound_and_is_not_on_by_itself(units):
+    units.verify("pagefold-backup.timer", "pagefold-backup.service")
+    assert not list(units.root.rglob("*.wants"))
 
 
 def test_every_service_comes_after_a_pool_that_a_service_mounts(units):

@@ -53,6 +53,14 @@ pub enum Error {
     /// It was made by a version with features that this one does not know.
     #[error("{0}")]
     Unsupported(String),
+    /// There is no connection to another host, or it does not serve.
+    #[error("{message}")]
+    Connection {
+        /// The event, in words.
+        message: String,
+        /// A step that helps, where one is known.
+        hint: Option<String>,
+    },
     /// Something on this machine failed: the journal, the key file.
     #[error("{doing}: {source}")]
     Local {

@@ -3,6 +3,7 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::remote::{frame, fuzzing as messages};
 use crate::repository::Config;
 use crate::samples;
 use crate::{chunk, commit, limits};
@@ -45,6 +46,15 @@ fn tables_are_what_is_written() {
     assert_table("chunk", &chunk::encode(&samples::entries()));
     assert_table("root", &samples::root().encode());
     assert_table("commit", &commit::encode_body(b"random 16 bytes.", 1, &samples::state()));
+    assert_table("greeting", &frame::greeting("1.2"));
+    assert_table(
+        "requests",
+        &messages::whole(messages::some_requests().iter().zip(0..).map(|(one, number)| one.encode(number))),
+    );
+    assert_table(
+        "answers",
+        &messages::whole(messages::some_answers().iter().zip(0..).map(|(one, number)| one.encode(number))),
+    );
     let codes: Vec<_> = table("kinds").iter().map(|row| (row[0], row[1])).collect();
     assert_eq!(codes.len(), 7);
     for (number, kind) in
@@ -73,11 +83,12 @@ fn tables_are_what_is_written() {
 fn hostile_objects_are_told() {
     use crate::fuzzing;
     type Decoder = (fn(&[u8]) -> bool, fn() -> Vec<Vec<u8>>);
-    let decoders: [Decoder; 4] = [
+    let decoders: [Decoder; 5] = [
         (fuzzing::pack, fuzzing::pack_seeds),
         (fuzzing::manifest, fuzzing::manifest_seeds),
         (fuzzing::root, fuzzing::root_seeds),
         (fuzzing::commit, fuzzing::commit_seeds),
+        (fuzzing::frames, fuzzing::frames_seeds),
     ];
     let count = std::env::var("PAGEFOLD_MUTATIONS").map_or(5000, |count| count.parse().unwrap());
     let mut state = 1_u64;

@@ -102,6 +102,16 @@ pub fn commit(bytes: &[u8]) -> bool {
     true
 }
 
+/// Reads frames of a client or a serving host; whether any was right.
+pub fn frames(bytes: &[u8]) -> bool {
+    crate::remote::fuzzing::frames(bytes)
+}
+
+/// Seeds of [`frames()`].
+pub fn frames_seeds() -> Vec<Vec<u8>> {
+    crate::remote::fuzzing::seeds()
+}
+
 /// Seeds of [`commit()`].
 pub fn commit_seeds() -> Vec<Vec<u8>> {
     vec![commit::encode_body(&[1; 16], 9, &samples::state()), Config::sample().encode()]

@@ -1,4 +1,4 @@
-//! Backups: snapshots of datasets as immutable objects in a directory or an object store.
+//! Backups: snapshots of datasets as immutable objects in a directory, here or on another host, or an object store.
 //!
 //! A backup is made of a stream of [`pagefold_engine::pool::Pool::send`], and restored by writing one, so records go as they are
 //! stored: nothing is decoded or coded again, and the pool's server learns nothing of stores and keys. The objects, byte by byte:
@@ -15,6 +15,7 @@ mod block;
 mod chunk;
 mod commit;
 mod create;
+mod directory;
 mod error;
 #[cfg(test)]
 mod format_tests;
@@ -25,6 +26,7 @@ pub mod limits;
 mod merge;
 mod pack;
 mod prune;
+mod remote;
 mod repository;
 mod restore;
 mod root;
@@ -41,6 +43,7 @@ pub use error::{Error, Result};
 pub use keys::Secret;
 pub use pack::PackId;
 pub use prune::{Keep, Pruned, select};
+pub use remote::{Host, ServeOptions, serve};
 pub use repository::{InitOptions, Repository};
 pub use restore::Restored;
 pub use root::Totals;

@@ -38,6 +38,26 @@ pub const CHUNK_CACHE: usize = 8;
 pub const PROBE_RACERS: usize = 8;
 /// Times that a commit is tried again after another writer took its number.
 pub const COMMIT_TRIES: u32 = 64;
+/// A part of an object that a serving host gives back at once, in bytes.
+pub const PART_BYTES: usize = 1 << 20;
+/// Parts of an object that are asked for ahead of who reads it.
+pub const PARTS_AHEAD: usize = 4;
+/// Names that a serving host lists at once.
+pub const NAMES_PER_ANSWER: usize = 4096;
+/// Longest name of an object that a serving host takes.
+pub const NAME_BYTES_MAX: usize = 200;
+/// Longest name of a directory that it takes: that of Linux.
+pub const DIRECTORY_BYTES_MAX: usize = 4096;
+/// Longest message in words.
+pub const TEXT_BYTES_MAX: usize = 4096;
+/// Longest answer of a serving host.
+pub const ANSWER_BYTES_MAX: u64 = 2 << 20;
+/// Requests that a serving host works on at once.
+pub const SERVE_WORKERS: usize = 8;
+/// Objects that a serving host has in memory at once, in bytes, unless one alone is longer.
+pub const SERVE_BYTES: usize = 64 << 20;
 
+const _: () = assert!(NAMES_PER_ANSWER * (NAME_BYTES_MAX + 9) + 64 < ANSWER_BYTES_MAX as usize);
+const _: () = assert!(PART_BYTES + 64 < ANSWER_BYTES_MAX as usize && NAME_BYTES_MAX < 256);
 const _: () = assert!(BLOCK_BYTES < BLOCK_BYTES_MAX && ROOT_PART_BYTES * 2 < BLOCK_BYTES_MAX);
 const _: () = assert!(pagefold_engine::limits::RECORD_BYTES_MAX + BLOCK_BYTES < BLOCK_BYTES_MAX);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pagefold_engine::pool::Origin;
 use pagefold_engine::wire::{Reader, put_bytes};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -229,6 +230,14 @@ impl Repository {
     /// The store that it lies in.
     pub fn store(&self) -> &Store {
         &self.store
+    }
+
+    /// The snapshots whose backup was begun on this machine and did not end: [`Repository::create`] goes on with one of these.
+    ///
+    /// # Errors
+    /// [`Error::Local`] if what this machine remembers cannot be read.
+    pub fn begun(&self) -> Result<Vec<Origin>> {
+        self.seen.begun(&self.id)
     }
 
     pub(crate) fn read_commit(&self, number: u64) -> Result<Option<Commit>> {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use pagefold_engine::pool::Origin;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -46,6 +47,25 @@ impl Seen {
         let Some(file) = self.file(repository, "seen") else { return Ok(()) };
         let text = serde_json::to_vec(&newest).unwrap_or_default();
         replace(&file, &text)
+    }
+
+    /// The snapshots whose backup to this repository was begun here and did not end. Files that are not ours count for nothing.
+    pub(crate) fn begun(&self, repository: &[u8; 16]) -> Result<Vec<Origin>> {
+        let Some(folder) = &self.folder else { return Ok(Vec::new()) };
+        let local = |source| Error::Local { doing: format!("cannot read {}", folder.display()), source };
+        let entries = match fs::read_dir(folder) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(local)?,
+        };
+        let mut begun = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(local)?.file_name();
+            let name = name.to_string_lossy();
+            let origin = name.strip_prefix(&format!("{}.", PackId(*repository)));
+            let origin = origin.and_then(|rest| rest.strip_suffix(".journal"));
+            begun.extend(origin.and_then(|origin| origin.parse::<Origin>().ok()));
+        }
+        Ok(begun)
     }
 
     /// Where the journal of backups of a snapshot lies.

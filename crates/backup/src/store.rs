@@ -1,7 +1,7 @@
-//! The one door to where objects lie: a directory, a bucket, or memory.
+//! The one door to where objects lie: a directory, here or on another host, a bucket, or memory.
 
 use std::ops::Range;
-use std::path::{Path as FilePath, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,24 +9,27 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
 use object_store::aws::AmazonS3Builder;
-use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{ClientOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, RetryConfig};
 use tokio::runtime::Runtime;
 
+use crate::directory::Directory;
 use crate::error::{Error, Result};
 use crate::limits::READS;
+use crate::remote::{Host, Remote};
 
 /// A request may take so long: a pack over a slow line.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(600);
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(600);
 /// A request that fails is tried again, each time later, for so long at most.
-const RETRY_TIMEOUT: Duration = Duration::from_secs(180);
+pub(crate) const RETRY_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Where a repository lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
     /// A directory.
     Directory(PathBuf),
+    /// A directory on another host.
+    Host(Host),
     /// A bucket of an S3-compatible store.
     S3 {
         /// The bucket.
@@ -41,11 +44,20 @@ pub enum Location {
 }
 
 impl Location {
-    /// What a user writes: a directory, or `s3://BUCKET/PREFIX`.
+    /// Reads a directory, `s3://BUCKET/PREFIX`, or `ssh://[USER@]HOST[:PORT]/DIRECTORY`; `remote_command` is Pagefold's
+    /// name there, in words of a shell.
     ///
     /// # Errors
     /// [`Error::Invalid`] for other URLs, and for an endpoint or region of a directory.
-    pub fn parse(text: &str, endpoint: Option<&str>, region: Option<&str>) -> Result<Self> {
+    pub fn parse(
+        text: &str,
+        endpoint: Option<&str>,
+        region: Option<&str>,
+        remote_command: Option<&str>,
+    ) -> Result<Self> {
+        if let Some(rest) = text.strip_prefix("ssh://") {
+            return Host::parse(rest, remote_command).map(Self::Host);
+        }
         if let Some(rest) = text.strip_prefix("s3://") {
             let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
             if bucket.is_empty() {
@@ -62,7 +74,7 @@ impl Location {
         }
         if text.contains("://") {
             return Err(Error::Invalid(format!(
-                "'{text}' is of a kind that is not known: a repository is a directory, or s3://BUCKET/PREFIX"
+                "'{text}' is of a kind that is not known: a repository is a directory, s3://BUCKET/PREFIX, or ssh://HOST/DIRECTORY"
             )));
         }
         if text.is_empty() || endpoint.is_some() || region.is_some() {
@@ -78,6 +90,7 @@ impl std::fmt::Display for Location {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Directory(path) => path.display().fmt(f),
+            Self::Host(host) => host.fmt(f),
             Self::S3 { bucket, prefix, .. } if prefix.is_empty() => write!(f, "s3://{bucket}"),
             Self::S3 { bucket, prefix, .. } => write!(f, "s3://{bucket}/{prefix}"),
         }
@@ -126,14 +139,24 @@ fn add(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
 }
 
+fn runtime() -> Result<Runtime> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|source| Error::Local { doing: "cannot prepare requests".into(), source })
+}
+
 impl Store {
     /// Opens the store of a location; whether there is a repository is not asked. `create` makes a directory that is not there.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is no such directory; [`Error::Invalid`] for what the environment or location says.
+    /// [`Error::NotFound`] if there is no such directory; [`Error::Connection`] of another host; [`Error::Invalid`] for what the environment or location says.
     pub fn open(location: &Location, create: bool) -> Result<Self> {
         match location {
-            Location::Directory(path) => Self::directory(path, create),
+            Location::Directory(path) => Self::new(Arc::new(Directory::open(path, create)?), ""),
+            Location::Host(host) => {
+                let runtime = runtime()?;
+                let remote = runtime.block_on(Remote::open(host, create))?;
+                Ok(Self::on(runtime, Arc::new(remote), ""))
+            }
             Location::S3 { bucket, prefix, endpoint, region } => {
                 // Another one may have been installed by the program: it is used then.
                 let _ = rustls::crypto::ring::default_provider().install_default();
@@ -157,30 +180,16 @@ impl Store {
         }
     }
 
-    fn directory(path: &FilePath, create: bool) -> Result<Self> {
-        let local = |doing: String| move |source| Error::Local { doing, source };
-        if create {
-            std::fs::create_dir_all(path)
-                .map_err(local(format!("cannot make the directory {}", path.display())))?;
-        } else if !path.is_dir() {
-            return Err(Error::NotFound(format!("there is no directory {}", path.display())));
-        }
-        let store = LocalFileSystem::new_with_prefix(path).map_err(|error| {
-            Error::Invalid(format!("the directory {} cannot be used: {error}", path.display()))
-        })?;
-        Self::new(Arc::new(store.with_fsync(true)), "")
-    }
-
     /// A store of any kind, the repository below `prefix`.
     ///
     /// # Errors
     /// [`Error::Local`] if no runtime can be made.
     pub fn new(inner: Arc<dyn ObjectStore>, prefix: &str) -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|source| Error::Local { doing: "cannot prepare requests".into(), source })?;
-        Ok(Self { inner, prefix: prefix.into(), runtime, counters: Counters::default() })
+        Ok(Self::on(runtime()?, inner, prefix))
+    }
+
+    fn on(runtime: Runtime, inner: Arc<dyn ObjectStore>, prefix: &str) -> Self {
+        Self { inner, prefix: prefix.into(), runtime, counters: Counters::default() }
     }
 
     /// What was asked of it by now.

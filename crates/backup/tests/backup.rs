@@ -431,7 +431,8 @@ fn damaged_swapped_truncated_and_replayed_objects_are_told() {
 #[ignore = "needs a server: make backup-s3"]
 fn backups_in_a_bucket_are_as_those_in_memory() {
     let endpoint = std::env::var("PAGEFOLD_S3").unwrap();
-    let location = Location::parse("s3://pagefold/some/where", Some(&endpoint), Some("us-east-1")).unwrap();
+    let location =
+        Location::parse("s3://pagefold/some/where", Some(&endpoint), Some("us-east-1"), None).unwrap();
     let open = || Store::open(&location, true).unwrap();
     let secret = || Secret::new(b"horse".to_vec()).unwrap();
     let missing = Repository::open(open(), Seen::default(), None).err().unwrap();

@@ -12,7 +12,7 @@ use clap_complete::Shell;
 
 pub use backup::{
     Access, Backup, BackupCheck, BackupCreate, BackupForget, BackupInit, BackupList, BackupPrune,
-    BackupRestore, BackupShow, BackupVerify,
+    BackupRestore, BackupRun, BackupServe, BackupShow, BackupVerify,
 };
 pub use basebackup::{BaseFormat, Basebackup};
 pub use branch::{
@@ -44,6 +44,7 @@ Environment:
                          for users $XDG_STATE_HOME/pagefold)
   PAGEFOLD_RUNTIME_DIR   where control sockets live (default /run/pagefold,
                          for users $XDG_RUNTIME_DIR/pagefold)
+  PAGEFOLD_BACKUP_SSH    how ssh is called for repositories on other hosts (default ssh)
   PAGEFOLD_LOG_DIR       where servers in the background log (default /var/log/pagefold,
                          for users the state directory)"
 )]

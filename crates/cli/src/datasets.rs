@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use pagefold_engine::pool::{Listed, Pool};
 
+use crate::backups::BACKUP;
 use crate::control::{Client, Reply, Request};
 pub use crate::control::{Figures, PartialFigures};
 use crate::deeds::{self, Deed, Nobody, Outcome};
@@ -17,6 +18,7 @@ pub fn all(pool: &Pool, mounted: &dyn Fn(u64) -> Option<PathBuf>) -> Result<Vec<
     let listed = pool.list().map_err(|error| pools::failed("cannot list the datasets", &error))?;
     let status = pool.status();
     let mountpoint = props::find("mountpoint")?;
+    let backup = props::find(BACKUP)?;
     let name = |path: &String| names::full(&status.name, path);
     let mut all = Vec::with_capacity(listed.len());
     for found in &listed {
@@ -42,6 +44,10 @@ pub fn all(pool: &Pool, mounted: &dyn Fn(u64) -> Option<PathBuf>) -> Result<Vec<
                 "-".into()
             } else {
                 settings::of(pool, &found.path, mountpoint)?.0
+            },
+            backup: match found.is_snapshot {
+                true => String::new(),
+                false => settings::of(pool, &found.path, backup)?.0,
             },
             mounted: mounted(found.id),
         });

@@ -5,6 +5,7 @@
 mod again;
 mod allocator;
 mod args;
+mod backups;
 mod boot;
 mod confine;
 mod control;

@@ -427,6 +427,7 @@ pub fn figures(pool: &Pool) -> PoolFigures {
         dirty_bytes: status.dirty_bytes,
         freeing: pool.is_reaping(),
         freeing_bytes: pool.dying_bytes(),
+        backup_policies: pool.is_set_anywhere(crate::backups::BACKUP),
         log_bytes: status.log_bytes,
         models: status.models,
         model_bytes: status.model_bytes,

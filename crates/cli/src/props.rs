@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use crate::failure::{Failure, Result};
 use crate::names::Name;
-use crate::{retention, suggest, table, units};
+use crate::{backups, retention, suggest, table, units};
 
 /// Smallest cache that serves anything; below it every read goes to the device.
 pub const CACHE_BYTES_MIN: u64 = 8 << 20;
@@ -27,6 +27,8 @@ pub enum Values {
     Path,
     /// How many snapshots of which periods are kept, or `none`.
     Policy,
+    /// Where backups go, how often, and how many are kept, or `none`.
+    Backup,
     /// Bytes, or `none`; stored exactly.
     Size,
     /// Bytes of memory, from [`CACHE_BYTES_MIN`] to [`CACHE_BYTES_MAX`]; stored exactly.
@@ -160,6 +162,13 @@ pub const PROPERTIES: &[Property] = &[
         default: "none",
         doc: "How many snapshots of each period are kept, e.g. hourly=24,daily=7. The pool's server makes them at the begin of each minute, hour, day, week (Monday) or month, in UTC, named auto-hourly-2026-11-21T13:00 and the like, of all datasets at one instant, and removes the oldest that it made itself. What is held or has clones stays. Of a period that is not named none is made, and none removed; N=0 removes all. A pool that is 90 % full gets none.",
     },
+    Property {
+        name: backups::BACKUP,
+        values: Values::Backup,
+        scope: Scope::Dataset,
+        default: backups::NONE,
+        doc: "Where the dataset is backed up to, and behind it, with commas between: every=1h (default 1d), what a daily prune keeps (last=3, hourly=24, daily=7, weekly=5, monthly=12, yearly=10; nothing is pruned without), key-file=PATH (default /etc/pagefold/backup.key if that is there; none: the repository is not encrypted), rate=50M, and for what the repository is endpoint=URL, region=NAME, remote-command=COMMAND. `pagefold backup run` makes what is due; pagefold-backup.timer calls it. The repository has to be there.",
+    },
     bound(
         "quota",
         "Most stored bytes of the dataset with its snapshots and all datasets below it, as used counts them. What would exceed it fails with ENOSPC. Deleting and truncating work whatever it is.",
@@ -263,6 +272,9 @@ impl Property {
             Values::RecordSize => "auto | 4K | 8K | 16K ... 1M".into(),
             Values::Path => "an absolute path | none".into(),
             Values::Policy => "none | minutely=N, hourly=N, daily=N, weekly=N, monthly=N, or several".into(),
+            Values::Backup => {
+                "none | REPOSITORY[,every=1h][,hourly=24,daily=7,...][,key-file=PATH][,rate=50M]".into()
+            }
             Values::Size => "none | a size such as 512M, 10G".into(),
             Values::Memory => format!(
                 "a size from {} to {}, such as 512M, 10G",
@@ -298,6 +310,13 @@ impl Property {
                 let policy = value.parse::<retention::Policy>();
                 policy.map(|policy| policy.to_string()).map_err(|()| wrong(None))
             }
+            Values::Backup => match backups::Policy::parse(value) {
+                Ok(policy) => Ok(policy.map_or_else(|| backups::NONE.into(), |policy| policy.to_string())),
+                Err(what) => {
+                    Err(Failure::usage(format!("\"{value}\" is not a value of {}: {what}", self.name))
+                        .hint(format!("{} is one of: {}", self.name, self.values_text())))
+                }
+            },
             Values::Size if value == "none" => Ok(value.to_owned()),
             Values::Size => match units::parse_size(value) {
                 // As with ZFS: nothing is bounded by nothing.

@@ -229,7 +229,13 @@ fn manual_pages_exist_for_every_verb() {
         assert!(page.contains(".TH pagefold") && page.contains("pagefold"), "{name}:\n{page}");
     }
     let below: [(&str, &[&str]); 4] = [
-        ("backup", &["init", "create", "list", "show", "verify", "check", "restore", "forget", "prune"]),
+        (
+            "backup",
+            &[
+                "init", "create", "list", "show", "verify", "check", "restore", "forget", "prune", "serve",
+                "run",
+            ],
+        ),
         ("dataset", &["create", "destroy", "list", "rename"]),
         ("branch", &["create", "list", "start", "stop", "reset", "delete"]),
         ("systemd", &["show", "install", "remove"]),

@@ -2,7 +2,7 @@
 
 use pagefold_backup::fuzzing;
 
-pub(super) use fuzzing::{commit_seeds, manifest_seeds, pack_seeds, root_seeds};
+pub(super) use fuzzing::{commit_seeds, frames_seeds, manifest_seeds, pack_seeds, root_seeds};
 
 /// A pack: its directory, and all blocks that it names.
 pub(super) fn pack(bytes: &[u8]) -> bool {
@@ -12,6 +12,11 @@ pub(super) fn pack(bytes: &[u8]) -> bool {
 /// A chunk of a manifest. What decodes is what encodes.
 pub(super) fn manifest(bytes: &[u8]) -> bool {
     fuzzing::manifest(bytes)
+}
+
+/// Messages of a client, or of a host that serves.
+pub(super) fn frames(bytes: &[u8]) -> bool {
+    fuzzing::frames(bytes)
 }
 
 /// The root of a manifest.

@@ -67,6 +67,32 @@ Examples:
   pagefold backup prune -n /mnt/backup/tank --keep last=3    what would that delete?"
     )]
     Prune(BackupPrune),
+    /// Give a client on another host a repository of this one, over standard input and output.
+    #[command(
+        after_long_help = "It is what ssh://HOST/DIRECTORY starts on HOST. For a user whose key may do that and nothing else, name it in
+~/.ssh/authorized_keys: whatever the client asks for, it gets a directory at or below the one that is restricted to.
+
+  command=\"pagefold backup serve --restrict /srv\",restrict ssh-ed25519 AAAA...
+
+Examples:
+  pagefold backup serve --restrict /srv/backups
+  pagefold backup serve --restrict /srv/backups/tank --append-only"
+    )]
+    Serve(BackupServe),
+    /// Make the backups that are due by policy.
+    #[command(
+        after_long_help = "A policy is the property `backup` of a dataset, which those below it inherit. All pools that are mounted are looked at, or those that
+are named. What fails does not keep the others, and is told at the end and by `pagefold status`. A repository whose policies
+say what to keep is pruned once a day: of each dataset goes what its own policy does not keep.
+
+It is called every few minutes by a timer: systemctl enable --now pagefold-backup.timer
+
+Examples:
+  pagefold set backup=/mnt/backup/tank,every=1h,hourly=24,daily=7 tank/db
+  pagefold backup run
+  pagefold backup run --now tank    whether they are due or not"
+    )]
+    Run(BackupRun),
 }
 
 /// A repository, and what opens it.
@@ -78,6 +104,9 @@ pub struct Access {
     /// Region of the store.
     #[arg(long, env = "AWS_REGION")]
     pub region: Option<String>,
+    /// Pagefold's name on the host of ssh://..., in words of a shell [default: pagefold].
+    #[arg(long, value_name = "COMMAND", env = "PAGEFOLD_BACKUP_REMOTE_COMMAND")]
+    pub remote_command: Option<String>,
     /// The passphrase or key is what this file has; a line's end at its end is not part of it.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
@@ -89,7 +118,7 @@ pub struct Access {
 /// See [`Backup::Init`].
 #[derive(Args, Debug)]
 pub struct BackupInit {
-    /// A directory, or s3://BUCKET/PREFIX.
+    /// A directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     pub repository: String,
     /// Make it without encryption.
     #[arg(long, conflicts_with_all = ["key_file", "key_command"])]
@@ -107,7 +136,7 @@ pub struct BackupInit {
 pub struct BackupCreate {
     /// POOL/DATASET@NAME, or POOL/DATASET.
     pub source: String,
-    /// The repository: a directory, or s3://BUCKET/PREFIX.
+    /// The repository: a directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     #[arg(long, value_name = "REPO")]
     pub to: String,
     /// Upload so many bytes per second at most: 50M.
@@ -124,7 +153,7 @@ pub struct BackupCreate {
 /// See [`Backup::List`].
 #[derive(Args, Debug)]
 pub struct BackupList {
-    /// A directory, or s3://BUCKET/PREFIX.
+    /// A directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     pub repository: String,
     /// What opens it.
     #[command(flatten)]
@@ -137,7 +166,7 @@ pub struct BackupList {
 /// See [`Backup::Show`].
 #[derive(Args, Debug)]
 pub struct BackupShow {
-    /// A directory, or s3://BUCKET/PREFIX.
+    /// A directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     pub repository: String,
     /// The backup.
     pub backup: String,
@@ -152,7 +181,7 @@ pub struct BackupShow {
 /// See [`Backup::Verify`].
 #[derive(Args, Debug)]
 pub struct BackupVerify {
-    /// A directory, or s3://BUCKET/PREFIX.
+    /// A directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     pub repository: String,
     /// The backups; all if left out.
     pub backups: Vec<String>,
@@ -173,7 +202,7 @@ pub struct BackupVerify {
 /// See [`Backup::Check`].
 #[derive(Args, Debug)]
 pub struct BackupCheck {
-    /// A directory, or s3://BUCKET/PREFIX.
+    /// A directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     pub repository: String,
     /// What opens it.
     #[command(flatten)]
@@ -186,7 +215,7 @@ pub struct BackupCheck {
 /// See [`Backup::Restore`].
 #[derive(Args, Debug)]
 pub struct BackupRestore {
-    /// A directory, or s3://BUCKET/PREFIX.
+    /// A directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     pub repository: String,
     /// The backup: a number, POOL/DATASET@SNAPSHOT, or POOL/DATASET for the newest.
     pub backup: String,
@@ -206,7 +235,7 @@ pub struct BackupRestore {
 /// See [`Backup::Forget`].
 #[derive(Args, Debug)]
 pub struct BackupForget {
-    /// A directory, or s3://BUCKET/PREFIX.
+    /// A directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     pub repository: String,
     /// Numbers of backups.
     #[arg(required = true)]
@@ -219,7 +248,7 @@ pub struct BackupForget {
 /// See [`Backup::Prune`].
 #[derive(Args, Debug)]
 pub struct BackupPrune {
-    /// A directory, or s3://BUCKET/PREFIX.
+    /// A directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     pub repository: String,
     /// Which backups are kept: last=N, hourly=N, daily=N, weekly=N, monthly=N, yearly=N, with commas between. All if left out.
     #[arg(long)]
@@ -233,6 +262,30 @@ pub struct BackupPrune {
     /// What opens it.
     #[command(flatten)]
     pub access: Access,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// See [`Backup::Serve`].
+#[derive(Args, Debug)]
+pub struct BackupServe {
+    /// Serve directories at or below this one alone.
+    #[arg(long, value_name = "DIR")]
+    pub restrict: Option<PathBuf>,
+    /// Refuse to delete, and to write over what is there.
+    #[arg(long)]
+    pub append_only: bool,
+}
+
+/// See [`Backup::Run`].
+#[derive(Args, Debug)]
+pub struct BackupRun {
+    /// The pools; all that are mounted if left out.
+    pub pools: Vec<String>,
+    /// Make all backups, and prune, whether due or not.
+    #[arg(long)]
+    pub now: bool,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

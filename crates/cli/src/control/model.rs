@@ -848,6 +848,9 @@ pub struct PoolFigures {
     /// Of `used_bytes`, what destroyed snapshots still hold; what destroyed datasets hold is not known before.
     #[serde(default)]
     pub freeing_bytes: u64,
+    /// Some dataset has a policy of backups.
+    #[serde(default)]
+    pub backup_policies: bool,
     /// Log that a replay would read.
     pub log_bytes: u64,
     /// Models of pages, learned from what is stored.

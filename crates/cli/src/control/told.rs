@@ -44,6 +44,9 @@ pub struct Figures {
     pub holds: BTreeMap<String, u64>,
     /// Where it belongs by its property; `none`.
     pub mountpoint: String,
+    /// Its policy of backups; `none`. Empty for snapshots, and from a server that knows of none.
+    #[serde(default)]
+    pub backup: String,
     /// Where it is mounted.
     #[serde(default, with = "crate::raw::maybe_path")]
     pub mounted: Option<PathBuf>,

@@ -1,42 +1,45 @@
 //! `backup`: what a repository is asked for, and what it says. The streams from and to pools are those of `send` and `receive`.
 
+mod attempts;
+mod create;
+mod run;
+mod standing;
+
 use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
 
 use pagefold_backup::{
-    Checked, CreateOptions, Error, InitOptions, Keep, Location, Repository, Secret, Seen, Store,
+    Checked, Error, InitOptions, Keep, Location, Repository, Secret, Seen, ServeOptions, Store,
 };
 use pagefold_engine::pool::{Origin, Token};
 use serde_json::json;
 
 use super::print_json;
-use super::send::{receive_from, send_to};
+use super::send::receive_from;
 use crate::args::{
-    Access, Backup, BackupCheck, BackupCreate, BackupForget, BackupInit, BackupList, BackupPrune,
-    BackupRestore, BackupShow, BackupVerify,
+    Access, Backup, BackupCheck, BackupForget, BackupInit, BackupList, BackupPrune, BackupRestore,
+    BackupServe, BackupShow, BackupVerify,
 };
-use crate::control::Sendable;
-use crate::deeds::Deed;
 use crate::failure::{Context, Failure, Result};
 use crate::names::Name;
 use crate::progress::Progress;
 use crate::table::{Align, Table};
 use crate::{datasets, names, places, units};
 
+pub(super) use standing::{Standing, standings};
+
 /// A passphrase in the environment.
 const PASSPHRASE: &str = "PAGEFOLD_BACKUP_PASSPHRASE";
 /// Longest key file that is read.
 const KEY_BYTES_MAX: u64 = 64 << 10;
-/// Begins the names of snapshots that are made to be backed up.
-const SNAPSHOT: &str = "backup-";
 
 /// Does what the command line asks of backups.
 pub fn run(args: &Backup) -> Result<()> {
     match args {
         Backup::Init(args) => init(args),
-        Backup::Create(args) => create(args),
+        Backup::Create(args) => create::run(args),
         Backup::List(args) => list(args),
         Backup::Show(args) => show(args),
         Backup::Verify(args) => verify(args),
@@ -44,6 +47,8 @@ pub fn run(args: &Backup) -> Result<()> {
         Backup::Restore(args) => restore(args),
         Backup::Forget(args) => forget(args),
         Backup::Prune(args) => prune(args),
+        Backup::Serve(args) => serve(args),
+        Backup::Run(args) => run::run(args),
     }
 }
 
@@ -60,6 +65,7 @@ fn told(doing: impl std::fmt::Display, error: &Error) -> Failure {
         Error::Damaged { .. } | Error::Missing { .. } => {
             failure.hint("see what else is damaged: pagefold backup check, pagefold backup verify")
         }
+        Error::Connection { hint: Some(hint), .. } => failure.hint(hint),
         Error::UnsafeStore(_) => failure.hint("--single-writer vouches that there is only one writer"),
         _ => failure,
     }
@@ -95,7 +101,8 @@ fn store(repository: &str, access: &Access, make: bool) -> Result<Store> {
     let only = |word: &Option<String>| word.clone().filter(|_| remote);
     let (endpoint, region) = (only(&access.endpoint), only(&access.region));
     let doing = || format!("cannot use the repository {repository}");
-    let location = Location::parse(repository, endpoint.as_deref(), region.as_deref());
+    let location =
+        Location::parse(repository, endpoint.as_deref(), region.as_deref(), access.remote_command.as_deref());
     let location = location.map_err(|error| told(doing(), &error))?;
     Store::open(&location, make).map_err(|error| told(doing(), &error))
 }
@@ -135,121 +142,6 @@ fn pipe() -> Result<(PipeReader, PipeWriter)> {
 
 fn as_file(end: impl Into<OwnedFd>) -> File {
     File::from(end.into())
-}
-
-fn create(args: &BackupCreate) -> Result<()> {
-    let rate = args.rate.as_deref().map(units::parse_size).transpose()?;
-    let source = Name::parse(&args.source)?;
-    let repository = open(&args.to, &args.access)?;
-    let doing = || format!("cannot back {source} up to {}", args.to);
-    let backups = repository.backups().map_err(|error| told(doing(), &error))?;
-    let all = datasets::of_pool(&source.pool)?;
-    let snapshots = |of: &str| -> Vec<String> {
-        let of_dataset = |path: &str| {
-            path.split_once('@').filter(|(dataset, _)| *dataset == of).map(|(_, name)| name.to_owned())
-        };
-        all.iter().filter_map(|figures| of_dataset(&figures.path)).collect()
-    };
-    let dataset = source.dataset().to_owned();
-    let there = snapshots(&dataset);
-    let is_backed_up = |name: &str| {
-        backups.iter().any(|backup| {
-            (backup.pool.as_str(), backup.dataset.as_str(), backup.snapshot.as_str())
-                == (&source.pool, &dataset, name)
-        })
-    };
-    // Snapshots for backups to this repository have its name in theirs.
-    let prefix = format!("{SNAPSHOT}{}-", repository.id().get(..8).unwrap_or_default());
-    let ours: Vec<&String> = there.iter().filter(|name| name.starts_with(&prefix)).collect();
-    let name = match source.path.split_once('@') {
-        Some((_, name)) => name.to_owned(),
-        None => match ours.iter().find(|name| !is_backed_up(name)) {
-            Some(begun) => {
-                eprintln!("going on with the backup of {source}@{begun}, which was interrupted");
-                (*begun).clone()
-            }
-            None => {
-                let name = format!("{prefix}{}", units::utc(units::now()).replace([' ', ':'], "-"));
-                let path = format!("{dataset}@{name}");
-                let snapshots = vec![path];
-                let deed = Deed::Snapshot { snapshots, recursive: false, properties: Vec::new() };
-                datasets::perform(&source.pool, deed)?;
-                name
-            }
-        },
-    };
-    // The newest backup whose snapshot is still there.
-    let usable = |backup: &&pagefold_backup::Backup| {
-        backup.pool == source.pool
-            && backup.dataset == dataset
-            && backup.snapshot != name
-            && there.contains(&backup.snapshot)
-    };
-    let from = backups.iter().rev().find(usable).map(|backup| format!("{dataset}@{}", backup.snapshot));
-    let options =
-        CreateOptions { pool: source.pool.clone(), dataset: dataset.clone(), made: units::now(), rate };
-    let path = format!("{dataset}@{name}");
-    let attempt = |from: Option<String>| {
-        let what = Sendable::Snapshot { path: path.clone(), from };
-        let (mut reader, writer) = pipe()?;
-        let pool = &source.pool;
-        let (sent, created) = std::thread::scope(|scope| {
-            let sending = scope.spawn(move || send_to(pool, what, as_file(writer)));
-            let created = repository.create(&mut reader, &options, &mut |_, _| {});
-            // Who sends is told that nobody reads any more.
-            drop(reader);
-            (sending.join(), created)
-        });
-        let sent = sent.map_err(|_| Failure::new(format!("{}: the stream ended by a bug", doing())))?;
-        Ok::<_, Failure>((sent, created))
-    };
-    crate::ignore_sigpipe();
-    let (mut sent, mut created) = attempt(from.clone())?;
-    // The snapshot of that name is another one, or does not come before: all of it is compared.
-    let unusable = matches!(&created, Err(Error::NotFound(_)))
-        || (matches!(&created, Err(Error::Stream(_))) && sent.is_err());
-    if from.is_some() && unusable {
-        (sent, created) = attempt(None)?;
-    }
-    let created = match created {
-        Ok(created) => created,
-        // What the pool says is the cause, where the stream has ended too early.
-        Err(Error::Stream(_)) if sent.is_err() => {
-            return Err(sent.err().unwrap_or_else(|| Failure::new(doing())));
-        }
-        Err(error) => return Err(told(doing(), &error)),
-    };
-    // The next backup needs this snapshot alone.
-    let gone: Vec<String> = ours
-        .iter()
-        .filter(|other| !source.is_snapshot() && ***other != name)
-        .map(|other| format!("{dataset}@{other}"))
-        .collect();
-    for snapshot in gone {
-        datasets::perform(
-            &source.pool,
-            Deed::Destroy { what: vec![snapshot], recursive: false, dry_run: false },
-        )?;
-    }
-    let backup = &created.backup;
-    if args.json {
-        return print_json(&json!({ "created": created, "requests": repository.store().requests() }));
-    }
-    println!(
-        "backup {}: {}, {} in {} pages, {} added in {} packs{}",
-        backup.number,
-        backup.name(),
-        units::size(backup.totals.record_bytes),
-        backup.totals.pages,
-        units::size(backup.added_bytes),
-        created.packs,
-        if created.resumed_packs > 0 {
-            format!(", {} were there", created.resumed_packs)
-        } else {
-            String::new()
-        }
-    );
-    Ok(())
 }
 
 fn list(args: &BackupList) -> Result<()> {
@@ -503,4 +395,15 @@ fn prune(args: &BackupPrune) -> Result<()> {
         units::size(pruned.condemned_bytes)
     );
     Ok(())
+}
+
+/// Serves who is at the other end of standard input and output.
+fn serve(args: &BackupServe) -> Result<()> {
+    // A client that goes away is an error like others: what it had sent is finished.
+    crate::ignore_sigpipe();
+    let options = ServeOptions { restrict: args.restrict.clone(), append_only: args.append_only };
+    let output = std::io::stdout().as_fd().try_clone_to_owned();
+    let output = File::from(output.context(|| "cannot use standard output".into())?);
+    pagefold_backup::serve(&options, std::io::stdin().lock(), output)
+        .map_err(|error| told("cannot serve backups", &error))
 }

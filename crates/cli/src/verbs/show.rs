@@ -1,12 +1,16 @@
 //! `list`, `status` and `df`: pools and their figures.
 
+use std::collections::BTreeMap;
+
 use serde_json::json;
+
+use super::backup::{Standing, standings};
 
 use crate::args::{Output, Pools, Status};
 use crate::control::{
     Client, ConfinementFigures, MemoryFigures, PoolFigures, QuotaFigures, Reply, Request, TakeoverFigures,
 };
-use crate::failure::{Failure, Result};
+use crate::failure::{Context, Failure, Result};
 use crate::failures::Failures;
 use crate::mounts;
 use crate::registry::{Known, Registry};
@@ -126,13 +130,22 @@ pub fn df(args: &Pools) -> Result<()> {
 
 /// Everything about each pool.
 pub fn status(args: &Status) -> Result<()> {
-    let (mut pools, failures) = gather(&args.targets)?;
+    let (mut pools, mut failures) = gather(&args.targets)?;
     let all = pools.len();
+    let mut backups: BTreeMap<String, Vec<Standing>> = BTreeMap::new();
+    // All that datasets hold is summed up only where one has a policy.
+    for pool in pools.iter().filter(|pool| pool.backup_policies) {
+        let standings = failures.need(&pool.name, standings(&pool.name));
+        backups.insert(pool.name.clone(), standings.unwrap_or_default());
+    }
+    let backups_of = |pool: &PoolFigures| backups.get(&pool.name).map(Vec::as_slice).unwrap_or_default();
     if args.problems {
-        pools.retain(has_problem);
+        pools.retain(|pool| has_problem(pool) || backups_of(pool).iter().any(Standing::is_wrong));
     }
     if args.output.json {
-        super::print_json(&json!({ "pools": pools, "failures": failures.json() }))?;
+        let pool = |pool: &PoolFigures| with_backups(pool, backups_of(pool));
+        let told = pools.iter().map(pool).collect::<Result<Vec<_>>>()?;
+        super::print_json(&json!({ "pools": told, "failures": failures.json() }))?;
         return failures.finish(args.targets.len(), SHOWN).and_then(|()| problems(args, &pools));
     }
     if args.problems && pools.is_empty() && all > 0 {
@@ -147,8 +160,21 @@ pub fn status(args: &Status) -> Result<()> {
             println!();
         }
         print_status(pool, Numbers(args.output));
+        for standing in backups_of(pool) {
+            println!("{:>12}: {}", "backup", table::printable(&standing.text()));
+        }
     }
     failures.finish(args.targets.len(), SHOWN).and_then(|()| problems(args, &pools))
+}
+
+/// Figures of a pool, with how its backups by policy stand.
+fn with_backups(pool: &PoolFigures, backups: &[Standing]) -> Result<serde_json::Value> {
+    let doing = || format!("cannot tell the figures of pool {}", pool.name);
+    let mut figures = serde_json::to_value(pool).context(doing)?;
+    if let Some(figures) = figures.as_object_mut() {
+        figures.insert("backups".into(), json!(backups));
+    }
+    Ok(figures)
 }
 
 /// With `-x`, pools with something wrong are an error.

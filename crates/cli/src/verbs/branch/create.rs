@@ -142,8 +142,9 @@ fn make(
         made.snapshot = Some(own.clone());
         own
     };
-    // Snapshots that a policy from above would make of it would be in the way of its reset and its end.
-    let mut properties = vec![(retention::POLICY.to_owned(), "none".to_owned())];
+    // Snapshots that a policy from above would make of it would be in the way of its reset and its end; so would those of backups.
+    let none = |name: &str| (name.to_owned(), "none".to_owned());
+    let mut properties = vec![none(retention::POLICY), none(crate::backups::BACKUP)];
     properties.extend(place.property.iter().map(|dir| ("mountpoint".to_owned(), dir.clone())));
     datasets::perform(
         &name.pool,

@@ -1,0 +1,102 @@
+//! This machine's memory of backups by policy: the newest of each dataset, and what became of the last attempt.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Context, Failure, Result};
+use crate::places;
+
+/// An attempt that failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failed {
+    /// Seconds since 1970.
+    pub at: u64,
+    /// The event, in words.
+    pub what: String,
+    /// A step that helps.
+    pub hint: Option<String>,
+}
+
+/// Backups of a dataset to a repository.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempts {
+    /// The repository: what was backed up elsewhere counts for nothing.
+    pub repository: String,
+    /// When the newest backup was begun, in seconds since 1970.
+    pub newest: Option<u64>,
+    /// Its number in the repository.
+    pub number: Option<u64>,
+    /// The last attempt, if it failed.
+    pub failed: Option<Failed>,
+}
+
+/// All that is remembered.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// By `POOL/DATASET`.
+    pub datasets: BTreeMap<String, Attempts>,
+    /// When repositories were pruned, in seconds since 1970.
+    pub pruned: BTreeMap<String, u64>,
+}
+
+fn folder() -> Result<PathBuf> {
+    Ok(places::state_dir()?.join("backup"))
+}
+
+impl Memory {
+    fn file() -> Result<PathBuf> {
+        Ok(folder()?.join("policies.json"))
+    }
+
+    /// Reads it; a file that is not whole is told, and not taken for an empty one.
+    pub fn read() -> Result<Self> {
+        let file = Self::file()?;
+        match fs::read(&file) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
+                Failure::new(format!("cannot understand {}: {error}", file.display()))
+                    .hint("remove it: then all backups by policy are due")
+            }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(error).context(|| format!("cannot read {}", file.display())),
+        }
+    }
+
+    /// Keeps it.
+    pub fn write(&self) -> Result<()> {
+        let file = Self::file()?;
+        let doing = || format!("cannot write {}", file.display());
+        let bytes = serde_json::to_vec_pretty(self).context(doing)?;
+        let new = file.with_extension("new");
+        fs::write(&new, bytes).and_then(|()| fs::rename(&new, &file)).context(doing)
+    }
+
+    /// Attempts of a dataset with this repository.
+    pub fn of(&self, name: &str, repository: &str) -> Option<&Attempts> {
+        self.datasets.get(name).filter(|attempts| attempts.repository == repository)
+    }
+
+    /// Likewise, to be changed.
+    pub fn of_mut(&mut self, name: &str, repository: &str) -> &mut Attempts {
+        let attempts = self.datasets.entry(name.to_owned()).or_default();
+        if attempts.repository != repository {
+            *attempts = Attempts { repository: repository.to_owned(), ..Attempts::default() };
+        }
+        attempts
+    }
+}
+
+/// The folder's lock: two runs at once would both find the same backups due.
+pub fn lock() -> Result<fs::File> {
+    let folder = folder()?;
+    fs::create_dir_all(&folder).context(|| format!("cannot make {}", folder.display()))?;
+    let file = places::lock_file(&folder.join("run.lock"))?;
+    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(Failure::new("another `pagefold backup run` is under way")
+            .hint("it does what is due; see it: ps -C pagefold -o pid,args")),
+        Err(errno) => Err(errno).context(|| "cannot lock backups by policy".into()),
+    }
+}

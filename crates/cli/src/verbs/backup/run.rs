@@ -1,0 +1,200 @@
+//! `backup run`: the backups that are due by policy, each whatever becomes of the others.
+
+use std::collections::BTreeMap;
+
+use pagefold_backup::{Keep, Repository, select};
+use serde_json::json;
+
+use super::attempts::{self, Failed, Memory};
+use super::create::{Source, line};
+use super::{open, told};
+use crate::args::{Access, BackupRun};
+use crate::backups::{self, BACKUP, KEY_FILE, Policy};
+use crate::failure::{Failure, Result};
+use crate::failures::Failures;
+use crate::names::{self, Name};
+use crate::registry::Registry;
+use crate::verbs::print_json;
+use crate::{datasets, target, units};
+
+/// A dataset and its policy.
+pub struct Planned {
+    /// The dataset.
+    pub name: Name,
+    /// Its policy, or why there is none that can be used.
+    pub policy: Result<Policy>,
+}
+
+/// The datasets of a pool that have a policy, or inherit one.
+pub fn planned(pool: &str) -> Result<Vec<Planned>> {
+    let mut all = Vec::new();
+    for figures in datasets::of_pool(pool)? {
+        if figures.is_snapshot || figures.backup.is_empty() || names::is_hidden(&figures.path) {
+            continue;
+        }
+        let name = Name::new(pool, &figures.path);
+        match Policy::parse(&figures.backup) {
+            Ok(None) => {}
+            Ok(Some(policy)) => all.push(Planned { name, policy: Ok(policy) }),
+            // A newer version may have set it.
+            Err(what) => {
+                let failure =
+                    Failure::new(format!("the policy \"{}\" of {name} is none: {what}", figures.backup));
+                let failure =
+                    failure.hint(format!("set it again: pagefold set {BACKUP}=REPOSITORY,... {name}"));
+                all.push(Planned { name, policy: Err(failure) });
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// `backup run`.
+pub(super) fn run(args: &BackupRun) -> Result<()> {
+    let _alone = attempts::lock()?;
+    let mut memory = Memory::read()?;
+    let mut failures = Failures::new();
+    let mut plan = Vec::new();
+    for pool in pools(args, &mut failures)? {
+        let found = target::server(&pool).and_then(|_| planned(&pool));
+        for planned in failures.need(&pool, found).unwrap_or_default() {
+            let name = planned.name.to_string();
+            plan.extend(failures.need(&name, planned.policy).map(|policy| (planned.name, policy)));
+        }
+    }
+    let mut made = Vec::new();
+    for (name, policy) in &plan {
+        let text = name.to_string();
+        let last = memory.of(&text, &policy.repository).and_then(|attempts| attempts.newest);
+        if !args.now && !policy.is_due(last, units::now()) {
+            continue;
+        }
+        let done = back_up(name, policy, &mut memory);
+        made.extend(failures.take(&text, done).map(|created| (text, created)));
+    }
+    let pruned = prune(&plan, args.now, &mut memory, &mut failures)?;
+    if args.json {
+        let backups: Vec<_> =
+            made.iter().map(|(name, created)| json!({ "name": name, "created": created })).collect();
+        print_json(&json!({ "backups": backups, "pruned": pruned, "failures": failures.json() }))?;
+    } else {
+        made.iter().for_each(|(_, created)| println!("{}", line(created)));
+    }
+    failures.finish_all("backed up")
+}
+
+/// The pools that are named; else those that are mounted, and were made or adopted here. Another machine's policies are not obeyed: they say
+/// where data goes.
+fn pools(args: &BackupRun, failures: &mut Failures) -> Result<Vec<String>> {
+    if args.pools.is_empty() {
+        let mut served = Vec::new();
+        for known in Registry::open()?.all()?.iter().filter(|known| known.adopted) {
+            let client = failures.need(&known.name, target::connect(&known.name));
+            if client.is_some_and(|client| client.is_some()) {
+                served.push(known.name.clone());
+            }
+        }
+        return Ok(served);
+    }
+    let named = |word: &String| {
+        let pool = target::whole_pool(word, "backup run")?;
+        match Registry::open()?.find(&pool)?.adopted {
+            true => Ok(pool),
+            false => Err(Failure::new(format!(
+                "pool {pool} was not adopted here: its policies are another machine's"
+            ))
+            .hint(format!("if you trust it: pagefold export {pool}, pagefold import --adopt {pool}"))),
+        }
+    };
+    Ok(args.pools.iter().filter_map(|word| failures.need(word, named(word))).collect())
+}
+
+fn access(policy: &Policy) -> Access {
+    let environment = |name: &str| std::env::var(name).ok();
+    Access {
+        endpoint: policy.endpoint.clone().or_else(|| environment("AWS_ENDPOINT_URL")),
+        region: policy.region.clone().or_else(|| environment("AWS_REGION")),
+        remote_command: policy
+            .remote_command
+            .clone()
+            .or_else(|| environment("PAGEFOLD_BACKUP_REMOTE_COMMAND")),
+        key_file: policy.key_file(|| std::path::Path::new(KEY_FILE).exists()),
+        key_command: None,
+    }
+}
+
+/// Backs a dataset up, and remembers what came of it.
+fn back_up(name: &Name, policy: &Policy, memory: &mut Memory) -> Result<pagefold_backup::Created> {
+    let begun = units::now();
+    let created = open(&policy.repository, &access(policy)).and_then(|repository| {
+        let to = &policy.repository;
+        Source { name, repository: &repository, to, rate: policy.rate }.back_up()
+    });
+    let attempts = memory.of_mut(&name.to_string(), &policy.repository);
+    match &created {
+        Ok(created) => {
+            attempts.newest = Some(begun);
+            attempts.number = Some(created.backup.number);
+            attempts.failed = None;
+        }
+        Err(failure) => {
+            let hint = failure.advice().map(Into::into);
+            attempts.failed = Some(Failed { at: begun, what: failure.what().into(), hint });
+        }
+    }
+    // Kept at once: a run that is killed has not made them in vain.
+    memory.write()?;
+    created
+}
+
+/// Prunes repositories, each once a day: of each dataset goes what its own policy does not keep, of others nothing.
+fn prune(
+    plan: &[(Name, Policy)],
+    at_once: bool,
+    memory: &mut Memory,
+    failures: &mut Failures,
+) -> Result<Vec<serde_json::Value>> {
+    let mut repositories: BTreeMap<&str, Vec<(&Name, &Policy)>> = BTreeMap::new();
+    for (name, policy) in plan.iter().filter(|(_, policy)| policy.keep.is_some()) {
+        repositories.entry(&policy.repository).or_default().push((name, policy));
+    }
+    let mut done = Vec::new();
+    for (text, those) in repositories {
+        let now = units::now();
+        if !at_once && !backups::is_due(backups::PRUNE_EVERY, memory.pruned.get(text).copied(), now) {
+            continue;
+        }
+        let Some((_, first)) = those.first() else { continue };
+        let pruned = open(text, &access(first)).and_then(|repository| prune_one(&repository, text, &those));
+        // One that fails is not tried again before tomorrow: a host that lets nothing be deleted would be asked every few minutes.
+        memory.pruned.insert(text.to_owned(), now);
+        memory.write()?;
+        let Some(pruned) = failures.take(text, pruned) else { continue };
+        done.push(json!({ "repository": text, "pruned": pruned }));
+    }
+    Ok(done)
+}
+
+fn prune_one(
+    repository: &Repository,
+    text: &str,
+    those: &[(&Name, &Policy)],
+) -> Result<pagefold_backup::Pruned> {
+    let failed = |error: pagefold_backup::Error| told(format!("cannot prune {text}"), &error);
+    let all = repository.backups().map_err(failed)?;
+    let mut gone = Vec::new();
+    for (name, policy) in those {
+        let keep: Option<Keep> = policy.keep.as_deref().map(str::parse).transpose().map_err(failed)?;
+        let of_it: Vec<_> = all
+            .iter()
+            .filter(|backup| backup.pool == name.pool && backup.dataset == name.path)
+            .cloned()
+            .collect();
+        gone.extend(keep.map(|keep| select(&of_it, &keep)).unwrap_or_default());
+    }
+    if !gone.is_empty() {
+        repository.forget(&gone).map_err(failed)?;
+    }
+    let pruned = repository.prune(None, false, false).map_err(failed)?;
+    Ok(pagefold_backup::Pruned { forgotten: gone, ..pruned })
+}

@@ -1,0 +1,103 @@
+//! Backups by policy as `status` tells them.
+
+use serde::Serialize;
+
+use super::attempts::{Failed, Memory};
+use super::run::planned;
+use crate::backups::every_text;
+use crate::failure::Result;
+use crate::{target, units};
+
+/// A dataset with a policy, and its newest backup.
+#[derive(Clone, Debug, Serialize)]
+pub struct Standing {
+    /// `POOL/DATASET`.
+    pub name: String,
+    /// Where it is backed up to; empty where the policy cannot be read.
+    pub repository: String,
+    /// Time from backup to backup, in seconds.
+    pub every_s: u64,
+    /// When the newest backup was begun, in seconds since 1970.
+    pub newest: Option<u64>,
+    /// Its age in seconds.
+    pub age_s: Option<u64>,
+    /// Its number in the repository.
+    pub number: Option<u64>,
+    /// It is older than two of its periods.
+    pub overdue: bool,
+    /// The last attempt, if it failed.
+    pub failed: Option<Failed>,
+}
+
+impl Standing {
+    /// Something has to be done.
+    pub fn is_wrong(&self) -> bool {
+        self.overdue || self.failed.is_some()
+    }
+
+    /// In words.
+    pub fn text(&self) -> String {
+        let Self { name, repository, .. } = self;
+        let age = self.age_s.map(units::age);
+        match (&self.failed, age) {
+            (Some(failed), age) => {
+                let ago = units::age(units::now().saturating_sub(failed.at));
+                let newest = age.map_or("there is none".into(), |age| format!("the newest is {age} old"));
+                format!("{name}: FAILED {ago} ago: {}; {newest}", failed.what)
+            }
+            (None, None) => format!(
+                "{name}: none yet, to {repository}: pagefold backup run makes it, or systemctl enable --now pagefold-backup.timer"
+            ),
+            (None, Some(age)) => {
+                let every = every_text(self.every_s);
+                let overdue = if self.overdue { "OVERDUE, " } else { "" };
+                format!("{name}: {overdue}{age} old, every {every}, to {repository}")
+            }
+        }
+    }
+}
+
+/// Those of a pool; none if nobody serves it.
+pub fn standings(pool: &str) -> Result<Vec<Standing>> {
+    if target::connect(pool)?.is_none() {
+        return Ok(Vec::new());
+    }
+    let planned = planned(pool)?;
+    if planned.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (memory, now) = (Memory::read()?, units::now());
+    let of = |planned: super::run::Planned| {
+        let name = planned.name.to_string();
+        let policy = match planned.policy {
+            Ok(policy) => policy,
+            Err(failure) => {
+                let hint = failure.advice().map(Into::into);
+                let failed = Some(Failed { at: now, what: failure.what().into(), hint });
+                return Standing {
+                    name,
+                    repository: String::new(),
+                    every_s: 0,
+                    newest: None,
+                    age_s: None,
+                    number: None,
+                    overdue: false,
+                    failed,
+                };
+            }
+        };
+        let attempts = memory.of(&name, &policy.repository).cloned().unwrap_or_default();
+        let age_s = attempts.newest.map(|newest| now.saturating_sub(newest));
+        Standing {
+            name,
+            repository: policy.repository,
+            every_s: policy.every,
+            newest: attempts.newest,
+            age_s,
+            number: attempts.number,
+            overdue: age_s.is_some_and(|age| age > policy.every.saturating_mul(2)),
+            failed: attempts.failed,
+        }
+    };
+    Ok(planned.into_iter().map(of).collect())
+}
