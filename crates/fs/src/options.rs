@@ -42,6 +42,8 @@ pub struct FsOptions {
     pub inodes: Option<Arc<Gauge>>,
     /// Pages that one change frees at most; `None`: [`crate::limits::FREE_PAGES_MAX`], of which tests do not need as many.
     pub free_pages: Option<u64>,
+    /// Bytes that a rewrite copies by one change; `None`: [`crate::limits::PIECE_BYTES`], of which tests do not need as many.
+    pub piece_bytes: Option<u64>,
 }
 
 /// Choices at format.

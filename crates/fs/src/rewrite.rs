@@ -209,7 +209,7 @@ impl Rewrite<'_> {
         if first >= todo.end {
             return Ok(Piece { bytes: todo.clone(), at: None });
         }
-        let unit = PIECE_BYTES.max(old).max(new);
+        let unit = fs.options.piece_bytes.unwrap_or(PIECE_BYTES).max(old).max(new);
         let start = (first / unit * unit).max(todo.start);
         let end = (first / unit + 1).saturating_mul(unit).min(todo.end);
         self.buf.clear();

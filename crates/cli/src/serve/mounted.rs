@@ -98,6 +98,7 @@ impl Mounted {
             hint: Some(hint(&record_size)),
             inodes: Some(Arc::clone(&pool.beside().inodes)),
             free_pages: None,
+            piece_bytes: None,
         };
         let dataset = Arc::clone(&policy) as Arc<dyn Dataset>;
         let open = || Fs::mount(Arc::clone(&dataset), Arc::new(SystemClock), fs_options.clone());
