@@ -44,6 +44,7 @@ const VERBS: [&str; 43] = [
     "df",
     "analyze",
     "fold",
+    "rewrite",
     "check",
     "clear",
     "systemd",

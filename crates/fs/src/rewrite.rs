@@ -55,6 +55,7 @@ pub struct Rewrite<'f> {
     object: u64,
     recordsize: u32,
     buf: Vec<u8>,
+    copied_bytes: u64,
     _spared: Spared<'f>,
 }
 
@@ -122,7 +123,15 @@ impl Fs {
         self.dataset.apply(&changes)?;
         *changing = Some(Box::new(Filling::new(object, recordsize, inode.size)));
         drop(changing);
-        Ok(Some(Rewrite { fs: self, node, object, recordsize, buf: Vec::new(), _spared: spared }))
+        Ok(Some(Rewrite {
+            fs: self,
+            node,
+            object,
+            recordsize,
+            buf: Vec::new(),
+            copied_bytes: 0,
+            _spared: spared,
+        }))
     }
 
     /// Has a file without data get `recordsize` with its first data.
@@ -145,6 +154,11 @@ impl Rewrite<'_> {
         let changing = self.node.changing.lock();
         let todo = changing.as_ref().map(|filling| filling.todo.ranges().to_vec()).unwrap_or_default();
         todo.iter().map(|range| range.end - range.start).sum()
+    }
+
+    /// How many bytes were copied so far; holes are none.
+    pub fn copied_bytes(&self) -> u64 {
+        self.copied_bytes
     }
 
     /// The file's size in bytes.
@@ -179,6 +193,7 @@ impl Rewrite<'_> {
         if let Some(offset) = piece.at {
             let (object, record_size) = (self.object, self.recordsize);
             self.fs.dataset.apply(&[Change::Write { object, record_size, offset, data: &self.buf }])?;
+            self.copied_bytes += self.buf.len() as u64;
         }
         filling.todo.remove(piece.bytes);
         Ok(Step::More)
