@@ -4,7 +4,7 @@ mod common;
 
 use common::{Sandbox, assert_failure};
 
-const VERBS: [&str; 43] = [
+const VERBS: [&str; 44] = [
     "create",
     "backup",
     "destroy",
