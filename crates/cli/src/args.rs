@@ -445,10 +445,12 @@ Examples:
     Fold(Fold),
     /// Give files that have data another recordsize, while they are in use.
     #[command(
-        after_long_help = "Online: databases may go on reading and writing. A file is copied a piece at a time, in records of the new size, and what changes meanwhile is
-changed in the copy as well; then the file has the copy's records, from one instant to the next. Until then it takes its space twice. Snapshots and clones keep the old
-records, and nothing of theirs changes. Interrupted, or after a crash, a file is as it was or rewritten, and a copy that was not finished is freed.
-A file without data gets the recordsize with its first data. The property recordsize is for new files: pagefold set recordsize=8K tank/db.
+        after_long_help = "Online: databases may go on reading and writing. A file is copied a piece at a time, in records of the new size, and
+what changes meanwhile is changed in the copy as well; then the file has the copy's records, from one instant to the
+next. Until then it takes its space twice. Snapshots and clones keep the old records, and nothing of theirs changes.
+Interrupted, or after a crash, a file is as it was or rewritten, and a copy that was not finished is freed. A file
+without data gets the recordsize with its first data. The property recordsize is for new files: pagefold set
+recordsize=8K tank/db.
 
 Examples:
   pagefold rewrite --recordsize 8K /srv/tank/pg/base/5/16384

@@ -32,8 +32,8 @@
 //! 5. What lies behind a file's end in its last page is zero unless the inode says otherwise (`flag::TAIL`); no page
 //!    behind it is stored, but for those that are yet to be freed.
 //! 6. A directory counts its entries, its displaced entries and its subdirectories (`nlink` - 2) and knows its parent.
-//! 7. An object is on the list of those being filled from before its first page until it is a file's data object (`rewrite`).
-//! 8. An inode is on the list of those with pages to be freed if and only if it has such (`Locked::put`). These read as zeros.
+//! 7. An inode is on the list of those with pages to be freed if and only if it has such (`Locked::put`). These read as zeros.
+//! 8. An object is on the list of those being filled from before its first page until it is a file's data object (`rewrite`).
 
 mod acl;
 mod alloc;

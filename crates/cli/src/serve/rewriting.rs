@@ -146,7 +146,7 @@ fn refused(of: &Mounted, what: &FileRewrite, error: &FsError) -> Failure {
     match error {
         FsError::Busy => Failure::new("it is just being rewritten").hint("wait for the end of the other pagefold rewrite"),
         FsError::ReadOnly => failure.hint(if of.is_read_only() {
-            "snapshots take no changes; a mount with -o ro does after: pagefold mount -o remount,rw"
+            "a snapshot takes no changes; a dataset that is mounted read-only does after: pagefold mount -o remount,rw DIR"
         } else {
             "see what is mounted: pagefold status"
         }),

@@ -190,7 +190,8 @@ fn a_file_that_is_deleted_meanwhile_is_not_gone_on_with() {
 
 #[test]
 fn what_moves_bytes_ends_it() {
-    let changes: [&dyn Fn(&Bed, Ino); 3] = [
+    type ChangeFile<'a> = &'a dyn Fn(&Bed, Ino);
+    let changes: [ChangeFile<'_>; 3] = [
         &|bed, f| truncate(bed, f, 0),
         &|bed, f| {
             bed.fs.open(f, OpenFlags { truncate: true, ..OpenFlags::default() }).unwrap();
