@@ -493,6 +493,57 @@ fn readers_and_writers_beside_rewrites_see_what_was_written() {
     bed.check();
 }
 
+/// What was copied behind the new end is zeros in the copy, before the file gets it.
+#[test]
+fn what_is_cut_off_does_not_come_back() {
+    for size in [8192_u32, 65_536] {
+        let (bed, f, mut data) = bed_with(100 * P as usize);
+        let mut rewrite = begin(&bed.fs, f, size);
+        while rewrite.left_bytes() > 0 {
+            assert_eq!(rewrite.step().unwrap(), Step::More);
+        }
+        truncate(&bed, f, 33 * P + 5);
+        assert!(rewrite.left_bytes() > 0);
+        finish(&mut rewrite);
+        drop(rewrite);
+        truncate(&bed, f, 100 * P);
+        data[33 * P as usize + 5..].fill(0);
+        assert!(bed.read(f, 0, 999_999) == data);
+        assert_pages(&bed, f, (33 * P + 5).div_ceil(size.into()));
+    }
+}
+
+/// Between a reader's look at the inode and its look at the pages the file gets another object, and the one before is freed.
+#[test]
+fn who_reads_of_an_object_that_is_given_up_reads_again() {
+    let rewrite: fn(&Bed, Ino) = |bed, f| {
+        let other = if recordsize(bed, f).0 == 16_384 { 8192 } else { 16_384 };
+        finish(&mut begin(&bed.fs, f, other));
+    };
+    let collapse: fn(&Bed, Ino) = |bed, f| bed.fs.fallocate(f, 0, P, Collapse, false).unwrap();
+    for (change, moved) in [(rewrite, 0), (collapse, P as usize)] {
+        let (bed, f, data) = bed_with(100 * P as usize);
+        let bed = std::sync::Arc::new(bed);
+        let meanwhile = |put: u8| {
+            let bed_of_others = std::sync::Arc::clone(&bed);
+            bed.dataset.before_read(move || {
+                change(&bed_of_others, f);
+                bed_of_others.write(f, 50 * P, &[put; 9]);
+                while bed_of_others.fs.reap(1000).unwrap() {}
+            });
+        };
+        meanwhile(7);
+        let mut wanted = data[moved..].to_vec();
+        wanted[50 * P as usize..][..9].fill(7);
+        assert!(bed.read(f, 0, data.len()) == wanted);
+        meanwhile(8);
+        assert_eq!(bed.fs.seek(f, 3 * P, Seek::Data).unwrap(), 3 * P);
+        meanwhile(9);
+        assert!(bed.fs.seek(f, 0, Seek::Hole).unwrap() > 90 * P);
+        bed.check();
+    }
+}
+
 /// A punch of much is copied bit by bit, whatever was copied before.
 #[test]
 fn much_that_is_punched_out_is_no_large_change() {
