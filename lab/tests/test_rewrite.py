@@ -131,7 +131,7 @@ def test_large_file_under_random_writes_with_snapshots(pool):
         took_s = time.monotonic() - begun
         writer.finish()
     assert [file["rewritten"] for file in done] == [True]
-    assert recordsize(path) == 65536 and os.stat(path).st_size == LARGE_BYTES
+    assert recordsize(path) == os.stat(path).st_blksize == 65536 and os.stat(path).st_size == LARGE_BYTES
     writer.check()
     for n, wanted in expected.items():
         snapshot = pool.mountpoint / ".pagefold" / "snapshot" / f"s{n}" / "large"

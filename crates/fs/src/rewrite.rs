@@ -144,7 +144,16 @@ impl Fs {
             inode.ctime = now;
             txn.commit(self.dataset(), Vec::new())?;
         }
+        drop(txn);
+        self.show_attributes(node.ino);
         Ok(())
+    }
+
+    /// Has the kernel ask for an inode's attributes again: nothing that passed through it has changed them.
+    fn show_attributes(&self, ino: u64) {
+        if let Some(holds) = self.holds.get() {
+            holds(Ino(ino));
+        }
     }
 }
 
@@ -263,6 +272,7 @@ impl Rewrite<'_> {
         locked.publish();
         locked.stop_filling();
         drop(locked);
+        self.fs.show_attributes(node.ino);
         Ok(Step::Done)
     }
 }
