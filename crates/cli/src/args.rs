@@ -463,6 +463,21 @@ Examples:
   pagefold fold --rate 50M tank              at most 50 MiB (before compression) per second"
     )]
     Fold(Fold),
+    /// Give files that have data another recordsize, while they are in use.
+    #[command(
+        after_long_help = "Online: databases may go on reading and writing. A file is copied a piece at a time, in records of the new size, and
+what changes meanwhile is changed in the copy as well; then the file has the copy's records, from one instant to the
+next. Until then it takes its space twice. Snapshots and clones keep the old records, and nothing of theirs changes.
+Interrupted, or after a crash, a file is as it was or rewritten, and a copy that was not finished is freed. A file
+without data gets the recordsize with its first data. The property recordsize is for new files: pagefold set
+recordsize=8K tank/db.
+
+Examples:
+  pagefold rewrite --recordsize 8K /srv/tank/pg/base/5/16384
+  pagefold rewrite --recordsize 16K -r /srv/tank/mysql
+  pagefold rewrite --recordsize 64K --rate 50M /srv/tank/archive.tar    at most 50 MiB per second"
+    )]
+    Rewrite(Rewrite),
     /// Show space of mounted pools: logical, physical, ratio, free, write amplification.
     #[command(after_long_help = "Examples:
   pagefold df
@@ -1181,6 +1196,26 @@ pub struct Fold {
     #[arg(required = true)]
     pub targets: Vec<String>,
     /// Pages looked at per second at most, as bytes before compression.
+    #[arg(long, value_parser = crate::units::parse_size, value_name = "BYTES")]
+    pub rate: Option<u64>,
+    /// How to print.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// See [`Verb::Rewrite`].
+#[derive(Args, Debug)]
+pub struct Rewrite {
+    /// Files on mounted pools; with -r also directories.
+    #[arg(required = true)]
+    pub paths: Vec<PathBuf>,
+    /// A power of two from 4K to 1M.
+    #[arg(long, value_parser = crate::units::parse_size, value_name = "BYTES")]
+    pub recordsize: u64,
+    /// All files in directories, and in those below them on the same mount.
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// Bytes copied per second at most, before compression.
     #[arg(long, value_parser = crate::units::parse_size, value_name = "BYTES")]
     pub rate: Option<u64>,
     /// How to print.

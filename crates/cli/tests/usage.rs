@@ -45,6 +45,7 @@ const VERBS: [&str; 44] = [
     "df",
     "analyze",
     "fold",
+    "rewrite",
     "check",
     "clear",
     "systemd",

@@ -34,6 +34,9 @@ impl Fs {
         txn.bound_freeing(self, ino.0)?;
         let inode = txn.edit(ino.0)?;
         self.want_file(inode)?;
+        let moves = matches!(mode, Fallocate::Collapse | Fallocate::Insert);
+        // Readers may be in an object that is given up until the new inode is shown.
+        let spared = moves.then(|| self.spare(inode.object));
         let mut changes = Vec::with_capacity(5);
         match mode {
             Fallocate::Allocate { keep_size } => {
@@ -56,9 +59,10 @@ impl Fs {
         inode.mtime = now;
         inode.ctime = now;
         self.kill_privileges(ino.0, inode, kill_suid, &mut changes)?;
-        let orphaned = matches!(mode, Fallocate::Collapse | Fallocate::Insert) || !inode.freeing.is_empty();
+        let orphaned = !inode.freeing.is_empty();
         txn.commit(self.dataset(), changes)?;
         drop(txn);
+        drop(spared);
         if orphaned {
             self.note_orphan();
         }

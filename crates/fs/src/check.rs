@@ -31,7 +31,7 @@ pub struct Report {
     pub entries: u64,
     /// Extended attributes and ACLs.
     pub xattrs: u64,
-    /// Unlinked inodes, data objects, and files with pages that are yet to be freed: no damage.
+    /// Unlinked inodes, data objects (also those being filled), and files with pages that are yet to be freed: no damage.
     pub orphans: u64,
     /// Stored bytes of files' pages.
     pub stored_bytes: u64,
@@ -90,6 +90,7 @@ pub(crate) fn check_with(dataset: &dyn Dataset, places: Option<Places>) -> Resul
         orphan_inodes: BTreeSet::new(),
         orphan_data: BTreeSet::new(),
         freeing: BTreeSet::new(),
+        filling: BTreeSet::new(),
         codecs: BTreeMap::new(),
         counter: 0,
     };
@@ -107,6 +108,7 @@ struct Walk<'d> {
     orphan_inodes: BTreeSet<u64>,
     orphan_data: BTreeSet<u64>,
     freeing: BTreeSet<u64>,
+    filling: BTreeSet<u64>,
     /// By object.
     codecs: BTreeMap<u64, Vec<u8>>,
     counter: u64,
@@ -137,6 +139,7 @@ impl Walk<'_> {
             (0, kind::ORPHAN_INODE) => drop(self.orphan_inodes.insert(key.offset)),
             (0, kind::ORPHAN_DATA) => drop(self.orphan_data.insert(key.offset)),
             (0, kind::FREEING) => drop(self.freeing.insert(key.offset)),
+            (0, kind::FILLING) => drop(self.filling.insert(key.offset)),
             (0, _) => self.report.problem(format!("unknown key {key:?}")),
             (ino, kind::INODE) if key.offset == 0 => {
                 self.report.inodes += 1;
@@ -198,6 +201,8 @@ impl Walk<'_> {
     /// What each inode says against what was counted.
     fn compare(&mut self) -> Result<()> {
         let mut objects = BTreeMap::new();
+        let (orphan_data, filling) = (&self.orphan_data, &self.filling);
+        let is_listed = |object: &u64| orphan_data.contains(object) || filling.contains(object);
         for (&ino, seen) in &self.seen {
             let Some(inode) = &seen.inode else {
                 let what = if seen.names > 0 {
@@ -219,7 +224,7 @@ impl Walk<'_> {
                 if let Some(other) = objects.insert(inode.object, ino) {
                     self.report.problem(format!("inodes {other} and {ino} have the same data object"));
                 }
-                if inode.object >= self.counter || self.orphan_data.contains(&inode.object) {
+                if inode.object >= self.counter || is_listed(&inode.object) {
                     self.report.problem(format!("inode {ino}: its data object {} is free", inode.object));
                 }
                 let codec = inode.compression.map(|codec| vec![codec.to_stored()]);
@@ -247,10 +252,10 @@ impl Walk<'_> {
                 }
             }
         }
-        for object in self.codecs.keys() {
+        for object in self.codecs.keys().filter(|object| !filling.contains(object)) {
             self.report.problem(format!("object {object} has a codec and belongs to no file"));
         }
-        let lists = [&self.orphan_inodes, &self.orphan_data, &self.freeing];
+        let lists = [&self.orphan_inodes, &self.orphan_data, &self.freeing, &self.filling];
         self.report.orphans = lists.iter().map(|list| list.len() as u64).sum();
         Ok(())
     }

@@ -32,6 +32,7 @@ pub(crate) mod kind {
     pub(crate) const ORPHAN_INODE: u8 = 0x03;
     pub(crate) const ORPHAN_DATA: u8 = 0x04;
     pub(crate) const FREEING: u8 = 0x05;
+    pub(crate) const FILLING: u8 = 0x06;
     pub(crate) const INODE: u8 = 0x10;
     pub(crate) const ENTRY: u8 = 0x11;
     pub(crate) const XATTR: u8 = 0x12;

@@ -17,7 +17,7 @@ use crate::fs::Fs;
 use crate::inode::Locked;
 use crate::limits::{FREE_PAGES_MAX, FREEING_RANGES_MAX};
 
-/// Ranges of pages: ascending, not empty, and apart from each other. No allocation while there are none.
+/// Ranges of pages (of bytes in [`crate::mirror`]): ascending, not empty, and apart from each other. No allocation while there are none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Freeing(Option<Arc<[Range<u64>]>>);
 
@@ -107,6 +107,12 @@ impl Freeing {
             [left, right].into_iter().filter(|side| !side.is_empty())
         };
         *self = Self::of(self.ranges().iter().flat_map(sides).collect());
+    }
+
+    /// Half as many ranges, each of two neighbours with what lies between them.
+    pub(crate) fn in_pairs(&self) -> Self {
+        let joined = |pair: &[Range<u64>]| Some(pair.first()?.start..pair.last()?.end);
+        Self::of(self.ranges().chunks(2).filter_map(joined).collect())
     }
 
     /// Whether a change may add ranges: one splits two of them at most, or adds one.

@@ -36,6 +36,8 @@ pub struct Fs {
     pub(crate) rename_lock: Mutex<()>,
     /// There may be orphans that can be reaped.
     pub(crate) orphans: AtomicBool,
+    /// Objects that reaping leaves alone.
+    pub(crate) spared: Mutex<HashSet<u64>>,
     /// A listing has left out names that cannot be read.
     pub(crate) passed_damage: AtomicBool,
     /// Inodes with access times newer than those in the dataset.
@@ -97,6 +99,7 @@ impl Fs {
             ids: Mutex::new(Ids { next, reserved: next }),
             rename_lock: Mutex::new(()),
             orphans: AtomicBool::new(true),
+            spared: Mutex::new(HashSet::new()),
             passed_damage: AtomicBool::new(false),
             atimes: Mutex::new(HashSet::new()),
             holds: OnceLock::new(),

@@ -20,6 +20,8 @@ use crate::error::{FsError, Result};
 use crate::freeing;
 use crate::fs::Fs;
 use crate::limits::{INODE_BYTES, SHARD_STEP, SHARDS};
+use crate::mirror::Filling;
+use crate::rewrite::Ended;
 
 /// An inode's attributes as cached.
 #[derive(Debug)]
@@ -39,8 +41,8 @@ pub(crate) struct Node {
     opens: AtomicU64,
     /// It was asked for since its shard was swept.
     used: AtomicBool,
-    /// Held by the one who changes the inode, or entries of the directory.
-    pub(crate) changing: Mutex<()>,
+    /// Held by the one who changes the inode, or entries of the directory. A file that is being rewritten has the second object here.
+    pub(crate) changing: Mutex<Option<Box<Filling>>>,
     pub(crate) cached: RwLock<Cached>,
     /// A name that the file was last seen under, while its recordsize is undecided.
     pub(crate) name_hint: Mutex<Option<Box<str>>>,
@@ -57,7 +59,7 @@ impl Node {
             lookups: AtomicU64::new(0),
             opens: AtomicU64::new(0),
             used: AtomicBool::new(true),
-            changing: Mutex::new(()),
+            changing: Mutex::new(None),
             cached: RwLock::new(Cached { inode, atime_dirty: false }),
             name_hint: Mutex::new(None),
         }
@@ -66,6 +68,11 @@ impl Node {
     /// A copy of the attributes.
     pub(crate) fn snapshot(&self) -> Inode {
         self.cached.read().inode.clone()
+    }
+
+    /// Whether `object` is the file's data object still.
+    pub(crate) fn has_object(&self, object: u64) -> bool {
+        self.cached.read().inode.object == object
     }
 
     pub(crate) fn add_open(&self) {
@@ -302,7 +309,7 @@ impl Shard {
 /// One inode locked for a change. Works on a copy: what failed has changed nothing.
 pub(crate) struct Locked<'n> {
     node: &'n Node,
-    _changing: MutexGuard<'n, ()>,
+    changing: MutexGuard<'n, Option<Box<Filling>>>,
     old: Inode,
     atime_dirty: bool,
     pub(crate) new: Inode,
@@ -314,7 +321,7 @@ impl<'n> Locked<'n> {
         let cached = node.cached.read();
         let (old, atime_dirty) = (cached.inode.clone(), cached.atime_dirty);
         drop(cached);
-        Self { node, _changing: changing, new: old.clone(), old, atime_dirty }
+        Self { node, changing, new: old.clone(), old, atime_dirty }
     }
 
     fn is_changed(&self) -> bool {
@@ -330,6 +337,30 @@ impl<'n> Locked<'n> {
         }
         Inode::code_pages(Some(&self.old), Some(&self.new), changes);
         changes.push(self.new.put(self.node.ino));
+    }
+
+    /// Adds what `changes` are for the second object of a file that is being rewritten.
+    fn mirror(&mut self, changes: &mut Vec<Change<'_>>) {
+        if let Some(filling) = self.changing.as_mut() {
+            filling.mirror(&self.old, &self.new, changes);
+        }
+    }
+
+    /// Whether `object` is being filled for it and nothing is left to be copied.
+    pub(crate) fn is_filled(&self, object: u64) -> bool {
+        self.changing.as_ref().is_some_and(|filling| {
+            filling.object == object && filling.ended.is_none() && filling.todo.is_empty()
+        })
+    }
+
+    /// There is no second object any more.
+    pub(crate) fn stop_filling(&mut self) {
+        *self.changing = None;
+    }
+
+    /// As [`apply`], of one inode.
+    pub(crate) fn apply(&mut self, dataset: &dyn Dataset, changes: Vec<Change<'_>>) -> Result<()> {
+        apply(std::slice::from_mut(self), dataset, changes)
     }
 
     /// Goes on from the new state, which was applied and published.
@@ -350,6 +381,23 @@ impl<'n> Locked<'n> {
         } else {
             cached.atime_dirty = false;
         }
+    }
+}
+
+/// Applies `changes` of these inodes as one, with what they are for second objects of files that are being rewritten. A change that fails only because of that is made
+/// without, and the rewrites end: users of a file see no errors of theirs.
+fn apply(locked: &mut [Locked<'_>], dataset: &dyn Dataset, mut changes: Vec<Change<'_>>) -> Result<()> {
+    let own = changes.len();
+    locked.iter_mut().for_each(|locked| locked.mirror(&mut changes));
+    match dataset.apply(&changes) {
+        Err(error) if changes.len() > own => {
+            for filling in locked.iter_mut().filter_map(|locked| locked.changing.as_mut()) {
+                filling.ended.get_or_insert_with(|| Ended::NotMirrored(error.to_string()));
+            }
+            changes.truncate(own);
+            Ok(dataset.apply(&changes)?)
+        }
+        applied => Ok(applied?),
     }
 }
 
@@ -386,7 +434,7 @@ impl<'n> Txn<'n> {
     pub(crate) fn commit(&mut self, dataset: &dyn Dataset, mut changes: Vec<Change<'_>>) -> Result<()> {
         self.locked.iter().filter(|l| l.is_changed()).for_each(|locked| locked.put(&mut changes));
         if !changes.is_empty() {
-            dataset.apply(&changes)?;
+            apply(&mut self.locked, dataset, changes)?;
         }
         self.locked.iter().for_each(Locked::publish);
         Ok(())

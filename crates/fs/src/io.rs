@@ -2,10 +2,12 @@
 //!
 //! A regular file has a data object and a recordsize, or neither: until the first byte other than zero is written,
 //! nothing is stored and the recordsize is undecided. An object's recordsize never changes; truncation to nothing
-//! gives the object up. So a reader that took note of object, recordsize and size needs no lock while it reads: at worst
-//! it reads zeros of an object given up meanwhile. A record is read as it was at one instant.
+//! gives the object up, and a rewrite, or what moves bytes within the file, gives it another one. So a reader that took note of object, recordsize and size
+//! needs no lock while it reads, but looks again afterwards: if the file has another object by then, it may have read zeros of one that was given up, and reads
+//! again. A record is read as it was at one instant.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use pagefold_engine::dataset::{Attempt, Change, PageFetch, Usage};
 use pagefold_engine::limits::{ATOMIC_WRITE_MAX, RECORDSIZE_DEFAULT};
@@ -33,6 +35,8 @@ pub enum TryRead {
 pub struct Fetch {
     page: PageFetch,
     len: usize,
+    node: Arc<Node>,
+    object: u64,
 }
 
 impl Fetch {
@@ -51,7 +55,8 @@ impl Fetch {
     /// `None` where [`Fs::read`] has to do it.
     pub fn finish(self, buf: &mut [u8]) -> Result<Option<usize>> {
         let Some(out) = buf.get_mut(..self.len) else { return Ok(None) };
-        Ok(self.page.finish(out)?.then_some(self.len))
+        let is_done = self.page.finish(out)?;
+        Ok((is_done && self.node.has_object(self.object)).then_some(self.len))
     }
 }
 
@@ -77,7 +82,7 @@ impl Fs {
         let all = |object, record_size, offset, buf: &mut [u8]| {
             Ok(self.dataset.read(object, record_size, offset, buf).map(|()| Attempt::Done)?)
         };
-        self.read_with(ino, offset, buf, all).map(|(_, len)| len)
+        self.read_with(&self.node(ino)?, offset, buf, all).map(|(_, len, _)| len)
     }
 
     /// As [`Fs::read`], as far as that is possible without waiting for a device.
@@ -85,40 +90,44 @@ impl Fs {
         let some = |object, record_size, offset, buf: &mut [u8]| {
             Ok(self.dataset.try_read(object, record_size, offset, buf)?)
         };
-        Ok(match self.read_with(ino, offset, buf, some)? {
-            (Attempt::Done, len) => TryRead::Done(len),
-            (Attempt::Fetch(page), len) => TryRead::Fetch(Fetch { page, len }),
-            (Attempt::Wait, _) => TryRead::Wait,
+        let node = self.node(ino)?;
+        Ok(match self.read_with(&node, offset, buf, some)? {
+            (Attempt::Done, len, _) => TryRead::Done(len),
+            (Attempt::Fetch(page), len, object) => TryRead::Fetch(Fetch { page, len, node, object }),
+            (Attempt::Wait, ..) => TryRead::Wait,
         })
     }
 
-    /// Reads with `read` (object, recordsize, offset, buffer); returns what that came to, and the length of what was to be read.
+    /// Reads with `read` (object, recordsize, offset, buffer); returns what that came to, the length of what was to be read, and the object that was read.
     fn read_with(
         &self,
-        ino: Ino,
+        node: &Arc<Node>,
         offset: u64,
         buf: &mut [u8],
         read: impl Fn(u64, u32, u64, &mut [u8]) -> Result<Attempt>,
-    ) -> Result<(Attempt, usize)> {
-        let node = self.node(ino)?;
-        let inode = node.snapshot();
-        self.want_file(&inode)?;
-        let left = inode.size.saturating_sub(offset);
-        let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
-        let buf = &mut buf[..len];
-        if len == 0 {
-            return Ok((Attempt::Done, 0));
+    ) -> Result<(Attempt, usize, u64)> {
+        loop {
+            let inode = node.snapshot();
+            self.want_file(&inode)?;
+            let left = inode.size.saturating_sub(offset);
+            let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
+            let buf = &mut buf[..len];
+            if len == 0 {
+                return Ok((Attempt::Done, 0, inode.object));
+            }
+            let outcome = if inode.object == 0 {
+                buf.fill(0);
+                Ok(Attempt::Done)
+            } else if inode.freeing.is_empty() {
+                read(inode.object, inode.recordsize, offset, buf)
+            } else {
+                read_around(&inode, offset, buf, &read)
+            };
+            if node.has_object(inode.object) {
+                self.touch(node, &inode);
+                return outcome.map(|outcome| (outcome, len, inode.object));
+            }
         }
-        let outcome = if inode.object == 0 {
-            buf.fill(0);
-            Attempt::Done
-        } else if inode.freeing.is_empty() {
-            read(inode.object, inode.recordsize, offset, buf)?
-        } else {
-            read_around(&inode, offset, buf, read)?
-        };
-        self.touch(&node, &inode);
-        Ok((outcome, len))
     }
 
     /// Whether [`Fs::write`] of `len` bytes at `offset` would be done now without waiting for a device: whole records of
@@ -132,7 +141,8 @@ impl Fs {
             && (len as u64).is_multiple_of(recordsize)
             && offset <= inode.size
             && inode.freeing.is_empty()
-            && !node.changing.is_locked()
+            // What is mirrored into records of another size may have to be read.
+            && node.changing.try_lock().is_some_and(|changing| changing.is_none())
             && self.dataset.accepts_at_once()
     }
 
@@ -163,7 +173,7 @@ impl Fs {
         inode.ctime = now;
         self.kill_privileges(ino.0, inode, flags.kill_suid, &mut changes)?;
         locked.put(&mut changes);
-        self.dataset.apply(&changes)?;
+        locked.apply(self.dataset(), changes)?;
         locked.publish();
         Ok(Written { offset, len: data.len() })
     }
@@ -291,8 +301,17 @@ impl Fs {
     /// Errors: `NoData` at or beyond the end, or where no data follows.
     pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
         let node = self.node(ino)?;
-        let inode = node.snapshot();
-        self.want_file(&inode)?;
+        loop {
+            let inode = node.snapshot();
+            let found = self.seek_in(&inode, offset, what);
+            if node.has_object(inode.object) {
+                return found;
+            }
+        }
+    }
+
+    fn seek_in(&self, inode: &Inode, offset: u64, what: Seek) -> Result<u64> {
+        self.want_file(inode)?;
         if offset >= inode.size {
             return Err(FsError::NoData);
         }
@@ -304,12 +323,12 @@ impl Fs {
         let at = |page: u64| page.saturating_mul(record_size).max(offset);
         match what {
             // Where it cannot be read what there is, all from here on passes for data: reading tells.
-            Seek::Hole => match self.next_hole(&inode, page) {
+            Seek::Hole => match self.next_hole(inode, page) {
                 Err(FsError::Engine(error)) if error.is_damage() => Ok(inode.size),
                 found => Ok(at(found?).min(inode.size)),
             },
             Seek::Data => {
-                let found = match self.next_data(&inode, page) {
+                let found = match self.next_data(inode, page) {
                     Err(FsError::Engine(error)) if error.is_damage() => Some(offset),
                     found => found?.map(at),
                 };
@@ -319,7 +338,7 @@ impl Fs {
     }
 
     /// The first page at or after `page` that is stored and not to be freed.
-    fn next_data(&self, inode: &Inode, page: u64) -> Result<Option<u64>> {
+    pub(crate) fn next_data(&self, inode: &Inode, page: u64) -> Result<Option<u64>> {
         let mut page = page;
         loop {
             let Some(found) = self.dataset.next_data(inode.object, page)? else { return Ok(None) };
@@ -375,7 +394,7 @@ impl Fs {
 }
 
 /// Reads what is not to be freed, and fills the rest with zeros.
-fn read_around(
+pub(crate) fn read_around(
     inode: &Inode,
     offset: u64,
     buf: &mut [u8],

@@ -8,9 +8,11 @@
 //! codec      what is stored, byte by byte (with the ranges of `freeing`)
 //! named      names in the dataset's map
 //! inode      inodes in memory, their locks, changes of several at once
+//! mirror     a second object that is filled with a file's contents
 //! fs         the mounted file system: what all calls share
 //! acl, attr, orphan, freeing      attributes, ACLs, what is deleted, pages that are yet to be freed
 //! dir, names, io, alloc, xattr    the calls
+//! rewrite    another recordsize for a file that has data
 //! check      the walker behind `pagefold check`
 //! lost       what of a damaged file system cannot be read
 //! paths      the names of files that something is told of
@@ -31,6 +33,7 @@
 //!    behind it is stored, but for those that are yet to be freed.
 //! 6. A directory counts its entries, its displaced entries and its subdirectories (`nlink` - 2) and knows its parent.
 //! 7. An inode is on the list of those with pages to be freed if and only if it has such (`Locked::put`). These read as zeros.
+//! 8. An object is on the list of those being filled from before its first page until it is a file's data object (`rewrite`).
 
 mod acl;
 mod alloc;
@@ -48,12 +51,14 @@ mod inode;
 mod io;
 pub mod limits;
 pub mod lost;
+mod mirror;
 mod named;
 mod names;
 mod options;
 mod orphan;
 pub mod paths;
 pub mod rebase;
+mod rewrite;
 pub mod testing;
 #[cfg(test)]
 mod tests;
@@ -64,6 +69,7 @@ pub use error::{FsError, Result};
 pub use fs::Fs;
 pub use io::{Fetch, TryRead};
 pub use options::{AtimePolicy, FormatOptions, FsOptions, KernelHolds, RecordsizeHint};
+pub use rewrite::{Ended, Rewrite, Step};
 pub use types::{
     Attr, Caller, Clock, DirEntry, Entry, Fallocate, FileKind, Ino, OpenFlags, RenameMode, Seek, SetAttr,
     SetTime, StatFs, SystemClock, Time, WriteFlags, Written, XattrMode,

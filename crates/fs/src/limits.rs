@@ -39,6 +39,10 @@ pub const SHARE_PAGES_MAX: u64 = 4 << 10;
 pub const FREE_PAGES_MAX: u64 = 1024;
 /// Ranges of an inode that are yet to be freed: they are stored with the inode, which stays small.
 pub const FREEING_RANGES_MAX: usize = 64;
+/// Bytes that a rewrite copies by one change, unless a record is longer: whoever changes the file waits for that long. 64 reads of pages of 4 KiB at most, and one change.
+pub const PIECE_BYTES: u64 = 256 << 10;
+/// Ranges that a rewrite has yet to copy at most; beyond, neighbours are joined, and more is copied than need be.
+pub const TODO_RANGES_MAX: usize = 1024;
 /// An access time older than this is renewed by relatime, in seconds.
 pub const RELATIME_SECS: i64 = 24 * 60 * 60;
 /// Unit of `statfs`, in bytes.

@@ -22,7 +22,7 @@ pub enum AtimePolicy {
 /// A power of two from 4 KiB to 1 MiB; `None` where the bytes tell nothing.
 pub type RecordsizeHint = Arc<dyn Fn(u64, &[u8], Option<&str>) -> Option<u32> + Send + Sync>;
 
-/// Whether the kernel still refers to an inode; true where it cannot be told. Called without any lock.
+/// Whether the kernel still refers to an inode; true where it cannot be told. It drops the attributes that it has cached of it. Called without any lock.
 pub type KernelHolds = Arc<dyn Fn(Ino) -> bool + Send + Sync>;
 
 /// Choices at mount.
@@ -42,6 +42,8 @@ pub struct FsOptions {
     pub inodes: Option<Arc<Gauge>>,
     /// Pages that one change frees at most; `None`: [`crate::limits::FREE_PAGES_MAX`], of which tests do not need as many.
     pub free_pages: Option<u64>,
+    /// Bytes that a rewrite copies by one change; `None`: [`crate::limits::PIECE_BYTES`], of which tests do not need as many.
+    pub piece_bytes: Option<u64>,
 }
 
 /// Choices at format.

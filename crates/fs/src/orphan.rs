@@ -72,22 +72,38 @@ impl Fs {
         done.map(|done| !done)
     }
 
-    /// True when the list is empty; false when the budget is.
+    /// True when the lists of objects are empty, but for those in use; false when the budget is.
     fn reap_data(&self, budget: &mut u64) -> Result<bool> {
-        let (from, to) = (Key::new(0, kind::ORPHAN_DATA, 0), Key::new(0, kind::ORPHAN_DATA + 1, 0));
+        Ok(self.reap_objects(kind::FILLING, budget)? && self.reap_objects(kind::ORPHAN_DATA, budget)?)
+    }
+
+    /// As [`Fs::reap_data`], of one list.
+    fn reap_objects(&self, list: u8, budget: &mut u64) -> Result<bool> {
+        let (mut from, to) = (Key::new(0, list, 0), Key::new(0, list + 1, 0));
         loop {
             let batch = self.dataset.range(&from, &to, READDIR_BATCH)?;
             for (key, _) in &batch {
+                from = Key { offset: key.offset.saturating_add(1), ..*key };
+                if self.is_in_use(key)? {
+                    continue;
+                }
                 if !self.punch_all(key.offset, budget)? || *budget == 0 {
                     return Ok(false);
                 }
                 *budget -= 1;
-                self.dataset.apply(&[Change::Delete(*key)])?;
+                let codec = Key::new(key.offset, Key::COMPRESSION, 0);
+                self.dataset.apply(&[Change::Delete(*key), Change::Delete(codec)])?;
             }
             if batch.len() < READDIR_BATCH {
                 return Ok(true);
             }
         }
+    }
+
+    /// Whether an object on a list is to be left alone. One that is not spared any more may have become a file's, and is on no list since.
+    fn is_in_use(&self, key: &Key) -> Result<bool> {
+        let is_spared = self.spared.lock().contains(&key.offset);
+        Ok(is_spared || self.dataset.get(key)?.is_none())
     }
 
     /// As [`Fs::reap_data`], for the inodes that nobody uses any more.

@@ -26,7 +26,11 @@ pub struct MemDataset {
     syncs: AtomicU64,
     failure: Mutex<Option<String>>,
     damage: RwLock<Unreadable>,
+    before_read: Mutex<Option<Meanwhile>>,
 }
+
+/// Something that others do while a call is under way.
+type Meanwhile = Box<dyn FnOnce() + Send>;
 
 #[derive(Clone, Default)]
 struct State {
@@ -55,6 +59,7 @@ impl MemDataset {
             syncs: AtomicU64::default(),
             failure: Mutex::default(),
             damage: RwLock::default(),
+            before_read: Mutex::default(),
         }
     }
 
@@ -92,6 +97,18 @@ impl MemDataset {
             _ => 0,
         });
         freed.sum()
+    }
+
+    /// Calls `meanwhile` once, before the next page is read or looked for.
+    pub fn before_read(&self, meanwhile: impl FnOnce() + Send + 'static) {
+        *self.before_read.lock() = Some(Box::new(meanwhile));
+    }
+
+    fn meanwhile(&self) {
+        let first = self.before_read.lock().take();
+        if let Some(meanwhile) = first {
+            meanwhile();
+        }
     }
 
     /// From now on, what this names cannot be read.
@@ -297,6 +314,7 @@ impl Dataset for MemDataset {
     }
 
     fn read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.meanwhile();
         let state = self.state.read();
         let Some(o) = state.objects.get(&object) else {
             buf.fill(0);
@@ -329,11 +347,13 @@ impl Dataset for MemDataset {
     }
 
     fn next_data(&self, object: u64, page: u64) -> Result<Option<u64>> {
+        self.meanwhile();
         let state = self.state.read();
         Ok(state.objects.get(&object).and_then(|o| o.pages.range(page..).next()).map(|(page, _)| *page))
     }
 
     fn next_hole(&self, object: u64, page: u64) -> Result<u64> {
+        self.meanwhile();
         let state = self.state.read();
         let Some(o) = state.objects.get(&object) else { return Ok(page) };
         let stored = o.pages.range(page..).map(|(p, _)| *p);

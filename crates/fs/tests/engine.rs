@@ -17,7 +17,7 @@ use pagefold_engine::types::Key;
 use pagefold_engine::{Error, Result};
 use pagefold_fs::testing::{ManualClock, MemDataset};
 use pagefold_fs::{
-    Caller, Fallocate, FormatOptions, Fs, FsError, FsOptions, Ino, OpenFlags, RenameMode, SetAttr,
+    Caller, Fallocate, FormatOptions, Fs, FsError, FsOptions, Ino, OpenFlags, RenameMode, SetAttr, Step,
     WriteFlags, XattrMode,
 };
 
@@ -187,7 +187,7 @@ fn meddle(fs: &Fs, dice: &mut Dice) {
     let (x, y) = (format!("f{}", dice.roll(5)), format!("f{}", dice.roll(5)));
     let (x, y) = (x.as_bytes(), y.as_bytes());
     let (offset, len) = (dice.roll(200_000), 1 + dice.roll(40_000));
-    match dice.roll(16) {
+    match dice.roll(17) {
         0 => drop(
             fine(fs.mkdir(a, format!("d{}", dice.roll(3)).as_bytes(), 0o755, &USER))
                 .map(|e| fs.forget(e.ino, 1)),
@@ -200,7 +200,11 @@ fn meddle(fs: &Fs, dice: &mut Dice) {
         6 => drop(fine(fs.symlink(a, x, b"target", &USER)).map(|e| fs.forget(e.ino, 1))),
         _ => {
             let Some(f) = fine(fs.create(a, x, 0o644, OpenFlags::default(), &USER)) else { return };
-            change_file(fs, f.ino, (b, y), (offset, len), dice);
+            if dice.roll(6) == 0 {
+                rewrite(fs, f.ino, (b, y), dice);
+            } else {
+                change_file(fs, f.ino, (b, y), (offset, len), dice);
+            }
             fs.release(f.ino);
             fs.forget(f.ino, 1);
         }
@@ -232,6 +236,25 @@ fn change_file(fs: &Fs, f: Ino, other: (Ino, &[u8]), (offset, len): (u64, u64), 
     }
 }
 
+/// Gives a file another recordsize while it and others are changed, to the end or not.
+fn rewrite(fs: &Fs, f: Ino, other: (Ino, &[u8]), dice: &mut Dice) {
+    let Some(Some(mut rewrite)) = fine(fs.rewrite(f, 4096 << dice.roll(5))) else { return };
+    for _ in 0..dice.roll(40) {
+        let place = (dice.roll(200_000), 1 + dice.roll(40_000));
+        match dice.roll(12) {
+            0..3 => change_file(fs, f, other, place, dice),
+            3 => change_file(fs, other.0, (Ino::ROOT, b"f0"), place, dice),
+            4 => drop(fine(fs.reap(1 + dice.roll(20)))),
+            5 => fs.sync().unwrap(),
+            _ => {}
+        }
+        match fine(rewrite.step()) {
+            Some(Step::More) => {}
+            Some(Step::Done | Step::Ended(_)) | None => return,
+        }
+    }
+}
+
 fn assert_clean(dataset: &dyn Dataset) {
     let report = pagefold_fs::check::check(dataset).unwrap();
     assert!(report.is_clean(), "{:#?}", report.problems);
@@ -243,7 +266,12 @@ fn mount(dataset: Arc<dyn Dataset>) -> Fs {
 
 /// As [`mount`], with small pages, of which a change frees a few.
 fn mount_for_steps(dataset: Arc<dyn Dataset>) -> Fs {
-    let options = FsOptions { recordsize: Some(4096), free_pages: Some(3), ..FsOptions::default() };
+    let options = FsOptions {
+        recordsize: Some(4096),
+        free_pages: Some(3),
+        piece_bytes: Some(4096),
+        ..FsOptions::default()
+    };
     Fs::mount(dataset, Arc::new(ManualClock::default()), options).unwrap()
 }
 

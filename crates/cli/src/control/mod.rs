@@ -15,9 +15,10 @@ pub use client::Client;
 pub use frame::{REPLY_BYTES_MAX, write as write_frame};
 pub use model::{
     Activity, CacheFigures, CodecFigures, CodecShare, ConfinementFigures, Counter, DeviceErrors,
-    DeviceFigures, ErrorFigures, Event, FileSurvey, FileUsage, Folded, KindShare, LengthFigures,
-    MemoryFigures, ModelFigures, MountFigures, PoolFigures, PropertyValue, QuotaFigures, Reply, Request, RewriteFigures,
-    ScrubFigures, SnapshotFigures, Source, StruckFigures, TakeoverFigures, TrimFigures, UnmountMode,
+    DeviceFigures, ErrorFigures, Event, FileRewrite, FileSurvey, FileUsage, Folded, KindShare, LengthFigures,
+    MemoryFigures, ModelFigures, MountFigures, PoolFigures, PropertyValue, QuotaFigures, Reply, Request,
+    RewriteFigures, ScrubFigures, SnapshotFigures, Source, StruckFigures, TakeoverFigures, TrimFigures,
+    UnmountMode,
 };
 pub use pieces::{PieceReader, PieceWriter};
 pub use server::{Handler, Listener, lock_name};

@@ -162,6 +162,11 @@ pub enum Request {
         /// Which, and onto what.
         what: Moving,
     },
+    /// Gives a file another recordsize: any number of [`Reply::Rewriting`], then [`Reply::Rewritten`]. Given up when the connection ends.
+    Rewrite {
+        /// Which file, and how.
+        what: FileRewrite,
+    },
     /// Waits until mounts that were taken away have ended and all that was written to them is durable; if nothing else is mounted, until
     /// the pool is closed. Answered by [`Reply::Done`], [`Reply::Closed`], [`Reply::Streaming`], or [`Reply::Waiting`].
     Await {
@@ -191,7 +196,14 @@ pub enum Request {
 impl Request {
     /// Whether more than a reply follows, or it takes long; the connection is of no use afterwards.
     pub fn is_stream(&self) -> bool {
-        matches!(self, Self::Send { .. } | Self::Receive { .. } | Self::Diff { .. } | Self::Rebase { .. })
+        matches!(
+            self,
+            Self::Send { .. }
+                | Self::Receive { .. }
+                | Self::Diff { .. }
+                | Self::Rebase { .. }
+                | Self::Rewrite { .. }
+        )
     }
 
     /// Whether it waits for events, which may never come: a server that ends does not wait for it, and the client reads what is kept.
@@ -313,6 +325,18 @@ pub enum Reply {
         /// Where to go on, as in the request. `None`: all was looked at.
         next: Option<(usize, u64)>,
     },
+    /// To [`Request::Rewrite`]: how far it is. More follows.
+    Rewriting {
+        /// Bytes of the file that are copied.
+        done_bytes: u64,
+        /// The file's size in bytes.
+        total_bytes: u64,
+    },
+    /// To [`Request::Rewrite`]: the file has the recordsize.
+    Rewritten {
+        /// Bytes that were copied; `None`: it had the recordsize, or has no data.
+        copied_bytes: Option<u64>,
+    },
     /// To [`Request::Await`] and [`Request::Mount`]: what was waited for has not happened.
     Waiting {
         /// Device numbers of the mounts that the kernel has not let go; none where what was in memory is being written.
@@ -368,6 +392,19 @@ impl Folded {
         self.after_bytes += other.after_bytes;
         self.written_bytes += other.written_bytes;
     }
+}
+
+/// A file that is to have another recordsize.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileRewrite {
+    /// The mount's device number.
+    pub device: u32,
+    /// Its inode number.
+    pub inode: u64,
+    /// Bytes.
+    pub recordsize: u32,
+    /// Bytes copied per second at most; `None`: no bound.
+    pub rate: Option<u64>,
 }
 
 /// What records of one codec take.

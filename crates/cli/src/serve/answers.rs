@@ -118,7 +118,8 @@ impl Answers {
             Request::Send { .. }
             | Request::Receive { .. }
             | Request::Diff { .. }
-            | Request::Rebase { .. } => {
+            | Request::Rebase { .. }
+            | Request::Rewrite { .. } => {
                 return Err(Failure::new("that is answered at length"));
             }
         })

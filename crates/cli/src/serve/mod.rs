@@ -19,6 +19,7 @@ pub mod plan;
 mod policy;
 mod remount;
 pub mod report;
+mod rewriting;
 mod server;
 mod signals;
 mod snapdir;

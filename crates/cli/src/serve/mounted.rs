@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use super::background::Background;
 use super::keep::{KeptMount, Left, Record};
 use super::policy::{Policed, SyncMode};
+use super::rewriting::Rewrites;
 use super::server::Server;
 use super::snapdir::SnapshotsOf;
 use crate::failure::{Context, Failure, Result};
@@ -58,6 +59,8 @@ pub struct Mounted {
     /// The same as the engine has it.
     dataset: Arc<LiveDataset>,
     work: Background,
+    /// Files that are just given another recordsize.
+    pub(super) rewrites: Rewrites,
     /// What is kept of it for a server that comes after.
     pub(super) kept: Arc<KeptMount>,
     /// Somebody is seeing to its end.
@@ -98,6 +101,7 @@ impl Mounted {
             hint: Some(hint(&record_size)),
             inodes: Some(Arc::clone(&pool.beside().inodes)),
             free_pages: None,
+            piece_bytes: None,
         };
         let dataset = Arc::clone(&policy) as Arc<dyn Dataset>;
         let open = || Fs::mount(Arc::clone(&dataset), Arc::new(SystemClock), fs_options.clone());
@@ -149,6 +153,7 @@ impl Mounted {
             record_size,
             dataset: own,
             work,
+            rewrites: Rewrites::default(),
             kept,
             ending: AtomicBool::new(false),
             ended: Mutex::new(None),
@@ -157,6 +162,7 @@ impl Mounted {
 
     /// Stops what goes on in the background and writes what is only in memory: access times.
     pub(super) fn settle(&self) -> Result<(), String> {
+        self.rewrites.stop();
         self.work.stop();
         self.dataset.set_mount_compression(None);
         if self.is_read_only() { Ok(()) } else { self.fs.flush_times().map_err(|error| error.to_string()) }

@@ -71,12 +71,12 @@ impl Streams {
 }
 
 /// Says something before a stream.
-fn tell(mut connection: &UnixStream, reply: &Reply) -> Result<()> {
+pub(super) fn tell(mut connection: &UnixStream, reply: &Reply) -> Result<()> {
     write_frame(&mut connection, reply, REPLY_BYTES_MAX).context(|| "cannot answer".into())
 }
 
 /// Whether whoever asked has gone, or was cut off.
-fn has_gone(connection: &UnixStream) -> bool {
+pub(super) fn has_gone(connection: &UnixStream) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     !matches!(recv(connection, &mut [0_u8], flags), Err(Errno::AGAIN | Errno::INTR))
 }
@@ -89,6 +89,7 @@ impl Server {
             Request::Receive { path, force } => self.receive(path, *force, connection),
             Request::Diff { old, new, ranges } => self.diff((old, new), *ranges, connection),
             Request::Rebase { what } => self.rebase(what, connection),
+            Request::Rewrite { what } => self.rewrite(what, connection),
             _ => Err(Failure::new("that is no stream")),
         };
         match &done {
@@ -137,7 +138,7 @@ impl Server {
     }
 
     /// Lets a stream begin; into dataset `target`, if it is given, which must not be mounted.
-    fn stream_begins(&self, connection: &UnixStream, target: Option<u64>) -> Result<UnderWay<'_>> {
+    pub(super) fn stream_begins(&self, connection: &UnixStream, target: Option<u64>) -> Result<UnderWay<'_>> {
         let name = |id| names::full(self.pool.name(), &self.pool.path_of(id).unwrap_or_default());
         let number = self.begin_stream(connection, target, &name)?;
         Ok(UnderWay { server: self, number, target })

@@ -27,6 +27,7 @@ mod rebase;
 mod reguid;
 mod remount;
 mod restart;
+mod rewrite;
 mod scrub;
 mod send;
 mod show;
@@ -83,6 +84,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Du(args) => du::run(&args),
         Verb::Analyze(args) => analyze::run(&args),
         Verb::Fold(args) => fold::run(&args),
+        Verb::Rewrite(args) => rewrite::run(&args),
         Verb::Scrub(args) => scrub::run(&args),
         Verb::Trim(args) => trim::run(&args),
         Verb::Check(args) => check::run(&args),

@@ -12,6 +12,7 @@ const OPTIONS: FsOptions = FsOptions {
     hint: None,
     inodes: None,
     free_pages: None,
+    piece_bytes: None,
 };
 
 fn bed_with(len: usize) -> (Bed, Ino, Vec<u8>) {

@@ -11,7 +11,7 @@ use crate::{FsError, FsOptions, Ino, Seek, SetAttr};
 use pagefold_engine::Key;
 use pagefold_engine::dataset::{Change, Dataset};
 
-const P: u64 = 4096;
+pub(super) const P: u64 = 4096;
 /// Pages that a change of these tests frees at most.
 const FEW: u64 = 4;
 
@@ -23,7 +23,7 @@ fn options() -> FsOptions {
     FsOptions { recordsize: Some(P as u32), free_pages: Some(FEW), ..FsOptions::default() }
 }
 
-fn truncate(bed: &Bed, f: Ino, size: u64) {
+pub(super) fn truncate(bed: &Bed, f: Ino, size: u64) {
     bed.fs.setattr(f, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
 }
 
@@ -226,7 +226,7 @@ fn a_check_compares_inodes_with_the_list() {
 }
 
 #[derive(Clone, Debug)]
-enum Op {
+pub(super) enum Op {
     Write(usize, u64, u64, u8),
     Truncate(usize, u64),
     Punch(usize, u64, u64),
@@ -240,7 +240,7 @@ enum Op {
 
 const PAGES: u64 = 60;
 
-fn op() -> impl Strategy<Value = Op> {
+pub(super) fn op() -> impl Strategy<Value = Op> {
     let file = || 0..2usize;
     // At the edges of pages, or close to them, more often than not.
     let at = || {
@@ -272,7 +272,7 @@ fn grow(data: &mut Vec<u8>, to: u64) {
 }
 
 /// Does `op` to the file system and to plain bytes.
-fn step(bed: &Bed, files: [Ino; 2], model: &mut [Vec<u8>; 2], op: &Op) {
+pub(super) fn step(bed: &Bed, files: [Ino; 2], model: &mut [Vec<u8>; 2], op: &Op) {
     let fs = &bed.fs;
     match *op {
         Op::Write(f, offset, len, byte) => {
@@ -319,7 +319,7 @@ fn step(bed: &Bed, files: [Ino; 2], model: &mut [Vec<u8>; 2], op: &Op) {
     }
 }
 
-fn compare(bed: &Bed, files: [Ino; 2], model: &[Vec<u8>; 2]) {
+pub(super) fn compare(bed: &Bed, files: [Ino; 2], model: &[Vec<u8>; 2]) {
     for (f, data) in files.into_iter().zip(model) {
         assert_eq!(bed.fs.getattr(f).unwrap().size, data.len() as u64);
         assert!(bed.read(f, 0, data.len() + 9) == *data, "other bytes");

@@ -12,6 +12,7 @@ mod model;
 mod names;
 mod orphan;
 mod paths;
+mod rewrite;
 mod threads;
 mod xattr;
 

@@ -1,0 +1,178 @@
+//! Giving files another recordsize, for the verb `rewrite`: as long as whoever asked for it is there and the dataset is mounted.
+
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use pagefold_fs::{Ended, FsError, Ino, Rewrite, Step};
+use parking_lot::{Condvar, Mutex};
+
+use super::mounted::Mounted;
+use super::server::Server;
+use super::streams::{has_gone, tell};
+use crate::control::{FileRewrite, Reply};
+use crate::failure::{Context, Failure, Result};
+use crate::units;
+
+/// Time between two words of progress.
+const TELL_EVERY: Duration = Duration::from_millis(200);
+/// A client that does not take what it is told for that long has gone.
+const TELL_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The rewrites of a mount, which end before it does.
+#[derive(Default)]
+pub(super) struct Rewrites {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    stopped: bool,
+    running: usize,
+}
+
+/// One that is under way.
+struct Running<'a>(&'a Rewrites);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().running -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Rewrites {
+    /// `None`: the mount is just ending.
+    fn begin(&self) -> Option<Running<'_>> {
+        let mut state = self.state.lock();
+        (!state.stopped).then(|| {
+            state.running += 1;
+            Running(self)
+        })
+    }
+
+    /// Lets none begin, and returns when all have ended.
+    pub(super) fn stop(&self) {
+        let mut state = self.state.lock();
+        state.stopped = true;
+        self.changed.notify_all();
+        while state.running > 0 {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// Waits, but not longer than until they are stopped; whether they are.
+    fn rest(&self, duration: Duration) -> bool {
+        let mut state = self.state.lock();
+        if !state.stopped && !duration.is_zero() {
+            self.changed.wait_for(&mut state, duration);
+        }
+        state.stopped
+    }
+}
+
+impl Server {
+    /// Gives one file another recordsize; tells how far it is on the connection.
+    pub(super) fn rewrite(&self, what: &FileRewrite, connection: &UnixStream) -> Result<Reply> {
+        let of = self.mount_of(what.device)?;
+        let unmounted = || {
+            Failure::new("its dataset was unmounted").hint("the file is as it was; what was copied is freed")
+        };
+        // It ends after it is no user of the pool any more: whoever unmounts waits for that.
+        let _running = of.rewrites.begin().ok_or_else(unmounted)?;
+        let _under_way = self.stream_begins(connection, None)?;
+        connection.set_write_timeout(Some(TELL_PATIENCE)).context(|| "cannot answer".into())?;
+        let begun =
+            of.fs.rewrite(Ino(what.inode), what.recordsize).map_err(|error| refused(&of, what, &error))?;
+        let Some(mut rewrite) = begun else { return Ok(Reply::Rewritten { copied_bytes: None }) };
+        let mut pace = Pace::new(what.rate);
+        loop {
+            match rewrite.step().map_err(|error| refused(&of, what, &error))? {
+                Step::More => {}
+                Step::Done => return Ok(Reply::Rewritten { copied_bytes: Some(rewrite.copied_bytes()) }),
+                Step::Ended(why) => return Err(ended(&why)),
+            }
+            pace.tell(&rewrite, connection)?;
+            loop {
+                let rest = pace.due(rewrite.copied_bytes());
+                if of.rewrites.rest(rest.min(TELL_EVERY)) {
+                    return Err(unmounted());
+                }
+                if has_gone(connection) {
+                    return Err(Failure::new("whoever asked for it has gone"));
+                }
+                if rest <= TELL_EVERY {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// How fast a rewrite goes on, and when it tells of itself.
+struct Pace {
+    begun: Instant,
+    told: Instant,
+    /// Bytes per second at most.
+    rate: Option<u64>,
+}
+
+impl Pace {
+    fn new(rate: Option<u64>) -> Self {
+        let now = Instant::now();
+        Self { begun: now, told: now, rate: rate.filter(|rate| *rate > 0) }
+    }
+
+    fn tell(&mut self, rewrite: &Rewrite<'_>, connection: &UnixStream) -> Result<()> {
+        if self.told.elapsed() < TELL_EVERY {
+            return Ok(());
+        }
+        self.told = Instant::now();
+        let total_bytes = rewrite.size_bytes();
+        let done_bytes = total_bytes.saturating_sub(rewrite.left_bytes());
+        tell(connection, &Reply::Rewriting { done_bytes, total_bytes })
+    }
+
+    /// Time until the next piece, after so many bytes.
+    fn due(&self, copied_bytes: u64) -> Duration {
+        let Some(rate) = self.rate else { return Duration::ZERO };
+        Duration::from_secs_f64(copied_bytes as f64 / rate as f64).saturating_sub(self.begun.elapsed())
+    }
+}
+
+fn refused(of: &Mounted, what: &FileRewrite, error: &FsError) -> Failure {
+    let failure =
+        Failure::new(format!("cannot give it records of {}: {error}", units::size(what.recordsize.into())));
+    match error {
+        FsError::Busy => Failure::new("it is just being rewritten").hint("wait for the end of the other pagefold rewrite"),
+        FsError::ReadOnly => failure.hint(if of.is_read_only() {
+            "a snapshot takes no changes; a dataset that is mounted read-only does after: pagefold mount -o remount,rw DIR"
+        } else {
+            "see what is mounted: pagefold status"
+        }),
+        FsError::Stale => Failure::new("no file of the dataset has its inode number")
+            .hint("it was deleted just now, or lies in a snapshot, which takes no changes"),
+        FsError::NoSpace(_) => failure.hint(
+            "the file is as it was, and what was copied is freed; while it is copied the file takes its space twice",
+        ),
+        FsError::Engine(_) | FsError::Corrupt { .. } => {
+            failure.hint(format!("the file is as it was; pagefold check tells more ({})", of.session.dir().display()))
+        }
+        _ => failure,
+    }
+}
+
+fn ended(why: &Ended) -> Failure {
+    let as_it_was = "the file keeps its recordsize, and what was copied is freed";
+    match why {
+        Ended::Moved => {
+            Failure::new("it was truncated to nothing, or bytes were moved within it, while it was copied")
+                .hint("try again; a file without data gets the recordsize at once")
+        }
+        Ended::Deleted => Failure::new("it was deleted while it was copied").hint("what was copied is freed"),
+        Ended::NotMirrored(error) => {
+            Failure::new(format!("a change made by its users could not be made in the copy as well: {error}"))
+                .hint(as_it_was)
+        }
+    }
+}
