@@ -67,7 +67,7 @@ class Pool(Place):
 
     def figures(self, verb: str = "df") -> dict:
         """The pool's figures, in bytes, as `status --json` or `df --json` tells them."""
-        return json.loads(self.pagefold(verb, "--json", self.pool))["pools"][0]
+        return json.loads(self.pagefold(*verb.split(), "--json", self.pool))["pools"][0]
 
     def counters(self) -> list[dict]:
         """The counters of `pagefold iostat` since the pool was mounted."""

@@ -107,6 +107,20 @@ def test_models_are_learned_and_used(server, pages):
     server.sql(GROW, database=DATABASE)
     pages.pagefold("sync", pages.pool)
     assert counter(pages, "pages_by_model")["operations"] > before + 1000
+    models_are_told(server, pages)
+
+
+def models_are_told(server: Postgres, pages) -> None:
+    """`status --models` tells of the tables by their files, mounted or not."""
+    paths = {f"{pages.pool}:/{path.relative_to(pages.mountpoint)}" for path in server.relation_files(DATABASE, "lineitem")}
+    told = [model for model in pages.figures("status --models")["models"] if model["file"] in paths]
+    assert len(told) == len(paths) == 1, told
+    (lineitem,) = told
+    assert lineitem["codec"] == "postgresheap" and lineitem["model"] > 0, lineitem
+    assert 0 < lineitem["sampled_pages"] <= lineitem["learned_pages"] <= lineitem["pages"], lineitem
+    assert 0 < lineitem["record_bytes"] < 8192 and lineitem["model_bytes"] > 0, lineitem
+    text = pages.pagefold("status", "--models", pages.pool)
+    assert paths.pop() in text and "CODEC" in text
 
 
 def test_pages_come_back_from_the_device(server, pages):

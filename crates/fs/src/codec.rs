@@ -7,6 +7,7 @@
 //! | 0 | `ORPHAN_INODE` | inode | 1 byte (1): an inode without a name |
 //! | 0 | `ORPHAN_DATA` | object | 1 byte (1): an object whose pages belong to no file |
 //! | 0 | `FREEING` | inode | 1 byte (1): an inode with pages that are yet to be freed |
+//! | 0 | `FILLING` | object | 1 byte (1): an object that a file's contents are being copied into |
 //! | inode | `INODE` | 0 | 104 bytes and more, see [`Inode`] |
 //! | inode | `ENTRY` | slot | length of the name (1), name, inode (8), kind as d_type (1) |
 //! | inode | `XATTR` | slot | length of the name (1), name, value |
