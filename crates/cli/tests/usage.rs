@@ -4,7 +4,7 @@ mod common;
 
 use common::{Sandbox, assert_failure};
 
-const VERBS: [&str; 44] = [
+const VERBS: [&str; 45] = [
     "create",
     "backup",
     "basebackup",
