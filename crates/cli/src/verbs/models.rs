@@ -42,7 +42,11 @@ fn of_pool(pool: &str) -> Result<Vec<ModelFigures>> {
     models::told(&*pools::open_briefly(&Registry::open()?.find(pool)?, true)?)
 }
 
+/// Files with a model or whose turn it is, those with most pages first; of the others, how many there are. Scripts get all.
 fn print(all: &[(String, Vec<ModelFigures>)], output: Output) {
+    let is_told = |model: &&ModelFigures| output.script || model.model.is_some() || model.waits;
+    let mut told: Vec<&ModelFigures> = all.iter().flat_map(|(_, models)| models).filter(is_told).collect();
+    told.sort_by(|a, b| b.pages.cmp(&a.pages).then_with(|| a.file.cmp(&b.file)));
     let mut table = Table::new(&[
         ("FILE", Align::Left),
         ("PAGES", Align::Right),
@@ -55,16 +59,29 @@ fn print(all: &[(String, Vec<ModelFigures>)], output: Output) {
         ("OTHERS", Align::Right),
         ("STATE", Align::Left),
     ]);
-    for model in all.iter().flat_map(|(_, models)| models) {
+    for model in &told {
         table.row(row(model, output));
     }
-    if all.iter().all(|(_, models)| models.is_empty()) && !output.script {
-        for (name, _) in all {
-            println!("pool {name} has no models yet, and no file waits for one");
-        }
+    if !told.is_empty() {
+        table.print(output.script);
+    }
+    if output.script {
         return;
     }
-    table.print(output.script);
+    for (name, models) in all {
+        if !models.iter().any(|model| is_told(&model)) {
+            println!("pool {name} has no models yet");
+        }
+        let others: Vec<u64> =
+            models.iter().filter(|model| !is_told(model)).map(|model| model.pages).collect();
+        if !others.is_empty() {
+            println!(
+                "{name}: {} more files have pages of a database and no model yet, {} pages in all",
+                others.len(),
+                others.iter().sum::<u64>()
+            );
+        }
+    }
 }
 
 fn row(model: &ModelFigures, output: Output) -> Vec<String> {
@@ -75,8 +92,8 @@ fn row(model: &ModelFigures, output: Output) -> Vec<String> {
     // Of the pages that were coded since, or of those that it was learned from.
     let mean = model.coded_bytes.checked_div(model.coded_pages).unwrap_or(model.record_bytes.into());
     let state = match (model.model, model.waits) {
-        (None, _) => "no model yet",
-        (Some(_), true) => "codes again",
+        (None, false) => "no model yet",
+        (_, true) => "codes again",
         (Some(_), false) => "done",
     };
     vec![
