@@ -267,7 +267,7 @@ Checksums of pages are verified. Where one is wrong the backup is made and kept,
 Examples:
   pagefold basebackup tank/db -D /mnt/backup/db                      files
   pagefold basebackup tank/db@monday -D /mnt/backup/db -F tar -Z zstd
-  pagefold basebackup /var/lib/postgresql/15/main -D /mnt/db -F tar -Z zstd:level=6
+  pagefold basebackup /srv/pg/main -D /mnt/db -F tar -Z zstd:level=6,workers=4
   pagefold basebackup tank/db -D - -F tar -Z lz4 | ssh host 'cat > db.tar.lz4'
   pagefold basebackup tank/db -D /mnt/backup/db -F tar -z --server   the server is told"
     )]
