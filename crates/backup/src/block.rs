@@ -7,7 +7,7 @@ use crate::pack::PackId;
 
 type Decoded<T> = pagefold_engine::Result<T>;
 
-/// What a block has. The number is part of its seal.
+/// The kinds of blocks. The number is part of its seal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Kind {

@@ -44,7 +44,7 @@ impl Entry {
         }
     }
 
-    /// What it takes in a chunk, about.
+    /// Bytes that it takes in a chunk, about.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Value(_, value) => value.len() + 16,

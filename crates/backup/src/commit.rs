@@ -32,12 +32,12 @@ pub struct Backup {
     pub dataset: String,
     /// The snapshot's name.
     pub snapshot: String,
-    /// What names the snapshot in all pools.
+    /// Names the snapshot in all pools.
     #[serde(skip)]
     pub origin: Origin,
     /// When it was backed up, in seconds since 1970. When the snapshot was made is in `origin`.
     pub made: u64,
-    /// What it holds.
+    /// Its contents, counted.
     pub totals: Totals,
     /// Bytes that were uploaded for it.
     pub added_bytes: u64,
@@ -93,7 +93,7 @@ impl Backup {
     }
 }
 
-/// What a commit says.
+/// The contents of a commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
     /// Prunes so far.
@@ -128,7 +128,7 @@ fn name_of(repository: &[u8; 16], number: u64) -> [u8; 37] {
     seal_name(repository, Kind::Commit, &object, 0)
 }
 
-/// What is sealed in a commit. `nonce` tells it from any other.
+/// The sealed part of a commit. `nonce` tells it from any other.
 pub(crate) fn encode_body(nonce: &[u8; 16], before: u128, state: &State) -> Vec<u8> {
     let mut body = Vec::new();
     body.extend_from_slice(nonce);
@@ -165,7 +165,7 @@ pub(crate) fn encode(
     Ok((out, Commit { number, hash, before, state }))
 }
 
-/// What an object under the name of commit `number` says.
+/// Decodes an object under the name of commit `number`.
 pub(crate) fn decode(bytes: &[u8], repository: &[u8; 16], number: u64, sealer: &Sealer) -> Result<Commit> {
     let path = path(repository, number);
     let bad = |detail: &str| Error::damaged(&path, detail);

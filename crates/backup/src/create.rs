@@ -35,7 +35,7 @@ pub struct CreateOptions {
     pub rate: Option<u64>,
 }
 
-/// What was done for a backup.
+/// The outcome of making a backup.
 #[derive(Clone, Debug, Serialize)]
 pub struct Created {
     /// The backup.

@@ -1,4 +1,4 @@
-//! What can go wrong with backups.
+//! Errors of backups.
 
 /// The result of this crate's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -14,7 +14,7 @@ pub enum Error {
         op: &'static str,
         /// The object's path in the repository.
         object: String,
-        /// What the store said.
+        /// The store's own error.
         #[source]
         source: object_store::Error,
     },
@@ -23,7 +23,7 @@ pub enum Error {
     Damaged {
         /// The object's path in the repository.
         object: String,
-        /// What does not hold.
+        /// The demand that it does not meet.
         detail: String,
     },
     /// An object that is needed is not there.
@@ -47,7 +47,7 @@ pub enum Error {
     /// It is there already.
     #[error("{0}")]
     Exists(String),
-    /// What was asked for makes no sense.
+    /// The request makes no sense.
     #[error("{0}")]
     Invalid(String),
     /// It was made by a version with features that this one does not know.
@@ -66,7 +66,7 @@ pub enum Error {
     Local {
         /// What was attempted.
         doing: String,
-        /// What the operating system said.
+        /// The operating system's error.
         #[source]
         source: std::io::Error,
     },
@@ -81,7 +81,7 @@ impl Error {
         Self::Damaged { object: object.into(), detail: detail.into() }
     }
 
-    /// What a decoder found wrong in an object.
+    /// A decoder found this wrong in an object.
     pub(crate) fn in_object(object: &str) -> impl Fn(pagefold_engine::Error) -> Self + '_ {
         move |error| match error {
             pagefold_engine::Error::Corrupt { what, detail, .. } => {

@@ -127,7 +127,7 @@ impl Sealer {
         Ok(())
     }
 
-    /// What was sealed under this name; none if this was not.
+    /// The bytes that were sealed under this name; none if these were not.
     pub(crate) fn open(&self, name: &[u8], sealed: &[u8]) -> Option<Vec<u8>> {
         match &self.0 {
             None => {

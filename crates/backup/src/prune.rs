@@ -115,7 +115,7 @@ pub fn select(backups: &[Backup], keep: &Keep) -> Vec<u64> {
     backups.iter().map(|backup| backup.number).filter(|number| !kept.contains(number)).collect()
 }
 
-/// What a prune did.
+/// The outcome of a prune.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Pruned {
     /// Backups that were forgotten.

@@ -24,7 +24,7 @@ const WINDOW_ENTRIES: usize = 16 << 10;
 /// Longest model that is believed: as long as a stream's.
 const MODEL_BYTES_MAX: usize = 1 << 20;
 
-/// What was restored.
+/// The outcome of a restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Restored {
     /// Values that were set or deleted.

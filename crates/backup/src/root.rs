@@ -22,7 +22,7 @@ pub(crate) struct Row {
     pub(crate) block: BlockRef,
 }
 
-/// What a backup holds.
+/// The contents of a backup, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
     /// Values of the file system.

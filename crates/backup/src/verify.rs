@@ -17,7 +17,7 @@ use crate::repository::Repository;
 use crate::restore::Blocks;
 use crate::root::{Needs, Root};
 
-/// So many things that are wrong are told; the others are counted.
+/// Most damages that are told one by one; the others are counted.
 const TOLD_MAX: usize = 100;
 
 /// Something that is wrong.
@@ -29,7 +29,7 @@ pub struct Damage {
     pub what: String,
 }
 
-/// What was read, and what is wrong.
+/// The outcome of a check: how much was read, and each damage.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Checked {
     /// Backups whose manifests were read.
@@ -164,13 +164,7 @@ impl Repository {
         let mut models = HashSet::new();
         for backup in backups {
             checked.backups += 1;
-            let root = match self.root(backup) {
-                Ok(root) => Arc::new(root),
-                Err(error) => {
-                    checked.note(backup.number, error)?;
-                    continue;
-                }
-            };
+            let Some(root) = self.root_or_note(backup, &mut checked)?.map(Arc::new) else { continue };
             checked.packs += root.packs().collect::<BTreeSet<_>>().len() as u64;
             for model in root.needs.models.keys() {
                 if models.insert(model.hash)
@@ -200,13 +194,7 @@ impl Repository {
         let (mut seen, mut bytes) = (BTreeSet::new(), 0);
         for backup in backups {
             checked.backups += 1;
-            let root = match self.root(backup) {
-                Ok(root) => root,
-                Err(error) => {
-                    checked.note(backup.number, error)?;
-                    continue;
-                }
-            };
+            let Some(root) = self.root_or_note(backup, &mut checked)? else { continue };
             for pack in root.packs().chain(backup.root.iter().map(|block| block.pack)) {
                 if drawn(salt, &pack.0) < share && seen.insert(pack) {
                     checked.packs += 1;
@@ -219,6 +207,14 @@ impl Repository {
             }
         }
         Ok(checked)
+    }
+
+    /// The root of a backup; `None` if it is damaged, which is noted.
+    fn root_or_note(&self, backup: &Backup, checked: &mut Checked) -> Result<Option<Root>> {
+        match self.root(backup) {
+            Ok(root) => Ok(Some(root)),
+            Err(error) => checked.note(backup.number, error).map(|()| None),
+        }
     }
 
     fn verify_pack(&self, pack: PackId) -> Result<u64> {

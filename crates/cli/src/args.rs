@@ -1003,6 +1003,23 @@ pub struct Mount {
     pub mounts_for: Option<i32>,
 }
 
+impl Mount {
+    /// Of a dataset or snapshot, at `dir` or where its property says, without options.
+    pub const fn of(source: String, dir: Option<PathBuf>) -> Self {
+        Self {
+            source: Some(source),
+            dir,
+            all: false,
+            options: Vec::new(),
+            dry_run: false,
+            report: false,
+            pool_options: None,
+            held_by: None,
+            mounts_for: None,
+        }
+    }
+}
+
 /// See [`Verb::Unmount`].
 #[derive(Args, Debug)]
 pub struct Unmount {

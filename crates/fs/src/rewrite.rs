@@ -36,7 +36,7 @@ pub enum Ended {
     NotMirrored(String),
 }
 
-/// What a step of a rewrite came to.
+/// The outcome of a step of a rewrite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// There is more to do.
@@ -158,14 +158,14 @@ impl Fs {
 }
 
 impl Rewrite<'_> {
-    /// How many bytes of the file are yet to be copied.
+    /// Bytes of the file that are yet to be copied.
     pub fn left_bytes(&self) -> u64 {
         let changing = self.node.changing.lock();
         let todo = changing.as_ref().map(|filling| filling.todo.ranges().to_vec()).unwrap_or_default();
         todo.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// How many bytes were copied so far; holes are none.
+    /// Bytes that were copied so far; holes are none.
     pub fn copied_bytes(&self) -> u64 {
         self.copied_bytes
     }

@@ -126,7 +126,7 @@ pub struct BackupInit {
     /// Take a store that lets two writers overwrite each other: there will be only one.
     #[arg(long)]
     pub single_writer: bool,
-    /// What opens it.
+    /// How it is opened.
     #[command(flatten)]
     pub access: Access,
 }
@@ -142,7 +142,7 @@ pub struct BackupCreate {
     /// Upload so many bytes per second at most: 50M.
     #[arg(long)]
     pub rate: Option<String>,
-    /// What opens it.
+    /// How it is opened.
     #[command(flatten)]
     pub access: Access,
     /// Print JSON.
@@ -155,7 +155,7 @@ pub struct BackupCreate {
 pub struct BackupList {
     /// A directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     pub repository: String,
-    /// What opens it.
+    /// How it is opened.
     #[command(flatten)]
     pub access: Access,
     /// How to print.
@@ -170,7 +170,7 @@ pub struct BackupShow {
     pub repository: String,
     /// The backup.
     pub backup: String,
-    /// What opens it.
+    /// How it is opened.
     #[command(flatten)]
     pub access: Access,
     /// How to print.
@@ -191,7 +191,7 @@ pub struct BackupVerify {
     /// Read whole packs, each by one request, and not record by record.
     #[arg(long)]
     pub packs: bool,
-    /// What opens it.
+    /// How it is opened.
     #[command(flatten)]
     pub access: Access,
     /// Print JSON.
@@ -204,7 +204,7 @@ pub struct BackupVerify {
 pub struct BackupCheck {
     /// A directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     pub repository: String,
-    /// What opens it.
+    /// How it is opened.
     #[command(flatten)]
     pub access: Access,
     /// Print JSON.
@@ -224,7 +224,7 @@ pub struct BackupRestore {
     /// Give up what was changed in the dataset since its newest snapshot.
     #[arg(short = 'F', long)]
     pub force: bool,
-    /// What opens it.
+    /// How it is opened.
     #[command(flatten)]
     pub access: Access,
     /// Print JSON.
@@ -240,7 +240,7 @@ pub struct BackupForget {
     /// Numbers of backups.
     #[arg(required = true)]
     pub backups: Vec<u64>,
-    /// What opens it.
+    /// How it is opened.
     #[command(flatten)]
     pub access: Access,
 }
@@ -259,7 +259,7 @@ pub struct BackupPrune {
     /// Change nothing, and tell what would be.
     #[arg(short = 'n', long)]
     pub dry_run: bool,
-    /// What opens it.
+    /// How it is opened.
     #[command(flatten)]
     pub access: Access,
     /// Print JSON.

@@ -407,7 +407,7 @@ pub struct FileRewrite {
     pub rate: Option<u64>,
 }
 
-/// What records of one codec take.
+/// Space of the records of one codec.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CodecFigures {
     /// Name of the codec.
@@ -431,9 +431,9 @@ pub struct ModelFigures {
     pub model: Option<u32>,
     /// Name of its codec.
     pub codec: Option<String>,
-    /// What it takes, stored.
+    /// Its length as it is stored.
     pub model_bytes: u64,
-    /// How many models were learned of the file, this one included.
+    /// Number of models that were learned of the file, this one included.
     pub learned: u32,
     /// Pages that it was learned from.
     pub sampled_pages: u32,
@@ -449,7 +449,7 @@ pub struct ModelFigures {
     pub coded_bytes: u64,
     /// Pages that were stored without a model in that time.
     pub other_pages: u64,
-    /// What was stored before the model was there waits to be coded again.
+    /// Pages that were stored before the model was there wait to be coded again.
     pub waits: bool,
 }
 

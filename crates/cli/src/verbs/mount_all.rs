@@ -34,15 +34,9 @@ pub fn run(args: &Mount) -> Result<()> {
                 continue;
             }
             let one = Mount {
-                source: Some(name.clone()),
-                dir: None,
-                all: false,
                 options: args.options.clone(),
                 dry_run: args.dry_run,
-                report: false,
-                pool_options: None,
-                held_by: None,
-                mounts_for: None,
+                ..Mount::of(name.clone(), None)
             };
             if failures.take(&name, super::mount::run(&one)).is_none() {
                 failed.push(dir);

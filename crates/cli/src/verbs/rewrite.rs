@@ -20,7 +20,7 @@ struct Work {
     inode: u64,
 }
 
-/// What became of a file.
+/// The outcome for a file.
 struct Outcome {
     path: PathBuf,
     /// `None`: there was nothing to copy.

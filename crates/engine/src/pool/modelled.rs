@@ -1,4 +1,4 @@
-//! What is known of models and of the objects that have one or wait for one: for people to look at.
+//! Models, and the objects that have one or wait for one: figures for people to look at.
 
 use std::collections::BTreeMap;
 
@@ -16,9 +16,9 @@ pub struct ModelInUse {
     pub id: ModelId,
     /// The codec that it makes up.
     pub codec: Codec,
-    /// What it takes, stored, in bytes.
+    /// Its length as it is stored, in bytes.
     pub stored_bytes: u64,
-    /// How many models were learned of the object, this one included.
+    /// Number of models that were learned of the object, this one included.
     pub learned: u32,
     /// Pages that it was learned from, of those that the object had then.
     pub sampled_pages: u32,

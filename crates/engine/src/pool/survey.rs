@@ -46,7 +46,7 @@ pub struct Survey {
     pub current: Option<ModelId>,
 }
 
-/// What records of one codec take.
+/// Space of the records of one codec.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CodecUse {
     /// Pages whose record is of this codec.

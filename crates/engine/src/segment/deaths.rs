@@ -48,7 +48,7 @@ struct OfPage {
 }
 
 impl OfPage {
-    /// How many died since this checkpoint, which is the last one.
+    /// Number of those that died since this checkpoint, which is the last one.
     fn fresh(&self, checkpoint: u64) -> u64 {
         if self.checkpoint == checkpoint { (self.ptrs.len() - self.settled) as u64 } else { 0 }
     }
@@ -61,7 +61,7 @@ pub(super) struct Deaths {
     count: u64,
     /// How many died since the last checkpoint.
     fresh: u64,
-    /// How many checkpoints there were.
+    /// Number of checkpoints so far.
     checkpoints: u64,
 }
 

@@ -36,18 +36,7 @@ impl View {
         let named = |number| Some(runtime.join(temporary::own_name(number)?));
         let dir = (1..=MOUNTS_MAX).filter_map(named).find(|dir| !taken(dir));
         let dir = dir.ok_or_else(|| Failure::new(format!("cannot name a mount for {snapshot}")))?;
-        let args = Mount {
-            source: Some(snapshot.to_string()),
-            dir: Some(dir.clone()),
-            all: false,
-            options: Vec::new(),
-            dry_run: false,
-            report: false,
-            pool_options: None,
-            held_by: None,
-            mounts_for: None,
-        };
-        crate::verbs::mount::run_quietly(&args)?;
+        crate::verbs::mount::run_quietly(&Mount::of(snapshot.to_string(), Some(dir.clone())))?;
         Ok(Self { root: dir, own: true })
     }
 }

@@ -165,17 +165,7 @@ fn destroy(pool: &str, what: Vec<String>, recursive: bool) -> Result<()> {
 
 /// Mounts a dataset at `dir`, or where its property says, and tells where that is.
 fn mount(name: &Name, dir: Option<&Path>) -> Result<PathBuf> {
-    let args = crate::args::Mount {
-        source: Some(name.to_string()),
-        dir: dir.map(Path::to_owned),
-        all: false,
-        options: Vec::new(),
-        dry_run: false,
-        report: false,
-        pool_options: None,
-        held_by: None,
-        mounts_for: None,
-    };
+    let args = crate::args::Mount::of(name.to_string(), dir.map(Path::to_owned));
     super::mount::run_quietly(&args)?;
     let mounted = datasets::find(name)?.mounted;
     mounted.ok_or_else(|| Failure::new(format!("{name} was mounted, and is not mounted any more")))

@@ -13,7 +13,7 @@ use crate::record::{needs, with_model};
 use crate::wire::{put_bytes, put_varint};
 use crate::{Error, Key, Result};
 
-/// What a stream is of.
+/// The origin of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamHead {
     /// The snapshot.
@@ -28,7 +28,7 @@ pub struct StreamHead {
     pub expected_bytes: u64,
 }
 
-/// What a stream brought.
+/// The contents of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamEnd {
     /// Values that were set and deleted.
@@ -81,7 +81,7 @@ impl<'a> StreamReader<'a> {
         &self.head
     }
 
-    /// What came by now.
+    /// Counts of what has come by now.
     pub fn so_far(&self) -> StreamEnd {
         let End { values, pages, record_bytes } = self.end;
         StreamEnd { values, pages, record_bytes }
