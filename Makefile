@@ -20,6 +20,8 @@ N ?= 100000
 TRIPS = $(if $(filter command line,$(origin N)),$(N),1000000)
 # Of crash-states, for each database.
 STATES = $(if $(filter command line,$(origin N)),$(N),300)
+# Of cuts: of pools of either kind.
+HALF = $$(( $(if $(filter command line,$(origin N)),$(N),1000000) / 2 ))
 ONLY ?=
 SCALE ?= 1
 SECONDS ?= 60
@@ -35,7 +37,7 @@ else
 BUILD := :
 endif
 
-.PHONY: help setup build demo test lint sim mutants flips streams streams-db backup-s3 branches posix fuzz soak takeover snapshots coherence crash-states aged boot fill memory steps conformance predictions defaults round-trips ratios bench man install uninstall clean
+.PHONY: help setup build demo test lint sim cuts mutants flips streams streams-db backup-s3 branches posix fuzz soak takeover snapshots coherence crash-states aged boot fill memory steps conformance predictions defaults round-trips ratios bench man install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -69,6 +71,11 @@ lint: ## rustfmt, clippy, licences of what is linked
 sim: ## Crashes, faults and flipped bits on simulated devices: SEEDS=1000 histories from SEED=1 on [IMAGES=16]
 	@scripts/setup build
 	cargo run --profile sim --locked --quiet -p pagefold-sim -- --seeds $(SEEDS) $(if $(SEED),--seed $(SEED)) $(if $(IMAGES),--images $(IMAGES))
+
+cuts: ## A million power cuts, half of them on pools that are full or aged: N=1000000 [SEED=1]
+	@scripts/setup build
+	cargo run --profile sim --locked --quiet -p pagefold-sim -- --seeds 100000000 $(if $(SEED),--seed $(SEED)) --images 16 --cuts $(HALF)
+	cargo run --profile sim --locked --quiet --target-dir target/small -p pagefold-sim --features small-chunks -- --seeds 100000000 $(if $(SEED),--seed $(SEED)) --images 16 --theme full --theme aged --cuts $(HALF)
 
 mutants: ## Bugs planted in the engine, each of which the simulator must find: [ONLY=name]
 	@scripts/setup build

@@ -2,6 +2,7 @@
 
 use pagefold_engine::Key;
 use pagefold_engine::device::SimOp;
+use pagefold_engine::limits::{CHUNK_BYTES, DEVICE_BYTES_MIN, RECORDSIZE_MAX, RESERVED_BYTES};
 use pagefold_engine::record::Compression;
 
 use crate::random::Random;
@@ -16,7 +17,7 @@ pub const fn record_size(object: u64) -> u32 {
         4 | 5 => 8 << 10,
         6 => 16 << 10,
         7 => 128 << 10,
-        _ => 1 << 20,
+        _ => RECORDSIZE_MAX,
     }
 }
 
@@ -301,13 +302,19 @@ pub struct History {
     pub bounds: Option<Bounds>,
     /// Seed of the devices.
     pub seed: u64,
-    /// Most power cuts that are tried in the middle of each step, beside those that are steps; an eighth where pools are full.
+    /// Most power cuts that are tried in the middle of each step, beside those that are steps; an eighth where pools are full or aged, and not small.
     pub images: usize,
     /// What happens.
     pub steps: Vec<Step>,
 }
 
-const MIB: u64 = 1 << 20;
+/// The smallest device, or a few chunks more.
+fn small_device(random: &mut Random) -> u64 {
+    DEVICE_BYTES_MIN + random.below(5) * CHUNK_BYTES
+}
+
+/// A quarter of a chunk: what histories write is in proportion to these.
+const MIB: u64 = CHUNK_BYTES / 4;
 
 impl History {
     /// The history of `seed`.
@@ -324,7 +331,7 @@ impl History {
             return Self::aged(seed, random);
         }
         let count = if theme != Theme::Full && random.percent(25) { random.within(2, 3) } else { 1 };
-        let devices: Vec<u64> = (0..count).map(|_| (130 + random.below(5) * 4) * MIB).collect();
+        let devices: Vec<u64> = (0..count).map(|_| small_device(&mut random)).collect();
         let cache_bytes = if random.percent(50) { 64 << 10 } else { 32 * MIB };
         let len = if theme == Theme::Full { random.within(100, 400) } else { random.within(10, 150) };
         // Of a sequence of its own, so that the other histories are what they were before there were models.
@@ -391,7 +398,7 @@ impl History {
 impl History {
     /// A pool that is filled to a share of what it holds, and then overwritten until that was written several times over.
     fn aged(seed: u64, mut random: Random) -> Self {
-        let devices: Vec<u64> = vec![(130 + random.below(5) * 4) * MIB];
+        let devices: Vec<u64> = vec![small_device(&mut random)];
         let cache_bytes = if random.percent(50) { 64 << 10 } else { 32 * MIB };
         // Small pools hold a third of their size at the least.
         let live_bytes = devices.iter().sum::<u64>() / 1000 * random.within(200, 440);
@@ -708,8 +715,8 @@ impl Writer {
                 // Low chunks are used first; the reserved ends matter too.
                 let offset = match self.random.below(10) {
                     0 => self.random.below(256 << 10),
-                    1..6 => MIB + self.random.below(256 << 10),
-                    _ => MIB + self.random.below(24 * MIB),
+                    1..6 => RESERVED_BYTES + self.random.below(256 << 10),
+                    _ => RESERVED_BYTES + self.random.below(6 * CHUNK_BYTES),
                 };
                 Step::Flip { device, offset, bit: self.random.below(8) as u8 }
             }

@@ -23,9 +23,9 @@ struct Args {
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only histories with this theme: crash, full, faults, flips.
-    #[arg(long)]
-    theme: Option<String>,
+    /// Only histories with this theme; may be given several times.
+    #[arg(long, value_parser = THEMES)]
+    theme: Vec<String>,
     /// Try up to so many power cuts in the middle of each step, too, on copies of the devices.
     #[arg(long, default_value_t = 0)]
     images: usize,
@@ -35,6 +35,9 @@ struct Args {
     /// Stop after so many seconds; 0: never.
     #[arg(long, default_value_t = 0)]
     seconds: u64,
+    /// Stop after so many power cuts; 0: never.
+    #[arg(long, default_value_t = 0)]
+    cuts: u64,
     /// Stop after so many failures.
     #[arg(long, default_value_t = 3)]
     failures: u64,
@@ -42,6 +45,8 @@ struct Args {
     #[arg(long)]
     threads: Option<NonZeroUsize>,
 }
+
+const THEMES: [&str; 5] = ["crash", "full", "aged", "faults", "flips"];
 
 fn theme_name(theme: Theme) -> &'static str {
     match theme {
@@ -112,17 +117,23 @@ impl Tally {
 }
 
 impl Campaign {
+    fn is_enough(&self) -> bool {
+        let tally = self.tally.lock();
+        tally.failures >= self.args.failures || self.args.cuts > 0 && tally.cuts() >= self.args.cuts
+    }
+
     /// Runs seeds that nobody else has, until there are none left, the time is up, or enough have failed.
     fn work(&self) {
         let end = self.args.seed.saturating_add(self.args.seeds);
         loop {
             let seed = self.next.fetch_add(1, Ordering::Relaxed);
             let late = self.args.seconds > 0 && self.started.elapsed().as_secs() >= self.args.seconds;
-            if seed >= end || late || self.tally.lock().failures >= self.args.failures {
+            if seed >= end || late || self.is_enough() {
                 break;
             }
             let history = History { images: self.args.images, ..History::new(seed) };
-            if self.args.theme.as_deref().is_some_and(|theme| theme != theme_name(history.theme)) {
+            let theme = theme_name(history.theme);
+            if !self.args.theme.is_empty() && !self.args.theme.iter().any(|wanted| wanted == theme) {
                 continue;
             }
             let result = run(&history);

@@ -29,8 +29,8 @@ mod recovery;
 use acts::most;
 pub(crate) use acts::{changes, contents, run_deed};
 
-/// Of the images of other histories one with a full pool has one in so many: it takes so much longer to compare.
-const FULL_SHARE: usize = 8;
+/// Of the images of other histories one with a full pool has one in so many: it takes so much longer to compare. Small pools take no longer.
+const FULL_SHARE: usize = if cfg!(feature = "small-chunks") { 1 } else { 8 };
 
 /// What went wrong, and at which step.
 #[derive(Clone, Debug)]

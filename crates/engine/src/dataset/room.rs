@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::Shared;
 use super::throttle::Left;
-use crate::limits::CHUNK_BYTES;
+use crate::limits::{ATOMIC_WRITE_MAX, CHUNK_BYTES};
 
 /// Bytes of a chunk that the log fills for sure: a record of a MiB may not fit into what is left of it.
 const LOG_CHUNK_BYTES: u64 = CHUNK_BYTES / 4 * 3;
@@ -37,7 +37,7 @@ pub const PASS_TABLE_BYTES: u64 = 32 << 20;
 /// What a value changes at once when it is accepted: memory of a leaf and a branch, counted twice as all that changed is.
 pub(super) const EDIT_ROOM_BYTES: u64 = 128 << 10;
 /// Room that is left when writers are as slow as they get: one of a MiB finds it yet.
-const MARGIN_BYTES: u64 = 1 << 20;
+const MARGIN_BYTES: u64 = ATOMIC_WRITE_MAX as u64;
 /// Longest time that a writer is delayed at once for a commit.
 const DELAY_MAX: Duration = Duration::from_millis(100);
 

@@ -55,14 +55,14 @@ const LIST_MAGIC: [u8; 8] = *b"PFlist\x01\0";
 const DEAD_MAGIC: [u8; 8] = *b"PFdead\x01\0";
 
 /// Pages in a list at most.
-const LIST_PAGES: usize = 16 << 10;
+const LIST_PAGES: usize = RECORD_BYTES_MAX / 64;
 /// Longest stored form of a page in a list: varints of 40, 64, 16, 64, 32, 16 and 64 bits, and two checksums.
 const LISTED_BYTES_MAX: usize = 6 + 10 + 3 + 10 + 5 + 4 + 3 + 10 + 4;
 
 const _: () = assert!(LIST_PAGES * LISTED_BYTES_MAX + 16 < RECORD_BYTES_MAX);
 
 /// Dead records in a list at most.
-const LIST_DEAD: usize = 32 << 10;
+const LIST_DEAD: usize = RECORD_BYTES_MAX / 32;
 /// Longest stored form of a dead record: varints of 64 and 32 bits.
 const DEAD_BYTES_MAX: usize = 10 + 5;
 

@@ -27,14 +27,14 @@ use smallvec::{SmallVec, smallvec};
 use super::directory::{Directory, LEAF_SLOTS};
 use crate::Result;
 use crate::account::subtract;
-use crate::limits::{CHUNK_BYTES, MODELS_MAX, RECORD_BYTES_MAX, SEGMENT_SLOTS_MAX};
+use crate::limits::{CHUNK_BYTES, MODELS_MAX, RECORD_BYTES_MAX, SEGMENT_SLOTS_MAX, SHRINK};
 use crate::memory::allocated_bytes;
 use crate::space::{Chunk, Extent};
 use crate::types::SLOT_BITS;
 use crate::wire::{Reader, put_bytes, put_varint};
 
 /// Consecutive segment ids that share one stored page of the table, unless the pool was made with fewer; and most of them.
-pub const TABLE_PAGE_SEGMENTS: u64 = 64;
+pub const TABLE_PAGE_SEGMENTS: u64 = if SHRINK == 1 { 64 } else { 32 };
 
 /// How many consecutive segment ids share one stored page of the table: it is the same as long as a pool has any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use crate::space::Chunks;
 use crate::{Addr, Error, Ptr, Result};
 
 /// Target length of a batch: long enough to be efficient on any device, short enough not to delay a commit.
-const BATCH_BYTES: usize = 1 << 20;
+const BATCH_BYTES: usize = (CHUNK_BYTES / 4) as usize;
 
 /// What a record is, as its batch says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
