@@ -37,7 +37,7 @@ else
 BUILD := :
 endif
 
-.PHONY: help setup build demo test lint sim cuts mutants flips streams streams-db backup-s3 branches posix fuzz soak takeover snapshots coherence crash-states aged boot fill memory steps conformance predictions defaults round-trips ratios bench man install uninstall clean
+.PHONY: help setup build demo test lint sim cuts mutants flips streams streams-db backup-s3 branches posix fuzz soak takeover snapshots coherence crash-states aged boot fill memory steps conformance predictions defaults round-trips ratios bench man dist install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -202,6 +202,9 @@ man: build ## Man pages and shell completions: out/man, out/completions
 	@mkdir -p out/man out/completions
 	$(PAGEFOLD) man out/man
 	@for shell in bash zsh fish; do $(PAGEFOLD) completion $$shell > out/completions/pagefold.$$shell; done
+
+dist: build ## The static program, without symbols, and what installs it: out/pagefold-VERSION-ARCHITECTURE.tar.gz
+	dist/pack.sh $(PAGEFOLD)
 
 install: ## Install what build has made: program, mount helpers, unit, man pages, completions
 	@test -x $(PAGEFOLD) || { echo "run 'make build' first (not as root, if cargo is yours)"; exit 1; }

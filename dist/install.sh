@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the program, its helpers for mount(8) and umount(8), the systemd units and generator, manual pages and completions.
+# Installs the program without its symbols, these beside it (bin/.debug, where debuggers and backtraces look), its helpers for mount(8) and umount(8), the systemd units and generator, manual pages and completions.
 #
 #   dist/install.sh PROGRAM            PROGRAM: the pagefold binary that was built
 #   dist/install.sh --uninstall
@@ -16,6 +16,7 @@ GENERATORDIR=${GENERATORDIR:-/lib/systemd/system-generators}
 here=$(cd "$(dirname "$0")" && pwd)
 
 bindir=$PREFIX/bin
+symbols=$bindir/.debug/pagefold.debug
 mandir=$PREFIX/share/man/man8
 units="pagefold@.service pagefold-backup.service pagefold-backup.timer"
 helpers="mount.pagefold mount.fuse.pagefold umount.pagefold umount.fuse.pagefold"
@@ -24,18 +25,44 @@ zsh_completion=$PREFIX/share/zsh/site-functions/_pagefold
 fish_completion=$PREFIX/share/fish/vendor_completions.d/pagefold.fish
 
 uninstall() {
-    rm -f "$DESTDIR$bindir/pagefold"
+    rm -f "$DESTDIR$bindir/pagefold" "$DESTDIR$symbols"
+    rmdir "$DESTDIR$bindir/.debug" 2>/dev/null || true
     for unit in $units; do
         rm -f "$DESTDIR$UNITDIR/$unit"
     done
     rm -f "$DESTDIR$mandir/pagefold.8" "$DESTDIR$mandir"/pagefold-*.8
     rm -f "$DESTDIR$bash_completion" "$DESTDIR$zsh_completion" "$DESTDIR$fish_completion"
-    for link in "$SBINDIR/mount.pagefold" "$SBINDIR/mount.fuse.pagefold" "$GENERATORDIR/pagefold-generator"; do
-        # Only links that are ours.
-        if [ -L "$DESTDIR$link" ]; then
-            rm -f "$DESTDIR$link"
-        fi
+    for link in $helpers; do
+        remove_link "$SBINDIR/$link"
     done
+    remove_link "$GENERATORDIR/pagefold-generator"
+}
+
+# Only a link: anything else is not ours.
+remove_link() {
+    if [ -L "$DESTDIR$1" ]; then
+        rm -f "$DESTDIR$1"
+    fi
+}
+
+# Each beside its old one, then renamed over: the program may be running. What `make dist` has packed is split already.
+install_program() {
+    mkdir -p "$DESTDIR$bindir/.debug"
+    if [ -f "$program.debug" ]; then
+        put "$program" "$program.debug"
+        return
+    fi
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    "$here/split.sh" "$program" "$work"
+    put "$work/pagefold" "$work/pagefold.debug"
+}
+
+put() {
+    install -m 644 "$2" "$DESTDIR$symbols.new"
+    mv -f "$DESTDIR$symbols.new" "$DESTDIR$symbols"
+    install -m 755 "$1" "$DESTDIR$bindir/pagefold.new"
+    mv -f "$DESTDIR$bindir/pagefold.new" "$DESTDIR$bindir/pagefold"
 }
 
 complete_for() {
@@ -53,9 +80,7 @@ if [ $# -ne 1 ] || [ ! -x "$1" ]; then
 fi
 program=$1
 mkdir -p "$DESTDIR$bindir" "$DESTDIR$mandir" "$DESTDIR$UNITDIR" "$DESTDIR$GENERATORDIR" "$DESTDIR$SBINDIR"
-# Beside, then renamed over: the program may be running.
-install -m 755 "$program" "$DESTDIR$bindir/pagefold.new"
-mv -f "$DESTDIR$bindir/pagefold.new" "$DESTDIR$bindir/pagefold"
+install_program
 for helper in $helpers; do
     ln -sf "$bindir/pagefold" "$DESTDIR$SBINDIR/$helper"
 done
