@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use super::data::DataDir;
 use super::owner::Owner;
 use super::record::{Options, Product, Record};
+use super::postgres::Goal;
 use super::{Branch, create, list, mariadb, ports, postgres, process};
 use crate::args::{StartBranch, StopBranch};
 use crate::failure::{Context, Failure, Result};
@@ -120,6 +121,11 @@ pub fn check(record: &Record, data: &DataDir) -> Result<()> {
 
 /// Starts the server, and returns when it answers.
 pub fn start(name: &Name, record: &Record, data: &DataDir) -> Result<()> {
+    start_to(name, record, data, Goal::Now)
+}
+
+/// Likewise; what of the data directory's own settings holds depends on the goal.
+pub fn start_to(name: &Name, record: &Record, data: &DataDir, goal: Goal) -> Result<()> {
     check(record, data)?;
     if let Some(pid) = process::server_of(data) {
         return Err(Failure::new(format!(
@@ -135,7 +141,7 @@ pub fn start(name: &Name, record: &Record, data: &DataDir) -> Result<()> {
     let mut command = match record.product {
         Product::PostgreSql => {
             postgres::clear_locks(data, record.port)?;
-            postgres::command(data, &name.to_string(), record, &owner)?
+            postgres::command(data, &name.to_string(), record, &owner, goal)?
         }
         Product::MariaDb => mariadb::command(data, record, &owner)?,
     };
