@@ -65,6 +65,8 @@ pub struct Cluster {
     pub end: u64,
     /// Bytes of a segment of the log.
     pub segment_bytes: u32,
+    /// When the last transaction ended that is in it, in microseconds since 1970, if that was found.
+    pub last_us: Option<i64>,
 }
 
 impl Cluster {
@@ -74,6 +76,8 @@ impl Cluster {
         for value in [self.timeline.into(), self.redo, self.end, self.segment_bytes.into()] {
             put_varint(out, value);
         }
+        // Before 1970 there was no server.
+        put_varint(out, self.last_us.and_then(|last| u64::try_from(last).ok()).unwrap_or_default());
     }
 
     fn decode(reader: &mut Reader<'_>) -> Decoded<Self> {
@@ -86,6 +90,7 @@ impl Cluster {
             redo: reader.varint()?,
             end: reader.varint()?,
             segment_bytes: reader.varint_u32()?,
+            last_us: i64::try_from(reader.varint()?).ok().filter(|last| *last > 0),
         };
         if !is_segment_size(cluster.segment_bytes.into()) {
             return Err(reader.bad("a log has segments of a size that no server has"));

@@ -56,7 +56,6 @@ fn tables_are_what_is_written() {
         &messages::whole(messages::some_answers().iter().zip(0..).map(|(one, number)| one.encode(number))),
     );
     assert_table("log head", &samples::wal_head().encode());
-    eprintln!("DUMP {}", hex(&samples::wal_object()));
     assert_table("log object", &samples::wal_object());
     let codes: Vec<_> = table("kinds").iter().map(|row| (row[0], row[1])).collect();
     assert_eq!(codes.len(), 8);

@@ -51,7 +51,7 @@ pub(crate) const SYSTEM: u64 = 0x6A42_0000_0000_0007;
 
 fn cluster() -> Cluster {
     let (redo, end) = (0x300_0028, 0x301_0000);
-    Cluster { data: "pg".into(), system: SYSTEM, timeline: 1, redo, end, segment_bytes: 16 << 20 }
+    Cluster { data: "pg".into(), system: SYSTEM, timeline: 1, redo, end, segment_bytes: 16 << 20, last_us: Some(1_600_000_000_000_000) }
 }
 
 /// The head of an archived file of a log, of two blocks.

@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 
 use crate::control::{Control, lsn};
 use crate::error::{Error, Result};
-use crate::limits::{WAL_READ_BYTES, WAL_RECORD_BYTES_MAX};
-use crate::segment::{Times, end_of_transaction};
+use crate::limits::{WAL_READ_BYTES, WAL_RECORD_BYTES_MAX, WAL_SEGMENTS_BACK};
+use crate::segment::{Times, end_of_transaction, times};
 
 const SHORT_HEADER: u64 = 24;
 const LONG_HEADER: u64 = 40;
@@ -205,6 +205,21 @@ impl Wal {
             }
         }
         Ok(last * self.segment_bytes + high * self.page_bytes)
+    }
+
+    /// When the last transaction ended whose record lies before `end`, in microseconds since 1970: in the segment that ends there, or in one of few before. `None` if there
+    /// is none in these.
+    pub fn last_end_before(&self, timeline: u32, end: u64) -> Result<Option<i64>> {
+        let last = end.saturating_sub(1) / self.segment_bytes;
+        for number in (last.saturating_sub(WAL_SEGMENTS_BACK)..=last).rev() {
+            let Some(name) = self.segments.get(&(timeline, number)) else { break };
+            let path = self.folder.join(name);
+            let bytes = std::fs::read(&path).map_err(Error::io("read", &path))?;
+            if let Some(times) = times(&bytes) {
+                return Ok(Some(times.last));
+            }
+        }
+        Ok(None)
     }
 
     /// Where the last whole record ends that begins before `stop`, from the one at `start` on.

@@ -8,7 +8,7 @@
 pub(crate) mod object;
 #[cfg(test)]
 mod tests;
-pub mod timeline;
+pub(crate) mod timeline;
 
 use std::collections::BTreeMap;
 
@@ -181,8 +181,9 @@ impl Repository {
         for file in self.logs()? {
             by_system.entry(file.system).or_default().push(file);
         }
-        let of_backups = backups.iter().flat_map(|backup| backup.clusters.iter().flatten());
-        of_backups.for_each(|cluster| drop(by_system.entry(cluster.system).or_default()));
+        for cluster in backups.iter().flat_map(|backup| backup.clusters.iter().flatten()) {
+            by_system.entry(cluster.system).or_default();
+        }
         by_system.into_iter().map(|(system, files)| self.cluster_log(system, &files, backups)).collect()
     }
 

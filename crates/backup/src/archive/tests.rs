@@ -52,6 +52,7 @@ fn backup(number: u64, timeline: u32, redo: u64, created: u64) -> Backup {
         redo,
         end: redo + 8192,
         segment_bytes: SIZE,
+        last_us: None,
     };
     let mut backup = crate::samples::state().backups.remove(0);
     backup.number = number;
@@ -156,6 +157,13 @@ fn gaps_are_told_and_times_found() {
     assert_eq!(line.reaches_time(15_999_999), Reach::TooEarly);
     assert_eq!(line.reaches_time(16_000_000), Reach::Within);
     assert_eq!(line.reaches_time(39_000_000), Reach::TooLate);
+    // Where it is known which transaction was the last, no second is lost.
+    let mut exact = backups[0].clone();
+    exact.clusters.as_mut().unwrap()[0].last_us = Some(15_300_000);
+    let line = log.line(&exact, &exact.clusters.as_ref().unwrap()[0], None).unwrap();
+    assert_eq!(line.reaches_time(15_299_999), Reach::TooEarly);
+    assert_ne!(line.reaches_time(15_300_000), Reach::TooEarly);
+    let line = &log.lines[0];
     assert_eq!(line.reaches_place((2 << 20) + 8191), Reach::TooEarly);
     assert_eq!(line.reaches_place((4 << 20) - 1), Reach::Within);
     assert_eq!(line.reaches_place(4 << 20), Reach::TooLate);

@@ -96,6 +96,8 @@ pub struct Line {
     pub from: u64,
     /// When the backup's snapshot was made, in seconds since 1970.
     pub since: u64,
+    /// When the last transaction ended that is in the backup, in microseconds since 1970, if that is known: no earlier time can be restored.
+    pub since_us: Option<i64>,
     /// Up to here the log has no gap; `None` if the first segment is missing.
     pub until: Option<u64>,
     /// When the last transaction ended before that, in microseconds since 1970. A time can be restored that is earlier.
@@ -140,6 +142,7 @@ impl Line {
             timeline: history.timeline,
             from: cluster.end,
             since: backup.origin.created,
+            since_us: cluster.last_us,
             until: (count > 0).then(|| (first + count) * segment_bytes),
             until_us: None,
             missing: goes_on.then(|| name_of(first + count)),
@@ -165,11 +168,12 @@ impl Line {
         }
     }
 
-    /// Whether a time, in microseconds since 1970, can be restored. Which transactions a snapshot has is known to a second.
+    /// Whether a time, in microseconds since 1970, can be restored. Where it is not known of the backup when its last transaction ended, its snapshot's time counts,
+    /// which is known to a second.
     pub fn reaches_time(&self, time_us: i64) -> Reach {
-        let made = i64::try_from(self.since).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+        let made = i64::try_from(self.since).unwrap_or(i64::MAX).saturating_add(1).saturating_mul(1_000_000);
         match self.until_us {
-            _ if time_us < made.saturating_add(1_000_000) => Reach::TooEarly,
+            _ if time_us < self.since_us.unwrap_or(made) => Reach::TooEarly,
             Some(until) if time_us < until => Reach::Within,
             _ => Reach::TooLate,
         }

@@ -205,7 +205,12 @@ pub(super) fn print(logs: &[ClusterLog], output: &Output) {
                 line.backup.to_string(),
                 line.dataset.clone(),
                 line.timeline.to_string(),
-                if exact { line.since.to_string() } else { units::utc(line.since) },
+                match line.since_us {
+                    Some(micros) if exact => micros.to_string(),
+                    Some(micros) => moment::exact(micros),
+                    None if exact => line.since.saturating_add(1).saturating_mul(1_000_000).to_string(),
+                    None => units::utc(line.since.saturating_add(1)),
+                },
                 before,
                 places,
                 line.missing.map_or_else(none, |missing| missing.to_string()),

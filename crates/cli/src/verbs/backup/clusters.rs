@@ -1,6 +1,8 @@
 //! The database clusters in a snapshot that is backed up: what a backup notes of them, so that its log is kept as long as it is needed, and found when
 //! the database is restored to a point in time.
 
+use std::path::Path;
+
 use pagefold_backup::Cluster;
 use pagefold_basebackup::control::Control;
 use pagefold_basebackup::wal::Wal;
@@ -27,6 +29,13 @@ pub(super) fn known(snapshot: &Name) -> Option<Vec<Cluster>> {
     }
 }
 
+/// Where the log ends, and when the last transaction in it did.
+fn ends(log: &Path, control: &Control) -> pagefold_basebackup::Result<(u64, Option<i64>)> {
+    let wal = Wal::open(log, control)?;
+    let end = wal.written_to(control)?;
+    Ok((end, wal.last_end_before(control.timeline, end)?))
+}
+
 fn of(snapshot: &Name) -> Result<Vec<Cluster>> {
     let view = View::of(snapshot)?;
     let found = data::find(&view.root)?;
@@ -37,9 +46,9 @@ fn of(snapshot: &Name) -> Result<Vec<Cluster>> {
         let log = folder.join("pg_wal");
         // Behind a link lies what the server writes now.
         let is_here = std::fs::symlink_metadata(&log).is_ok_and(|found| found.is_dir());
-        let end = match is_here {
-            true => Wal::open(&log, &control).and_then(|wal| wal.written_to(&control)).context(reading)?,
-            false => UNKNOWN,
+        let (end, last_us) = match is_here {
+            true => ends(&log, &control).context(reading)?,
+            false => (UNKNOWN, None),
         };
         Ok(Cluster {
             data: found.relative,
@@ -48,6 +57,7 @@ fn of(snapshot: &Name) -> Result<Vec<Cluster>> {
             redo: control.redo,
             end,
             segment_bytes: control.wal_segment_bytes,
+            last_us,
         })
     });
     clusters.collect()

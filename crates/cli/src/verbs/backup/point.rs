@@ -161,27 +161,30 @@ fn candidates(args: &BackupRestore, repository: &Repository, target: Target) -> 
     };
     let mut meant: Vec<&Backup> = backups.iter().filter(is_meant).collect();
     meant.sort_by_key(|backup| std::cmp::Reverse((backup.origin.created, backup.number)));
-    let (mut found, mut last) = (Vec::new(), None);
+    let (mut found, mut unfit, mut later, mut earlier) = (Vec::new(), None, None, None);
     for backup in meant {
         let cluster = match cluster_of(args, backup) {
             Ok(cluster) => cluster,
             Err(failure) => {
-                last.get_or_insert(failure.what().to_owned());
+                unfit.get_or_insert(failure.what().to_owned());
                 continue;
             }
         };
         let line = line_of(args, repository, &logs, backup, cluster).map_err(failed)?;
         let Some(line) = line else {
-            last.get_or_insert(format!("backup {} does not lead to the timeline that is wanted", backup.number));
+            unfit.get_or_insert(format!("backup {} does not lead to the timeline that is wanted", backup.number));
             continue;
         };
         match target.reach(&line) {
             Reach::Within => found.push(Candidate { backup: backup.clone(), cluster: cluster.clone(), line }),
-            Reach::TooLate => drop(last.get_or_insert(format!("it is later than what is archived: {}", reached(&line)))),
-            Reach::TooEarly => drop(last.get_or_insert(format!("it is earlier than backup {}", backup.number))),
+            Reach::TooLate => {
+                later.get_or_insert_with(|| format!("it is later than what is archived: {}", reached(&line)));
+            }
+            // The last one is the oldest.
+            Reach::TooEarly => earlier = Some(format!("it is earlier than backup {}", backup.number)),
         }
     }
-    match last.filter(|_| found.is_empty()) {
+    match later.or(earlier).or(unfit).filter(|_| found.is_empty()) {
         Some(why) => Err(Failure::new(format!("{doing}: {why}")).hint(hint(args))),
         None => Ok(found),
     }

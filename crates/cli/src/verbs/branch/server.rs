@@ -70,12 +70,12 @@ pub fn stop_verb(args: &StopBranch) -> Result<()> {
 }
 
 /// The data directory of a branch that is mounted.
-pub fn data_of(branch: &Branch) -> Result<DataDir> {
+pub(super) fn data_of(branch: &Branch) -> Result<DataDir> {
     DataDir::open(&branch.mounted()?, &branch.record.data)
 }
 
 /// Ends the server of a branch that is mounted: in an orderly way, or where its data is to go anyway, at once. True where it ran.
-pub fn stop(branch: &Branch, at_once: bool) -> Result<bool> {
+pub(super) fn stop(branch: &Branch, at_once: bool) -> Result<bool> {
     let data = data_of(branch)?;
     let (signal, patience) = match (branch.record.product, at_once) {
         // Fast shutdown: sessions are ended, a checkpoint is written.
