@@ -46,6 +46,11 @@ def archive(production: Production, *words, **more) -> subprocess.CompletedProce
     return started(production, "archive", *words, cwd=production.server.data, user=USER, **more)
 
 
+def newest(production: Production) -> str:
+    """The segment that is being written."""
+    return production.server.sql("SELECT pg_walfile_name(pg_current_wal_lsn())")
+
+
 def names(production: Production) -> list[str]:
     """Segments that are archived, in order."""
     found = (path.name.partition("-")[2] for path in (production.repository / "wal").iterdir())
@@ -89,6 +94,12 @@ def test_a_file_is_archived_once_and_comes_back(production, run):
     assert archive(production, "push", repository, to / "x").returncode == 2
     done = archive(production, "push", "--system", "5", repository, production.server.data / "pg_wal" / "00000009.history")
     assert done.returncode == 1 and "No such file" in done.stderr
+    # A repository that the server's user cannot write to.
+    closed = run.fresh("closed")
+    production.pool.pagefold("backup", "init", closed, "--unencrypted")
+    argv = [pagefold(), "archive", "push", str(closed), str(production.server.data / "pg_wal" / newest(production))]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, **proc.as_user(USER))
+    assert done.returncode == 1 and f"install -d -o postgres {closed}/wal" in done.stderr, done
     # Another cluster's are not found, and not mixed.
     assert archive(production, "fetch", "--system", "5", repository, name, to / "y").returncode == 1
 

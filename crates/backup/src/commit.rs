@@ -181,7 +181,8 @@ pub(crate) struct State {
 impl State {
     /// Which clusters backups have: a part that older commits do not have.
     fn encode_clusters(&self, out: &mut Vec<u8>) {
-        let known = || self.backups.iter().filter_map(|backup| Some((backup.number, backup.clusters.as_ref()?)));
+        let known =
+            || self.backups.iter().filter_map(|backup| Some((backup.number, backup.clusters.as_ref()?)));
         put_varint(out, known().count() as u64);
         for (number, clusters) in known() {
             put_varint(out, number);

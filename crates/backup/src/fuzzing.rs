@@ -3,11 +3,11 @@
 use pagefold_basebackup::segment;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::archive::object;
+use crate::archive::timeline::History;
 use crate::chunk;
 use crate::commit;
 use crate::keys::Sealer;
-use crate::archive::object;
-use crate::archive::timeline::History;
 use crate::pack::{
     HEAD_BYTES, PackBuilder, TAIL_BYTES, open_block, parse, seal_name, squeeze, tail_checksum,
 };

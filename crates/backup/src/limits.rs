@@ -62,7 +62,8 @@ pub const WAL_BLOCK_BYTES: usize = 2 << 20;
 /// Longest file of a log: the longest segment that PostgreSQL can be told to make.
 pub const WAL_FILE_BYTES_MAX: usize = 1 << 30;
 /// Longest object of one: a block that cannot be compressed takes some bytes more.
-pub const WAL_OBJECT_BYTES_MAX: usize = WAL_FILE_BYTES_MAX + (WAL_FILE_BYTES_MAX / WAL_BLOCK_BYTES + 2) * 4096;
+pub const WAL_OBJECT_BYTES_MAX: usize =
+    WAL_FILE_BYTES_MAX + (WAL_FILE_BYTES_MAX / WAL_BLOCK_BYTES + 2) * 4096;
 /// Longest head of such an object, sealed: 512 blocks of up to five bytes' length each, and a name.
 pub const WAL_HEAD_BYTES_MAX: usize = 4096;
 /// Databases in one dataset that a backup notes.

@@ -3,9 +3,9 @@
 use pagefold_engine::Key;
 use pagefold_engine::pool::{Guid, Origin};
 
+use crate::archive::object;
 use crate::block::{BlockRef, Kind, ModelRef, RecordRef};
 use crate::chunk::{Entry, PageEntry};
-use crate::archive::object;
 use crate::commit::{Backup, Cluster, Floor, State};
 use crate::keys::Sealer;
 use crate::pack::{PackBuilder, PackId};
@@ -51,7 +51,15 @@ pub(crate) const SYSTEM: u64 = 0x6A42_0000_0000_0007;
 
 fn cluster() -> Cluster {
     let (redo, end) = (0x300_0028, 0x301_0000);
-    Cluster { data: "pg".into(), system: SYSTEM, timeline: 1, redo, end, segment_bytes: 16 << 20, last_us: Some(1_600_000_000_000_000) }
+    Cluster {
+        data: "pg".into(),
+        system: SYSTEM,
+        timeline: 1,
+        redo,
+        end,
+        segment_bytes: 16 << 20,
+        last_us: Some(1_600_000_000_000_000),
+    }
 }
 
 /// The head of an archived file of a log, of two blocks.
@@ -69,7 +77,13 @@ pub(crate) fn wal_head() -> object::Head {
 
 /// An archived file of a log.
 pub(crate) fn wal_object() -> Vec<u8> {
-    let file = object::File { system: SYSTEM, name: "00000002.history", segment_bytes: 0, times: None, content: b"1\t0/3000000\n" };
+    let file = object::File {
+        system: SYSTEM,
+        name: "00000002.history",
+        segment_bytes: 0,
+        times: None,
+        content: b"1\t0/3000000\n",
+    };
     object::encode_as(&REPOSITORY, &Sealer::plain(), &PACK.0, &file).unwrap_or_default()
 }
 
@@ -88,7 +102,13 @@ pub(crate) fn state() -> State {
         clusters: Some(vec![cluster()]),
         root: vec![block(3)],
     };
-    State { epoch: 1, next_number: 2, backups: vec![backup], condemned: vec![PackId(*b"a condemned pack")], floors: vec![Floor { system: SYSTEM, place: 0x200_0000 }] }
+    State {
+        epoch: 1,
+        next_number: 2,
+        backups: vec![backup],
+        condemned: vec![PackId(*b"a condemned pack")],
+        floors: vec![Floor { system: SYSTEM, place: 0x200_0000 }],
+    }
 }
 
 /// A pack with a block of records.

@@ -202,7 +202,8 @@ pub fn end_of_transaction(record: &[u8]) -> Option<i64> {
 /// The times of the transactions whose records lie in a segment as a whole; `None` if there are none.
 pub fn times(segment: &[u8]) -> Option<Times> {
     let head = Head::parse(segment)?;
-    let mut walk = Walk { segment, page_bytes: head.page_bytes as usize, address: head.address, record: Vec::new() };
+    let mut walk =
+        Walk { segment, page_bytes: head.page_bytes as usize, address: head.address, record: Vec::new() };
     let mut at = walk.first()?;
     let mut times = None;
     while let Some(next) = walk.record(at) {

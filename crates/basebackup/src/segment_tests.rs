@@ -64,7 +64,11 @@ impl Segment {
 
     fn end(&mut self, info: u8, seconds: i64) {
         let time = (seconds * 1_000_000 - EPOCH_US).to_le_bytes();
-        self.record(info, MANAGER_TRANSACTIONS, &[&[ORIGIN, 1, 0, DATA_SHORT, 12], &time[..], &[9; 4]].concat());
+        self.record(
+            info,
+            MANAGER_TRANSACTIONS,
+            &[&[ORIGIN, 1, 0, DATA_SHORT, 12], &time[..], &[9; 4]].concat(),
+        );
     }
 }
 
@@ -121,7 +125,14 @@ fn names_are_read_and_written() {
         assert_eq!(Name::parse(text).unwrap().to_string(), text);
     }
     assert_eq!(Name::parse("000000010000000A000000FE").unwrap().number(16 << 20), 0xA * 256 + 0xFE);
-    for text in ["", "x", "000000010000000a000000FE", "00000000.history", "000000010000000A000000FE.x", "RECOVERYXLOG"] {
+    for text in [
+        "",
+        "x",
+        "000000010000000a000000FE",
+        "00000000.history",
+        "000000010000000A000000FE.x",
+        "RECOVERYXLOG",
+    ] {
         assert_eq!(Name::parse(text), None, "{text}");
     }
     assert_eq!(Name::parse("000000010000000A000000FE.backup"), None);

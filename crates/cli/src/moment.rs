@@ -9,11 +9,15 @@ const SECOND_US: i64 = 1_000_000;
 ///
 /// Errors: it is none, or has no zone.
 pub fn parse(text: &str) -> Result<i64> {
-    let wrong = || Failure::usage(format!("\"{text}\" is no time")).hint("times are written as '2026-11-25 18:00:00+00', with a zone");
+    let wrong = || {
+        Failure::usage(format!("\"{text}\" is no time"))
+            .hint("times are written as '2026-11-25 18:00:00+00', with a zone")
+    };
     let (date, rest) = text.trim().split_once(['T', ' ']).ok_or_else(wrong)?;
     let zone_at = rest.find(['+', '-', 'Z', 'U', 'z', 'u']);
     let (clock, zone) = rest.split_at(zone_at.ok_or_else(|| {
-        Failure::usage(format!("\"{text}\" does not say in which zone it is")).hint("write it with one: '2026-11-25 18:00:00+00'")
+        Failure::usage(format!("\"{text}\" does not say in which zone it is"))
+            .hint("write it with one: '2026-11-25 18:00:00+00'")
     })?);
     let days = days(date).ok_or_else(wrong)?;
     let micros = clock_us(clock.trim()).ok_or_else(wrong)?;
@@ -29,7 +33,8 @@ fn digits<const N: usize>(text: &str) -> Option<i64> {
 /// Days since 1970 (proleptic Gregorian calendar, counted in eras of 400 years that begin in March).
 fn days(date: &str) -> Option<i64> {
     let mut parts = date.split('-');
-    let (year, month, day) = (digits::<4>(parts.next()?)?, digits::<2>(parts.next()?)?, digits::<2>(parts.next()?)?);
+    let (year, month, day) =
+        (digits::<4>(parts.next()?)?, digits::<2>(parts.next()?)?, digits::<2>(parts.next()?)?);
     let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
     let length = match month {
         2 => 28 + i64::from(is_leap),
@@ -104,8 +109,17 @@ mod tests {
         assert_eq!(exact(1_795_629_600_500_000), "2026-11-25 18:00:00.500000+00");
         assert!(parse("2026-11-25 18:00:00").unwrap_err().to_string().contains("zone"));
         for bad in [
-            "", "now+00", "2026-02-29 00:00+00", "2026-13-01 00:00+00", "2026-11-25 24:00+00", "2026-11-25 18:00:00.1234567+00",
-            "2026-11-25 18+00", "2026-11-25 18:00:00+1", "2026-11-25+00", "26-11-25 18:00+00", "2026-11-25 18:00:00+é",
+            "",
+            "now+00",
+            "2026-02-29 00:00+00",
+            "2026-13-01 00:00+00",
+            "2026-11-25 24:00+00",
+            "2026-11-25 18:00:00.1234567+00",
+            "2026-11-25 18+00",
+            "2026-11-25 18:00:00+1",
+            "2026-11-25+00",
+            "26-11-25 18:00+00",
+            "2026-11-25 18:00:00+é",
         ] {
             assert!(parse(bad).is_err(), "{bad}");
         }

@@ -118,9 +118,7 @@ impl Repository {
         if content == file.content {
             return Ok(Pushed::Same);
         }
-        Err(Error::Exists(format!(
-            "{name} of cluster {system} was archived before, with another content"
-        )))
+        Err(Error::Exists(format!("{name} of cluster {system} was archived before, with another content")))
     }
 
     /// An archived file; `None` if there is none of this name.
@@ -242,7 +240,8 @@ impl Repository {
         known: &mut BTreeMap<Name, Option<i64>>,
     ) -> Result<()> {
         for begin in (0..).step_by(READS) {
-            let some: Vec<Name> = (begin..begin + READS as u64).map_while(|back| line.from_end(back)).collect();
+            let some: Vec<Name> =
+                (begin..begin + READS as u64).map_while(|back| line.before_end(back)).collect();
             let find = |name: &Name| files.binary_search_by_key(name, |file| file.name).ok();
             let unread: Vec<Archived> = some
                 .iter()

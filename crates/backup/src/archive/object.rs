@@ -81,7 +81,7 @@ impl Head {
             HAS_TIMES => Some((reader.u64()?.cast_signed(), reader.u64()?.cast_signed())),
             _ => return Err(reader.bad("it has flags that are not known")),
         };
-        let blocks = crate::chunk::table(&mut reader, |reader| reader.varint_u32())?;
+        let blocks = crate::chunk::table(&mut reader, length)?;
         if len > WAL_FILE_BYTES_MAX as u64
             || blocks.len() as u64 != len.div_ceil(WAL_BLOCK_BYTES as u64)
             || (segment_bytes != 0 && !is_segment_size(segment_bytes.into()))
@@ -91,6 +91,10 @@ impl Head {
         reader.end()?;
         Ok(Self { system, name, len, segment_bytes, hash: u128::from_le_bytes(hash), times, blocks })
     }
+}
+
+fn length(reader: &mut Reader<'_>) -> Decoded<u32> {
+    reader.varint_u32()
 }
 
 fn name_of(repository: &[u8; 16], random: &[u8; 16], index: u32) -> [u8; 37] {
@@ -130,8 +134,7 @@ pub(crate) fn encode_as(
     };
     let mut sealed = Vec::new();
     sealer.seal(&name_of(repository, random, 0), &head.encode(), &mut sealed)?;
-    let mut out =
-        Vec::with_capacity(FIXED_BYTES + sealed.len() + blocks.iter().map(Vec::len).sum::<usize>());
+    let mut out = Vec::with_capacity(FIXED_BYTES + sealed.len() + blocks.iter().map(Vec::len).sum::<usize>());
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(repository);
     out.extend_from_slice(random);

@@ -107,8 +107,10 @@ fn damage_and_files_that_were_swapped_are_told() {
         push(&repository, SYSTEM, &segment(1, 1), &content(1, 3 << 20)).unwrap();
         push(&repository, SYSTEM, &segment(1, 2), &content(2, 3 << 20)).unwrap();
         let place = Path::from(path(SYSTEM, &name));
-        let read = |at: &Path| repository.store.wait(async { memory.get(at).await.unwrap().bytes().await.unwrap() });
-        let write = |bytes: Vec<u8>| repository.store.wait(async { memory.put(&place, bytes.into()).await.unwrap() });
+        let read =
+            |at: &Path| repository.store.wait(async { memory.get(at).await.unwrap().bytes().await.unwrap() });
+        let write =
+            |bytes: Vec<u8>| repository.store.wait(async { memory.put(&place, bytes.into()).await.unwrap() });
         let whole = read(&place);
         for at in (0..whole.len()).step_by(whole.len() / 300) {
             let mut damaged = whole.to_vec();
@@ -143,12 +145,15 @@ fn gaps_are_told_and_times_found() {
     }
     // Of one that has no transactions the one before is asked.
     let name = Name::parse(&segment(1, 8)).unwrap();
-    repository.push_log(&LogFile { system: SYSTEM, name, segment_bytes: SIZE, times: None, content: b"" }).unwrap();
+    repository
+        .push_log(&LogFile { system: SYSTEM, name, segment_bytes: SIZE, times: None, content: b"" })
+        .unwrap();
     let logs = repository.cluster_logs(&repository.backups().unwrap()).unwrap();
     let [log] = logs.as_slice() else { panic!("{logs:?}") };
     assert_eq!(log.stretches.len(), 2);
     assert_eq!(log.missing(), [Name::parse(&segment(1, 4)).unwrap()]);
-    let told: Vec<_> = log.lines.iter().map(|line| (line.backup, line.until, line.until_us, line.missing)).collect();
+    let told: Vec<_> =
+        log.lines.iter().map(|line| (line.backup, line.until, line.until_us, line.missing)).collect();
     let missing = |number| Some(Name::parse(&segment(1, number)).unwrap());
     assert_eq!(told[0], (1, Some(4 << 20), Some(39_000_000), missing(4)));
     assert_eq!(told[1], (2, Some(9 << 20), Some(79_000_000), None));
@@ -179,7 +184,9 @@ fn timelines_are_followed_where_they_begin() {
     let (_memory, repository) = repository(None);
     // From the first to the second in segment 4, from there to the third in 6. The first one went on to 6 by itself.
     for (timeline, numbers) in [(1, 1..7), (2, 4..7), (3, 6..9)] {
-        numbers.for_each(|number| drop(push(&repository, SYSTEM, &segment(timeline, number), b"x").unwrap()));
+        for number in numbers {
+            push(&repository, SYSTEM, &segment(timeline, number), b"x").unwrap();
+        }
     }
     push(&repository, SYSTEM, "00000002.history", b"1\t0/480000\tno recovery target specified\n").unwrap();
     push(&repository, SYSTEM, "00000003.history", b"1\t0/480000\twhy\n\n2\t0/600000\tx\n").unwrap();
@@ -221,7 +228,12 @@ fn prune_keeps_what_a_kept_backup_needs() {
         let state = repository.head().unwrap().state;
         let (doomed, floors, pruned) = unneeded(&files, backups, &state.floors, now);
         let objects: Vec<String> = paths(&doomed).collect();
-        repository.commit(&mut |state| { state.floors.clone_from(&floors); Ok(()) }).unwrap();
+        repository
+            .commit(&mut |state| {
+                state.floors.clone_from(&floors);
+                Ok(())
+            })
+            .unwrap();
         repository.store.delete(&objects).unwrap();
         pruned
     };

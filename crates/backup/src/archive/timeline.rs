@@ -66,7 +66,10 @@ impl History {
     /// Whether what a cluster had written by then lies on the way to this timeline.
     fn is_ahead_of(&self, cluster: &Cluster) -> bool {
         cluster.timeline == self.timeline
-            || self.before.iter().any(|(timeline, left)| *timeline == cluster.timeline && cluster.end <= *left)
+            || self
+                .before
+                .iter()
+                .any(|(timeline, left)| *timeline == cluster.timeline && cluster.end <= *left)
     }
 }
 
@@ -154,7 +157,7 @@ impl Line {
     }
 
     /// The segment that is so many before the last one of those without a gap.
-    pub(crate) fn from_end(&self, back: u64) -> Option<Name> {
+    pub(crate) fn before_end(&self, back: u64) -> Option<Name> {
         let number = self.first + self.count.checked_sub(back + 1)?;
         Some(named(&self.history, number, self.segment_bytes))
     }

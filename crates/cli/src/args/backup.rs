@@ -56,7 +56,7 @@ Examples:
   pagefold backup restore /mnt/backup/tank tank/db tank/then --to-time '2026-11-25 18:00:00+00' --start
   pagefold backup restore /mnt/backup/tank tank/db tank/then --to-lsn 0/3000000"
     )]
-    Restore(BackupRestore),
+    Restore(Box<BackupRestore>),
     /// Forget backups. What only they need is deleted by prunes.
     #[command(after_long_help = "Examples:
   pagefold backup forget /mnt/backup/tank 17 18")]

@@ -37,7 +37,8 @@ pub fn run(verb: &Archive) -> Result<()> {
 
 /// The exit status of a command line that failed: a `restore_command` that makes no sense must not look like the end of the archive.
 pub fn exit_status(words: &[OsString], failure: &Failure) -> u8 {
-    let is_fetch = words.get(1).is_some_and(|verb| verb == "archive") && words.get(2).is_some_and(|verb| verb == "fetch");
+    let is_fetch = words.get(1).is_some_and(|verb| verb == "archive")
+        && words.get(2).is_some_and(|verb| verb == "fetch");
     let status = failure.exit_status();
     if is_fetch && status == 2 { FAILED } else { status }
 }
@@ -53,10 +54,12 @@ fn push(args: &ArchivePush) -> Result<()> {
             .hint("PostgreSQL's archive_command gives it: 'pagefold archive push REPO %p'")
     })?;
     let mut content = Vec::new();
-    let read = File::open(&args.file).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut content));
+    let read =
+        File::open(&args.file).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut content));
     read.context(doing)?;
     let head = checked_head(&name, &content).map_err(|why| {
-        Failure::new(format!("{}: {why}", doing())).hint("it is not what its name says; see where it comes from")
+        Failure::new(format!("{}: {why}", doing()))
+            .hint("it is not what its name says; see where it comes from")
     })?;
     let system = match (head.map(|head| head.system), args.system) {
         (Some(found), Some(said)) if found != said => {
@@ -83,6 +86,13 @@ fn push(args: &ArchivePush) -> Result<()> {
         Err(error @ Error::Exists(_)) => Err(Failure::new(format!("{}: {error}", doing())).hint(
             "two servers of one cluster archive here: a copy that was started needs archive_mode=off, or a timeline of its own (pg_ctl promote)",
         )),
+        // PostgreSQL runs this as its own user, and root made the repository.
+        Err(error @ Error::Store { op: "write", .. }) if !args.repository.contains("://") => {
+            Err(Failure::new(format!("{}: {error}", doing())).hint(format!(
+                "whom the server runs as must be able to write there: install -d -o postgres {}/wal",
+                args.repository
+            )))
+        }
         Err(error) => Err(told(doing(), &error)),
     }
 }
@@ -97,7 +107,9 @@ fn checked_head(name: &Name, content: &[u8]) -> Result<Option<Head>, String> {
     if content.len() as u64 != segment_bytes {
         return Err(format!("it has {} bytes, and a segment {segment_bytes}", content.len()));
     }
-    if head.address != name.number(segment_bytes).saturating_mul(segment_bytes) || head.timeline > name.timeline {
+    if head.address != name.number(segment_bytes).saturating_mul(segment_bytes)
+        || head.timeline > name.timeline
+    {
         let place = control::lsn(head.address);
         return Err(format!("its first page is that of {place} on timeline {}", head.timeline));
     }
@@ -107,7 +119,8 @@ fn checked_head(name: &Name, content: &[u8]) -> Result<Option<Head>, String> {
 /// The cluster in whose data directory we are, or whose `pg_wal` has the file.
 fn system_beside(file: Option<&Path>) -> Result<u64> {
     let above = file.and_then(|file| Some(file.parent()?.join("..")));
-    let folder = std::iter::once(PathBuf::from(".")).chain(above).find(|folder| folder.join(control::FILE).exists());
+    let folder =
+        std::iter::once(PathBuf::from(".")).chain(above).find(|folder| folder.join(control::FILE).exists());
     let folder = folder.ok_or_else(|| Failure::new(format!("there is no {} here", control::FILE)))?;
     let mut tries = 1;
     loop {
@@ -136,7 +149,10 @@ fn fetch_to(args: &ArchiveFetch) -> Result<(), (Failure, bool)> {
         Some(system) => system,
         None => system_beside(None).map_err(|failure| {
             let what = format!("{}: it is not known of which cluster: {}", doing(), failure.what());
-            failed(Failure::new(what).hint("run it in the data directory, as PostgreSQL does, or say --system N"))
+            failed(
+                Failure::new(what)
+                    .hint("run it in the data directory, as PostgreSQL does, or say --system N"),
+            )
         })?,
     };
     let repository = open_for_logs(&args.repository, &args.access).map_err(failed)?;
@@ -237,7 +253,10 @@ mod tests {
         assert_eq!(exit_status(&words("pagefold archive fetch x"), &usage), FAILED);
         assert_eq!(exit_status(&words("pagefold archive push x"), &usage), 2);
         assert_eq!(exit_status(&words("pagefold archive fetch x y z"), &Failure::new("not there")), 1);
-        assert_eq!(exit_status(&words("pagefold archive fetch x y z"), &Failure::new("x").status(FAILED)), FAILED);
+        assert_eq!(
+            exit_status(&words("pagefold archive fetch x y z"), &Failure::new("x").status(FAILED)),
+            FAILED
+        );
     }
 
     #[test]

@@ -4,6 +4,9 @@
 //! `recovery.signal` says. It is consistent where the log in the backup ends; a point before that is refused here, before the server would refuse it
 //! (docs/decisions/0047).
 
+mod settings;
+mod start;
+
 use std::path::{Path, PathBuf};
 
 use pagefold_backup::{Backup, Cluster, ClusterLog, Line, Reach, Repository};
@@ -11,94 +14,27 @@ use pagefold_basebackup::control::{self, Control};
 use pagefold_basebackup::wal::Wal;
 use serde_json::json;
 
-use super::{Done, PASSPHRASE, open, restore_into, told};
+pub(super) use self::settings::Target;
+use self::settings::{fetch_command, settings};
+use self::start::start;
+use super::restore::{Done, restore_into};
+use super::{open, told};
 use crate::args::{BackupRestore, Mount, RecoveryAction, Unmount};
 use crate::deeds::Deed;
 use crate::failure::{Context, Failure, Result};
 use crate::names::Name;
 use crate::table::printable;
 use crate::verbs::branch::data::{self, DataDir};
-use crate::verbs::branch::owner::Owner;
-use crate::verbs::branch::postgres::{self, Goal};
-use crate::verbs::branch::record::{Options, Position, Product, Record};
-use crate::verbs::branch::{ports, server};
+use crate::verbs::branch::postgres;
 use crate::verbs::print_json;
-use crate::{datasets, moment, places, raw, target, units};
+use crate::{datasets, moment, places, raw, units};
 
 /// What a server reads last of its settings.
 const SETTINGS: &str = "postgresql.auto.conf";
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 const SIGNAL: &str = "recovery.signal";
-/// Settings that end a recovery.
-const TARGETS: [&str; 5] = [
-    "recovery_target",
-    "recovery_target_name",
-    "recovery_target_xid",
-    "recovery_target_lsn",
-    "recovery_target_time",
-];
-
-/// A point in time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Target {
-    /// In microseconds since 1970: what was committed by then.
-    Time(i64),
-    /// In the log: what lies before it.
-    Place(u64),
-    /// All that was archived.
-    Latest,
-}
-
-impl Target {
-    /// The one that the command line names, if any.
-    pub(super) fn of(args: &BackupRestore) -> Result<Option<Self>> {
-        if let Some(time) = &args.to_time {
-            return moment::parse(time).map(|time| Some(Self::Time(time)));
-        }
-        if let Some(text) = &args.to_lsn {
-            let place = control::parse_lsn(text).ok_or_else(|| {
-                Failure::usage(format!("\"{text}\" is no place in a log")).hint("it is written as 0/3000000")
-            })?;
-            return Ok(Some(Self::Place(place)));
-        }
-        Ok(args.to_latest.then_some(Self::Latest))
-    }
-
-    fn reach(self, line: &Line) -> Reach {
-        match self {
-            Self::Time(time) => line.reaches_time(time),
-            Self::Place(place) => line.reaches_place(place),
-            Self::Latest if line.until.is_some() => Reach::Within,
-            Self::Latest => Reach::TooLate,
-        }
-    }
-
-    fn told(self) -> String {
-        match self {
-            Self::Time(time) => moment::exact(time),
-            Self::Place(place) => control::lsn(place),
-            Self::Latest => "the end of the archive".into(),
-        }
-    }
-
-    /// The settings that end recovery there. The others are empty, and come before: a server takes the last one that it reads.
-    fn settings(self) -> Vec<(&'static str, String)> {
-        let mut all: Vec<_> = TARGETS.iter().map(|name| (*name, String::new())).collect();
-        match self {
-            Self::Time(time) => {
-                all.push(("recovery_target_inclusive", "on".into()));
-                all.push(("recovery_target_time", moment::exact(time)));
-            }
-            // A record that begins there came later.
-            Self::Place(place) => {
-                all.push(("recovery_target_inclusive", "off".into()));
-                all.push(("recovery_target_lsn", control::lsn(place)));
-            }
-            Self::Latest => {}
-        }
-        all
-    }
-}
+/// Of a bucket, where the machine has no role that may read it.
+const CREDENTIALS: &str = "AWS_ACCESS_KEY_ID";
 
 /// A backup from which the point can be reached.
 struct Candidate {
@@ -111,7 +47,15 @@ struct Candidate {
 pub(super) fn restore(args: &BackupRestore, name: &Name, target: Target) -> Result<()> {
     let doing = || format!("cannot restore {} to {}", args.backup, target.told());
     if args.start && args.action != RecoveryAction::Promote {
-        return Err(Failure::usage("--start waits until the server has recovered, and is for --action promote"));
+        return Err(Failure::usage(
+            "--start waits until the server has recovered, and is for --action promote",
+        ));
+    }
+    if args.start && args.repository.starts_with("s3://") && std::env::var_os(CREDENTIALS).is_some() {
+        return Err(Failure::usage(format!(
+            "the server would not find the bucket's credentials: it gets nothing of this environment, {CREDENTIALS} included"
+        ))
+        .hint("restore without --start, and start the server with them in its environment"));
     }
     if datasets::of_pool(&name.pool)?.iter().any(|figures| figures.path == name.path) {
         return Err(Failure::new(format!("{}: there is a dataset {name} already", doing()))
@@ -172,7 +116,10 @@ fn candidates(args: &BackupRestore, repository: &Repository, target: Target) -> 
         };
         let line = line_of(args, repository, &logs, backup, cluster).map_err(failed)?;
         let Some(line) = line else {
-            unfit.get_or_insert(format!("backup {} does not lead to the timeline that is wanted", backup.number));
+            unfit.get_or_insert(format!(
+                "backup {} does not lead to the timeline that is wanted",
+                backup.number
+            ));
             continue;
         };
         match target.reach(&line) {
@@ -196,7 +143,11 @@ fn reached(line: &Line) -> String {
         (None, _) => format!("nothing since backup {}{missing}", line.backup),
         (Some(until), None) => format!("it ends at {} and has no transactions{missing}", control::lsn(until)),
         (Some(until), Some(micros)) => {
-            format!("its last transaction is of {}, it ends at {}{missing}", moment::exact(micros), control::lsn(until))
+            format!(
+                "its last transaction is of {}, it ends at {}{missing}",
+                moment::exact(micros),
+                control::lsn(until)
+            )
         }
     }
 }
@@ -227,48 +178,6 @@ fn line_of(
         Some(log) => repository.line(log, backup, cluster, args.timeline),
         None => Ok(None),
     }
-}
-
-/// The words of `restore_command`, but for the file.
-fn fetch_command(args: &BackupRestore, repository: &Repository) -> Result<String> {
-    let access = &args.access;
-    if repository.is_encrypted() && access.key_file.is_none() && access.key_command.is_none() {
-        return Err(Failure::usage(format!(
-            "the server needs the key to fetch its log, and {PASSPHRASE} is not passed on to it"
-        ))
-        .hint("give the key with --key-file FILE, which the server's user can read, or --key-command COMMAND"));
-    }
-    let program = std::env::current_exe().context(|| "cannot find out where this program is".into())?;
-    let mut words = vec![raw::text(&program), "archive".into(), "fetch".into()];
-    let mut option = |name: &str, value: Option<String>| {
-        words.extend(value.into_iter().flat_map(|value| [name.to_owned(), value]));
-    };
-    if args.repository.contains("://") {
-        option("--endpoint", access.endpoint.clone());
-        option("--region", access.region.clone());
-        option("--remote-command", access.remote_command.clone());
-    }
-    let key_file = access.key_file.as_deref().map(target::absolute).transpose()?;
-    option("--key-file", key_file.map(|path| raw::text(&path)));
-    option("--key-command", access.key_command.clone());
-    words.push(match args.repository.contains("://") {
-        true => args.repository.clone(),
-        false => raw::text(&target::absolute(Path::new(&args.repository))?),
-    });
-    let quoted: Vec<String> = words.iter().map(|word| shell_word(word)).collect();
-    Ok(quoted.join(" "))
-}
-
-/// A word of a shell in a command of PostgreSQL's, in which a per cent sign is doubled.
-fn shell_word(word: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-:@=+,".contains(&byte);
-    let word = word.replace('%', "%%");
-    if !word.is_empty() && word.bytes().all(is_plain) { word } else { format!("'{}'", word.replace('\'', r"'\''")) }
-}
-
-/// A value in PostgreSQL's configuration file.
-fn quoted(value: &str) -> String {
-    format!("'{}'", value.replace('\\', r"\\").replace('\'', "''"))
 }
 
 /// The dataset at a mount of our own, while what is in it is changed.
@@ -321,10 +230,12 @@ fn prepare(
     }
     let log = data.path.join("pg_wal");
     if !std::fs::symlink_metadata(&log).is_ok_and(|found| found.is_dir()) {
-        return Err(Failure::new(format!("{}: its log does not lie in it", reading()))
-            .hint("a database whose pg_wal lies in another dataset cannot be restored to a point in time from here"));
+        return Err(Failure::new(format!("{}: its log does not lie in it", reading())).hint(
+            "a database whose pg_wal lies in another dataset cannot be restored to a point in time from here",
+        ));
     }
-    let (range, times) = Wal::open(&log, &control).and_then(|wal| wal.times_after_crash(&control)).context(reading)?;
+    let (range, times) =
+        Wal::open(&log, &control).and_then(|wal| wal.times_after_crash(&control)).context(reading)?;
     let number = candidate.backup.number;
     match (target, times) {
         (Target::Place(place), _) if place < range.end => {
@@ -341,33 +252,6 @@ fn prepare(
     data.write_file(SETTINGS, &text)?;
     data.write_file(SIGNAL, b"")?;
     Ok(None)
-}
-
-/// The lines that are appended to the settings.
-fn settings(candidate: &Candidate, fetch: &str, target: Target, action: RecoveryAction) -> String {
-    let fetch = fetch.replacen(" archive fetch ", &format!(" archive fetch --system {} ", candidate.cluster.system), 1);
-    let timeline = match candidate.line.timeline == candidate.cluster.timeline {
-        true => "current".to_owned(),
-        false => candidate.line.timeline.to_string(),
-    };
-    let action = match action {
-        RecoveryAction::Promote => "promote",
-        RecoveryAction::Pause => "pause",
-        RecoveryAction::Shutdown => "shutdown",
-    };
-    let mut all = vec![("restore_command", fetch)];
-    all.extend(target.settings());
-    all.push(("recovery_target_timeline", timeline));
-    all.push(("recovery_target_action", action.into()));
-    // It archives nothing into what it is restored from, cleans nothing, and follows nobody.
-    all.push(("archive_mode", "off".into()));
-    for name in ["archive_cleanup_command", "recovery_end_command", "primary_conninfo", "primary_slot_name"] {
-        all.push((name, String::new()));
-    }
-    let lines = all.iter().map(|(name, value)| format!("{name} = {}\n", quoted(value)));
-    let number = candidate.backup.number;
-    let head = format!("\n# By pagefold backup restore, of backup {number}, to {}:\n", target.told());
-    std::iter::once(head).chain(lines).collect()
 }
 
 fn finish(
@@ -411,67 +295,4 @@ fn finish(
         }
     }
     Ok(())
-}
-
-struct Started {
-    mounted: PathBuf,
-    port: u16,
-    log: PathBuf,
-}
-
-/// Mounts the dataset and starts the server; returns when it has recovered.
-fn start(args: &BackupRestore, name: &Name, candidate: &Candidate) -> Result<Started> {
-    crate::verbs::mount::run_quietly(&Mount::of(name.to_string(), args.mountpoint.clone()))?;
-    let mounted = datasets::find(name)?.mounted;
-    let mounted = mounted.ok_or_else(|| Failure::new(format!("{name} was mounted, and is not mounted any more")))?;
-    let data = DataDir::open(&mounted, &candidate.cluster.data)?;
-    let mut options = Options::default();
-    options.update(&args.server)?;
-    // The owner is asked for before anything is begun: the message is about him.
-    Owner::of(&data, options.user.as_deref())?;
-    let turn = ports::turn()?;
-    let port = match args.server.port {
-        Some(port) => port,
-        None => ports::choose(&turn, Product::PostgreSql)?,
-    };
-    let record = Record {
-        product: Product::PostgreSql,
-        version: postgres::version(&data)?.to_string(),
-        data: candidate.cluster.data.clone(),
-        port,
-        position: Position::default(),
-        options,
-        made_mountpoint: false,
-    };
-    server::start_to(name, &record, &data, Goal::Point).map_err(|failure| {
-        let advice = failure.advice().unwrap_or_default();
-        Failure::new(failure.what()).hint(format!("{name} is restored and mounted at {}\n  {advice}", mounted.display()))
-    })?;
-    Ok(Started { mounted, port, log: server::log_of(name)? })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn commands_are_quoted_for_the_shell_and_for_postgresql() {
-        assert_eq!(shell_word("/mnt/backup"), "/mnt/backup");
-        assert_eq!(shell_word("it's 100%"), r"'it'\''s 100%%'");
-        assert_eq!(shell_word(""), "''");
-        assert_eq!(quoted(r"a\b 'c'"), r"'a\\b ''c'''");
-    }
-
-    #[test]
-    fn the_target_comes_behind_those_that_are_empty() {
-        for (target, name, value) in [
-            (Target::Time(1_795_629_600_500_000), "recovery_target_time", "2026-11-25 18:00:00.500000+00"),
-            (Target::Place(0x1_0300_0028), "recovery_target_lsn", "1/3000028"),
-        ] {
-            let settings = target.settings();
-            assert_eq!(settings.last(), Some(&(name, value.to_owned())));
-            assert_eq!(settings.iter().filter(|(name, value)| !value.is_empty() && *name != "recovery_target_inclusive").count(), 1);
-        }
-        assert!(Target::Latest.settings().iter().all(|(_, value)| value.is_empty()));
-    }
 }

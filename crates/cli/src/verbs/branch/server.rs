@@ -8,8 +8,8 @@ use rustix::process::Signal;
 
 use super::data::DataDir;
 use super::owner::Owner;
-use super::record::{Options, Product, Record};
 use super::postgres::Goal;
+use super::record::{Options, Product, Record};
 use super::{Branch, create, list, mariadb, ports, postgres, process};
 use crate::args::{StartBranch, StopBranch};
 use crate::failure::{Context, Failure, Result};
