@@ -37,7 +37,7 @@ else
 BUILD := :
 endif
 
-.PHONY: help setup build demo test lint sim cuts mutants flips streams streams-db backup-s3 branches posix fuzz soak takeover snapshots coherence crash-states aged boot fill memory steps conformance predictions defaults round-trips ratios bench man dist install uninstall clean
+.PHONY: help setup build demo test lint sim cuts mutants flips streams streams-db backup-s3 branches posix fuzz soak takeover snapshots pitr coherence crash-states aged boot fill memory steps conformance predictions defaults round-trips ratios bench man dist install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -122,6 +122,11 @@ snapshots: ## Snapshots of databases under load, each cloned, recovered, verifie
 	@scripts/setup build test
 	@$(BUILD)
 	@$(LAB) snapshots $(if $(filter command line,$(origin ROUNDS)),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED))
+
+pitr: ## A database under load restored to N=50 random points in time: the rows up to them and none later
+	@scripts/setup build test
+	@$(BUILD)
+	@$(LAB) pitr $(if $(filter command line,$(origin N)),--times $(N)) $(if $(SEED),--seed $(SEED))
 
 branches: ## A branch of a database, timed until it answers, and many at once: SCALE=70 N=50
 	@scripts/setup build test

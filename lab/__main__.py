@@ -80,6 +80,10 @@ def main() -> int:
     streams.add_argument("--compression", default="zstd", help="of both pools")
     streams.add_argument("--seed", type=int, help="of the moments of death (random)")
     streams.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
+    pitr = verbs.add_parser("pitr", help="a database under load restored to random points in time")
+    pitr.add_argument("--times", type=int, default=50, help="points")
+    pitr.add_argument("--seed", type=int, help="of the moments (random)")
+    pitr.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     takeover = verbs.add_parser("takeover", help="the server killed under load, and another goes on: no client notices")
     takeover.add_argument("--rounds", type=int, default=200)
     takeover.add_argument("--seed", type=int, help="of the moments of death (random)")
@@ -221,6 +225,10 @@ def run(options: argparse.Namespace) -> int:
                 compression=options.compression,
                 keep_logs=logs / "streams-logs",
             )
+        case "pitr":
+            from .pitr import pitr
+
+            return pitr(options.times, seed=options.seed, keep_logs=logs / "pitr-logs")
         case "takeover":
             from .takeover import takeover
 

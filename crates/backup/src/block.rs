@@ -25,6 +25,8 @@ pub(crate) enum Kind {
     Commit = 6,
     /// The repository's key. Likewise.
     Key = 7,
+    /// A file of a database's log, and its head. Likewise.
+    Wal = 8,
 }
 
 impl Kind {

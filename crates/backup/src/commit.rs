@@ -9,7 +9,7 @@ use crate::block::{BlockRef, Kind};
 use crate::chunk::table;
 use crate::error::{Error, Result};
 use crate::keys::{Sealer, random};
-use crate::limits::COMMIT_BYTES_MAX;
+use crate::limits::{COMMIT_BYTES_MAX, DATA_PATH_BYTES_MAX};
 use crate::pack::{PackId, seal_name, squeeze, unsqueeze};
 use crate::root::Totals;
 
@@ -43,9 +43,78 @@ pub struct Backup {
     pub added_bytes: u64,
     /// Packs that it needs.
     pub packs: u64,
+    /// The database clusters in it. `None`: they were not looked for.
+    pub clusters: Option<Vec<Cluster>>,
     /// The parts of its manifest's root.
     #[serde(skip)]
     pub(crate) root: Vec<BlockRef>,
+}
+
+/// A PostgreSQL cluster in a backup, as its control file said when the snapshot was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Cluster {
+    /// The data directory, from the dataset's root on; `.` for the root.
+    pub data: String,
+    /// The cluster's number.
+    pub system: u64,
+    /// The timeline of its last checkpoint.
+    pub timeline: u32,
+    /// Where recovery begins to read the log.
+    pub redo: u64,
+    /// Where nothing was written to the log any more: no page of the backup holds a change of later.
+    pub end: u64,
+    /// Bytes of a segment of the log.
+    pub segment_bytes: u32,
+    /// When the last transaction ended that is in it, in microseconds since 1970, if that was found.
+    pub last_us: Option<i64>,
+}
+
+impl Cluster {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_bytes(out, self.data.as_bytes());
+        out.extend_from_slice(&self.system.to_le_bytes());
+        for value in [self.timeline.into(), self.redo, self.end, self.segment_bytes.into()] {
+            put_varint(out, value);
+        }
+        // Before 1970 there was no server.
+        put_varint(out, self.last_us.and_then(|last| u64::try_from(last).ok()).unwrap_or_default());
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Decoded<Self> {
+        let data = std::str::from_utf8(reader.bytes(DATA_PATH_BYTES_MAX)?);
+        let data = data.map(str::to_owned).map_err(|_| reader.bad("a path is not UTF-8"))?;
+        let cluster = Self {
+            data,
+            system: reader.u64()?,
+            timeline: reader.varint_u32()?,
+            redo: reader.varint()?,
+            end: reader.varint()?,
+            segment_bytes: reader.varint_u32()?,
+            last_us: i64::try_from(reader.varint()?).ok().filter(|last| *last > 0),
+        };
+        if !is_segment_size(cluster.segment_bytes.into()) {
+            return Err(reader.bad("a log has segments of a size that no server has"));
+        }
+        Ok(cluster)
+    }
+}
+
+/// Whether PostgreSQL has segments of this size.
+pub(crate) fn is_segment_size(bytes: u64) -> bool {
+    bytes.is_power_of_two() && (1 << 20..=1 << 30).contains(&bytes)
+}
+
+/// Of a cluster's archived log, what lies before this place is needed by no backup that the last prune has kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Floor {
+    pub(crate) system: u64,
+    pub(crate) place: u64,
+}
+
+impl Floor {
+    fn decode(reader: &mut Reader<'_>) -> Decoded<Self> {
+        Ok(Self { system: reader.u64()?, place: reader.varint()? })
+    }
 }
 
 impl Backup {
@@ -88,6 +157,7 @@ impl Backup {
             added_bytes: reader.varint()?,
             packs: reader.varint()?,
             totals: Totals::decode(reader)?,
+            clusters: None,
             root: table(reader, BlockRef::decode)?,
         })
     }
@@ -104,6 +174,40 @@ pub(crate) struct State {
     pub(crate) backups: Vec<Backup>,
     /// Packs that the last prune found that nothing needs.
     pub(crate) condemned: Vec<PackId>,
+    /// How far the last prune would have deleted archived logs.
+    pub(crate) floors: Vec<Floor>,
+}
+
+impl State {
+    /// Which clusters backups have: a part that older commits do not have.
+    fn encode_clusters(&self, out: &mut Vec<u8>) {
+        let known =
+            || self.backups.iter().filter_map(|backup| Some((backup.number, backup.clusters.as_ref()?)));
+        put_varint(out, known().count() as u64);
+        for (number, clusters) in known() {
+            put_varint(out, number);
+            put_varint(out, clusters.len() as u64);
+            clusters.iter().for_each(|cluster| cluster.encode(out));
+        }
+        put_varint(out, self.floors.len() as u64);
+        for floor in &self.floors {
+            out.extend_from_slice(&floor.system.to_le_bytes());
+            put_varint(out, floor.place);
+        }
+    }
+
+    fn decode_clusters(&mut self, reader: &mut Reader<'_>) -> Decoded<()> {
+        let known = table(reader, |reader| Ok((reader.varint()?, table(reader, Cluster::decode)?)))?;
+        let mut last = None;
+        for (number, clusters) in known {
+            let of = self.backups.iter_mut().find(|backup| backup.number == number);
+            let of = of.filter(|_| last < Some(number)).ok_or_else(|| reader.bad("clusters of no backup"))?;
+            of.clusters = Some(clusters);
+            last = Some(number);
+        }
+        self.floors = table(reader, Floor::decode)?;
+        Ok(())
+    }
 }
 
 /// A commit as an object.
@@ -139,6 +243,7 @@ pub(crate) fn encode_body(nonce: &[u8; 16], before: u128, state: &State) -> Vec<
     state.backups.iter().for_each(|backup| backup.encode(&mut body));
     put_varint(&mut body, state.condemned.len() as u64);
     state.condemned.iter().for_each(|pack| body.extend_from_slice(&pack.0));
+    state.encode_clusters(&mut body);
     body
 }
 
@@ -191,12 +296,16 @@ pub(crate) fn decode_body(body: &[u8]) -> Decoded<(u128, State)> {
     let _nonce = reader.take(16)?;
     let mut before = [0; 16];
     before.copy_from_slice(reader.take(16)?);
-    let state = State {
+    let mut state = State {
         epoch: reader.varint()?,
         next_number: reader.varint()?,
         backups: table(&mut reader, Backup::decode)?,
         condemned: table(&mut reader, PackId::decode)?,
+        floors: Vec::new(),
     };
+    if reader.remaining() > 0 {
+        state.decode_clusters(&mut reader)?;
+    }
     reader.end()?;
     Ok((u128::from_le_bytes(before), state))
 }

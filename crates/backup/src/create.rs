@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::block::{BlockRef, Kind, ModelRef, RecordRef};
 use crate::chunk::{self, CHUNK_BYTES_MAX, Entry, PageEntry};
-use crate::commit::Backup;
+use crate::commit::{Backup, Cluster};
 use crate::error::{Error, Result};
 use crate::limits::{BLOCK_BYTES, CHUNK_ENTRIES, PACK_BYTES, ROOT_PART_BYTES};
 use crate::merge::{Chunks, Made, Merge};
@@ -33,6 +33,8 @@ pub struct CreateOptions {
     pub made: u64,
     /// Bytes per second that are uploaded at most.
     pub rate: Option<u64>,
+    /// The database clusters in the snapshot, if they were looked for.
+    pub clusters: Option<Vec<Cluster>>,
 }
 
 /// The outcome of making a backup.
@@ -180,6 +182,7 @@ impl Repository {
             totals: root.needs.totals,
             added_bytes,
             packs: needed.len() as u64,
+            clusters: options.clusters.clone(),
             root: root_blocks,
         };
         self.commit(&mut |state| {

@@ -55,10 +55,12 @@ fn tables_are_what_is_written() {
         "answers",
         &messages::whole(messages::some_answers().iter().zip(0..).map(|(one, number)| one.encode(number))),
     );
+    assert_table("log head", &samples::wal_head().encode());
+    assert_table("log object", &samples::wal_object());
     let codes: Vec<_> = table("kinds").iter().map(|row| (row[0], row[1])).collect();
-    assert_eq!(codes.len(), 7);
+    assert_eq!(codes.len(), 8);
     for (number, kind) in
-        [(1, crate::block::Kind::Records), (4, crate::block::Kind::Root), (7, crate::block::Kind::Key)]
+        [(1, crate::block::Kind::Records), (4, crate::block::Kind::Root), (8, crate::block::Kind::Wal)]
     {
         assert_eq!((codes[number - 1].0, kind as usize), (number.to_string().as_str(), number));
     }
@@ -72,6 +74,9 @@ fn tables_are_what_is_written() {
             "CHUNK_BYTES" => limits::CHUNK_BYTES as u64,
             "ROOT_PART_BYTES" => limits::ROOT_PART_BYTES as u64,
             "COMMIT_BYTES_MAX" => limits::COMMIT_BYTES_MAX as u64,
+            "WAL_BLOCK_BYTES" => limits::WAL_BLOCK_BYTES as u64,
+            "WAL_FILE_BYTES_MAX" => limits::WAL_FILE_BYTES_MAX as u64,
+            "WAL_HEAD_BYTES_MAX" => limits::WAL_HEAD_BYTES_MAX as u64,
             other => panic!("{other} is no limit"),
         };
         assert_eq!(row[1], found.to_string(), "{}", row[0]);
@@ -83,12 +88,14 @@ fn tables_are_what_is_written() {
 fn hostile_objects_are_told() {
     use crate::fuzzing;
     type Decoder = (fn(&[u8]) -> bool, fn() -> Vec<Vec<u8>>);
-    let decoders: [Decoder; 5] = [
+    let decoders: [Decoder; 7] = [
         (fuzzing::pack, fuzzing::pack_seeds),
         (fuzzing::manifest, fuzzing::manifest_seeds),
         (fuzzing::root, fuzzing::root_seeds),
         (fuzzing::commit, fuzzing::commit_seeds),
         (fuzzing::frames, fuzzing::frames_seeds),
+        (fuzzing::wal_head, fuzzing::wal_head_seeds),
+        (fuzzing::wal, fuzzing::wal_seeds),
     ];
     let count = std::env::var("PAGEFOLD_MUTATIONS").map_or(5000, |count| count.parse().unwrap());
     let mut state = 1_u64;

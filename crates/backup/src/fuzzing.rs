@@ -1,7 +1,10 @@
 //! The door for fuzz targets to decoders. Seals and checksums are made to hold: an enemy can compute them where nothing is encrypted.
 
+use pagefold_basebackup::segment;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::archive::object;
+use crate::archive::timeline::History;
 use crate::chunk;
 use crate::commit;
 use crate::keys::Sealer;
@@ -100,6 +103,31 @@ pub fn commit(bytes: &[u8]) -> bool {
     let again = commit::decode_body(&commit::encode_body(&[0; 16], before, &state));
     assert!(again.is_ok_and(|again| again == (before, state)), "a commit changes by being encoded");
     true
+}
+
+/// Decodes the head of an archived file of a log; what decodes encodes to what decodes to the same.
+pub fn wal_head(bytes: &[u8]) -> bool {
+    let Ok(head) = object::Head::decode(bytes) else { return false };
+    let again = object::Head::decode(&head.encode());
+    assert!(again.is_ok_and(|again| again == head), "a head changes by being encoded");
+    true
+}
+
+/// Seeds of [`wal_head()`].
+pub fn wal_head_seeds() -> Vec<Vec<u8>> {
+    vec![samples::wal_head().encode()]
+}
+
+/// Opens an archived file of a log, and reads it as a segment and as a history, which servers have written; whether it opens or is either.
+pub fn wal(bytes: &[u8]) -> bool {
+    let is_object = object::decode(bytes, "wal", &REPOSITORY, &Sealer::plain()).is_ok();
+    let is_history = History::parse(9, bytes).is_some();
+    segment::times(bytes).is_some() || is_history || is_object
+}
+
+/// Seeds of [`wal()`].
+pub fn wal_seeds() -> Vec<Vec<u8>> {
+    vec![samples::wal_object(), b"1\t0/3000028\tno recovery target specified\n\n2\t0/4000000\twhy\n".to_vec()]
 }
 
 /// Reads frames of a client or a serving host; whether any was right.

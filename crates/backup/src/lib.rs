@@ -10,7 +10,9 @@
 //! - B3: what the newest commit lists needs no pack that was deleted. [`prune`] deletes only what two prunes found unreferenced,
 //!   and a writer whose epoch is more than one prune old cannot commit.
 //! - B4: nothing that was read is used before its seal was verified, which binds it to its repository, its object, its place and its kind.
+//! - B5: a file of a database's log is there as a whole under the name of its cluster and its own, or not at all; what was said to be archived is durable.
 
+mod archive;
 mod block;
 mod chunk;
 mod commit;
@@ -37,7 +39,9 @@ mod store;
 mod upload;
 mod verify;
 
-pub use commit::Backup;
+pub use archive::timeline::{ClusterLog, Line, Reach, Stretch};
+pub use archive::{Archived, LogFile, PrunedLogs, Pushed};
+pub use commit::{Backup, Cluster};
 pub use create::{CreateOptions, Created};
 pub use error::{Error, Result};
 pub use keys::Secret;

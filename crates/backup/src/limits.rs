@@ -57,6 +57,22 @@ pub const SERVE_WORKERS: usize = 8;
 /// Objects that a serving host has in memory at once, in bytes, unless one alone is longer.
 pub const SERVE_BYTES: usize = 64 << 20;
 
+/// A file of a log is compressed and sealed in pieces of so many bytes: long enough to find what repeats, and a segment has some for each core.
+pub const WAL_BLOCK_BYTES: usize = 2 << 20;
+/// Longest file of a log: the longest segment that PostgreSQL can be told to make.
+pub const WAL_FILE_BYTES_MAX: usize = 1 << 30;
+/// Longest object of one: a block that cannot be compressed takes some bytes more.
+pub const WAL_OBJECT_BYTES_MAX: usize =
+    WAL_FILE_BYTES_MAX + (WAL_FILE_BYTES_MAX / WAL_BLOCK_BYTES + 2) * 4096;
+/// Longest head of such an object, sealed: 512 blocks of up to five bytes' length each, and a name.
+pub const WAL_HEAD_BYTES_MAX: usize = 4096;
+/// Databases in one dataset that a backup notes.
+pub const CLUSTERS_MAX: usize = 1000;
+/// Longest path of a data directory.
+pub const DATA_PATH_BYTES_MAX: usize = 4096;
+
+const _: () = assert!(WAL_BLOCK_BYTES + 4096 < BLOCK_BYTES_MAX);
+const _: () = assert!(WAL_FILE_BYTES_MAX / WAL_BLOCK_BYTES * 5 + 512 < WAL_HEAD_BYTES_MAX);
 const _: () = assert!(NAMES_PER_ANSWER * (NAME_BYTES_MAX + 9) + 64 < ANSWER_BYTES_MAX as usize);
 const _: () = assert!(PART_BYTES + 64 < ANSWER_BYTES_MAX as usize && NAME_BYTES_MAX < 256);
 const _: () = assert!(BLOCK_BYTES < BLOCK_BYTES_MAX && ROOT_PART_BYTES * 2 < BLOCK_BYTES_MAX);

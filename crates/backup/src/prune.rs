@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
+use crate::archive::{self, PrunedLogs};
 use crate::commit::Backup;
 use crate::error::{Error, Result};
 use crate::pack::PackId;
@@ -128,6 +129,8 @@ pub struct Pruned {
     pub condemned_packs: u64,
     /// Their bytes.
     pub condemned_bytes: u64,
+    /// Archived logs.
+    pub logs: PrunedLogs,
 }
 
 impl Repository {
@@ -143,6 +146,8 @@ impl Repository {
                 listed.insert(id, bytes);
             }
         })?;
+        let files = self.logs()?;
+        let mut doomed_logs = Vec::new();
         let mut packs_of: HashMap<u64, Vec<PackId>> = HashMap::new();
         let mut pruned = Pruned::default();
         let mut doomed: Vec<PackId> = Vec::new();
@@ -174,6 +179,8 @@ impl Repository {
             (pruned.deleted_packs, pruned.deleted_bytes) = sum(true);
             (pruned.condemned_packs, pruned.condemned_bytes) = sum(false);
             pruned.forgotten = forgotten;
+            let found = archive::unneeded(&files, &state.backups, &state.floors, now);
+            (doomed_logs, state.floors, pruned.logs) = found;
             Ok(())
         };
         if dry_run {
@@ -181,7 +188,8 @@ impl Repository {
             return Ok(pruned);
         }
         self.commit(&mut plan)?;
-        let objects: Vec<String> = doomed.iter().map(PackId::path).collect();
+        let objects: Vec<String> =
+            doomed.iter().map(PackId::path).chain(archive::paths(&doomed_logs)).collect();
         for some in objects.chunks(1000) {
             self.store.delete(some)?;
         }

@@ -3,9 +3,10 @@
 use pagefold_engine::Key;
 use pagefold_engine::pool::{Guid, Origin};
 
+use crate::archive::object;
 use crate::block::{BlockRef, Kind, ModelRef, RecordRef};
 use crate::chunk::{Entry, PageEntry};
-use crate::commit::{Backup, State};
+use crate::commit::{Backup, Cluster, Floor, State};
 use crate::keys::Sealer;
 use crate::pack::{PackBuilder, PackId};
 use crate::root::{Needs, Root, Row, Totals};
@@ -45,6 +46,47 @@ pub(crate) fn root() -> Root {
     Root { needs, rows }
 }
 
+/// The cluster.
+pub(crate) const SYSTEM: u64 = 0x6A42_0000_0000_0007;
+
+fn cluster() -> Cluster {
+    let (redo, end) = (0x300_0028, 0x301_0000);
+    Cluster {
+        data: "pg".into(),
+        system: SYSTEM,
+        timeline: 1,
+        redo,
+        end,
+        segment_bytes: 16 << 20,
+        last_us: Some(1_600_000_000_000_000),
+    }
+}
+
+/// The head of an archived file of a log, of two blocks.
+pub(crate) fn wal_head() -> object::Head {
+    object::Head {
+        system: SYSTEM,
+        name: "000000010000000000000003".into(),
+        len: 3 << 20,
+        segment_bytes: 16 << 20,
+        hash: u128::from_le_bytes(*b"hash of a file.."),
+        times: Some((1_600_000_000_000_000, 1_600_000_001_000_000)),
+        blocks: vec![20, 300],
+    }
+}
+
+/// An archived file of a log.
+pub(crate) fn wal_object() -> Vec<u8> {
+    let file = object::File {
+        system: SYSTEM,
+        name: "00000002.history",
+        segment_bytes: 0,
+        times: None,
+        content: b"1\t0/3000000\n",
+    };
+    object::encode_as(&REPOSITORY, &Sealer::plain(), &PACK.0, &file).unwrap_or_default()
+}
+
 /// A state with one backup and one condemned pack.
 pub(crate) fn state() -> State {
     let backup = Backup {
@@ -57,9 +99,16 @@ pub(crate) fn state() -> State {
         totals: Totals { values: 1, pages: 3, record_bytes: 6 },
         added_bytes: 102,
         packs: 1,
+        clusters: Some(vec![cluster()]),
         root: vec![block(3)],
     };
-    State { epoch: 1, next_number: 2, backups: vec![backup], condemned: vec![PackId(*b"a condemned pack")] }
+    State {
+        epoch: 1,
+        next_number: 2,
+        backups: vec![backup],
+        condemned: vec![PackId(*b"a condemned pack")],
+        floors: vec![Floor { system: SYSTEM, place: 0x200_0000 }],
+    }
 }
 
 /// A pack with a block of records.

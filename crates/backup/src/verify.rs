@@ -44,6 +44,10 @@ pub struct Checked {
     pub record_bytes: u64,
     /// Commits of the log that were read.
     pub commits: u64,
+    /// Archived files of databases' logs that are there (`check`), or were read.
+    pub log_files: u64,
+    /// Their bytes: as they are stored, or as they were read.
+    pub log_bytes: u64,
     /// How much is wrong.
     pub damages: u64,
     /// The first of it.
@@ -52,7 +56,7 @@ pub struct Checked {
 
 impl Checked {
     /// Notes what is damage; what says nothing about the repository is given back.
-    fn note(&mut self, backup: u64, error: Error) -> Result<()> {
+    pub(crate) fn note(&mut self, backup: u64, error: Error) -> Result<()> {
         match error {
             Error::Damaged { .. }
             | Error::Missing { .. }
@@ -110,6 +114,7 @@ impl Repository {
             }
         }
         checked.packs = packs.len() as u64;
+        self.check_logs(&head.state.backups, &mut checked)?;
         Ok(checked)
     }
 
@@ -296,7 +301,7 @@ impl Repository {
 }
 
 /// A number from 0 on and below 1 that a name draws, another one for each `salt`.
-fn drawn(salt: u64, name: &[u8]) -> f64 {
+pub(crate) fn drawn(salt: u64, name: &[u8]) -> f64 {
     (xxh3_64_with_seed(name, salt) >> 12) as f64 / (1_u64 << 52) as f64
 }
 

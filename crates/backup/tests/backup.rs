@@ -156,7 +156,7 @@ impl Bench {
 }
 
 fn options() -> CreateOptions {
-    CreateOptions { pool: "tank".into(), dataset: "db".into(), made: 20, rate: None }
+    CreateOptions { pool: "tank".into(), dataset: "db".into(), made: 20, rate: None, clusters: None }
 }
 
 fn create(repository: &Repository, mut stream: &[u8]) -> Result<Created> {

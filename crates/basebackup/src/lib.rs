@@ -11,7 +11,7 @@
 //!   comes last, without which no server starts. The manifest comes after all.
 //! - K4: memory is bounded, whatever the database holds: [`limits`].
 //!
-//! Layers, each of which uses only those below: `backup`, `archives` and `plain`, `sink`, `read`, `plan`, `compress`, `manifest`, `tablespace`, `wal`, `control`, `names`,
+//! Layers, each of which uses only those below: `backup`, `archives` and `plain`, `sink`, `read`, `plan`, `compress`, `manifest`, `tablespace`, `wal`, `segment`, `control`, `names`,
 //! `error`, `limits`.
 
 mod archives;
@@ -25,6 +25,7 @@ mod names;
 mod plain;
 mod plan;
 mod read;
+pub mod segment;
 mod sink;
 pub mod tablespace;
 pub mod wal;

@@ -26,6 +26,8 @@ pub const WARNINGS_PER_FILE: u64 = 5;
 pub const WAL_RECORD_BYTES_MAX: usize = 1020 << 20;
 /// Bytes of the log that are read at once.
 pub const WAL_READ_BYTES: usize = 256 << 10;
+/// Segments before the last one in which the end of a transaction is looked for: a server that rests writes few records, and switches.
+pub const WAL_SEGMENTS_BACK: u64 = 4;
 /// Deepest folder of a data directory; the server's own are four deep.
 pub const DEPTH_MAX: usize = 32;
 /// Longest rest between two looks at whether to stop, where a rate is kept.

@@ -19,7 +19,8 @@ use std::path::{Path, PathBuf};
 
 use crate::control::{Control, lsn};
 use crate::error::{Error, Result};
-use crate::limits::{WAL_READ_BYTES, WAL_RECORD_BYTES_MAX};
+use crate::limits::{WAL_READ_BYTES, WAL_RECORD_BYTES_MAX, WAL_SEGMENTS_BACK};
+use crate::segment::{Times, end_of_transaction, times};
 
 const SHORT_HEADER: u64 = 24;
 const LONG_HEADER: u64 = 40;
@@ -171,8 +172,69 @@ impl Wal {
         }))
     }
 
+    /// As [`Wal::after_crash`], and when the transactions ended whose records are in that stretch.
+    pub fn times_after_crash(&self, control: &Control) -> Result<(Range, Option<Times>)> {
+        let range = self.after_crash(control)?;
+        let mut times = None;
+        self.records(range.timeline, range.start, Some(range.end), &mut |record| {
+            if let Some(time) = end_of_transaction(record) {
+                times = Some(Times::with(times, time));
+            }
+        })?;
+        Ok((range, times))
+    }
+
+    /// A location behind which nothing was written on the timeline of the last checkpoint, by less than a page. Reads the headers of few pages: the log is written
+    /// from its beginning to its end, and what is left of older segments says so.
+    pub fn written_to(&self, control: &Control) -> Result<u64> {
+        let (timeline, first) = (control.timeline, control.redo / self.segment_bytes);
+        let mut reader =
+            Reader { wal: self, timeline, file: None, buffer: Vec::new(), buffer_at: 0, magic: None };
+        let mut last = first;
+        while self.segments.contains_key(&(timeline, last + 1))
+            && reader.header((last + 1) * self.segment_bytes)?.is_some()
+        {
+            last += 1;
+        }
+        let (mut low, mut high) = (0, self.segment_bytes / self.page_bytes);
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            match reader.header(last * self.segment_bytes + middle * self.page_bytes)? {
+                Some(_) => low = middle,
+                None => high = middle,
+            }
+        }
+        Ok(last * self.segment_bytes + high * self.page_bytes)
+    }
+
+    /// When the last transaction ended whose record lies before `end`, in microseconds since 1970: in the segment that ends there, or in one of few before. `None` if there
+    /// is none in these.
+    pub fn last_end_before(&self, timeline: u32, end: u64) -> Result<Option<i64>> {
+        let last = end.saturating_sub(1) / self.segment_bytes;
+        for number in (last.saturating_sub(WAL_SEGMENTS_BACK)..=last).rev() {
+            let Some(name) = self.segments.get(&(timeline, number)) else { break };
+            let path = self.folder.join(name);
+            let bytes = std::fs::read(&path).map_err(Error::io("read", &path))?;
+            if let Some(times) = times(&bytes) {
+                return Ok(Some(times.last));
+            }
+        }
+        Ok(None)
+    }
+
     /// Where the last whole record ends that begins before `stop`, from the one at `start` on.
     fn end_of_records(&self, timeline: u32, start: u64, stop: Option<u64>) -> Result<u64> {
+        self.records(timeline, start, stop, &mut |_| {})
+    }
+
+    /// As [`Wal::end_of_records`], of records that are visited.
+    fn records(
+        &self,
+        timeline: u32,
+        start: u64,
+        stop: Option<u64>,
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> Result<u64> {
         let mut reader =
             Reader { wal: self, timeline, file: None, buffer: Vec::new(), buffer_at: 0, magic: None };
         let (mut at, mut end, mut before) = (start, start, None);
@@ -180,6 +242,7 @@ impl Wal {
         while stop.is_none_or(|stop| end < stop) {
             match reader.record(at, before, &mut record)? {
                 Found::Record { start, end: found, next } => {
+                    visit(&record);
                     before = Some(start);
                     end = found;
                     at = next;

@@ -1,5 +1,6 @@
 //! The command line: verbs, options, help. Manual pages and completions are generated from it.
 
+mod archive;
 mod backup;
 mod basebackup;
 mod branch;
@@ -10,9 +11,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+pub use archive::{Archive, ArchiveFetch, ArchiveList, ArchivePush};
 pub use backup::{
     Access, Backup, BackupCheck, BackupCreate, BackupForget, BackupInit, BackupList, BackupPrune,
-    BackupRestore, BackupRun, BackupServe, BackupShow, BackupVerify,
+    BackupRestore, BackupRun, BackupServe, BackupShow, BackupVerify, RecoveryAction,
 };
 pub use basebackup::{BaseFormat, Basebackup};
 pub use branch::{
@@ -255,6 +257,17 @@ Examples:
   pagefold backup prune /mnt/backup/tank --keep hourly=24,daily=7"
     )]
     Backup(Backup),
+    /// Archive the log of a PostgreSQL cluster in a repository of backups, and fetch it for recovery.
+    #[command(
+        subcommand,
+        after_long_help = "With it, and backups of the dataset, a database can be restored to any point in time: pagefold backup restore --to-time.
+
+Examples:
+  pagefold archive push /mnt/backup/tank %p         as archive_command
+  pagefold archive fetch /mnt/backup/tank %f %p     as restore_command
+  pagefold archive list /mnt/backup/tank"
+    )]
+    Archive(Archive),
     /// Make a base backup of a PostgreSQL database, in the format of pg_basebackup.
     #[command(
         after_long_help = "The files are those of a snapshot: one that is named, or one that is made of the dataset as it is now, and is destroyed

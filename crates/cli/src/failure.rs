@@ -11,6 +11,7 @@ pub type Result<T, E = Failure> = std::result::Result<T, E>;
 #[derive(Debug)]
 pub struct Failure {
     usage: bool,
+    status: Option<u8>,
     what: String,
     hint: Option<String>,
 }
@@ -18,16 +19,22 @@ pub struct Failure {
 impl Failure {
     /// Something went wrong while doing what was asked (exit status 1).
     pub fn new(what: impl Into<String>) -> Self {
-        Self { usage: false, what: what.into(), hint: None }
+        Self { usage: false, status: None, what: what.into(), hint: None }
     }
     /// The command line itself makes no sense (exit status 2).
     pub fn usage(what: impl Into<String>) -> Self {
-        Self { usage: true, what: what.into(), hint: None }
+        Self { usage: true, status: None, what: what.into(), hint: None }
     }
     /// Adds what the user can do about it.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
+        self
+    }
+    /// Has the program exit with another status.
+    #[must_use]
+    pub fn status(mut self, status: u8) -> Self {
+        self.status = Some(status);
         self
     }
     /// What happened, without the hint.
@@ -38,9 +45,9 @@ impl Failure {
     pub fn advice(&self) -> Option<&str> {
         self.hint.as_deref()
     }
-    /// 2 for usage, 1 for everything else.
+    /// 2 for usage, 1 for everything else, unless it was said otherwise.
     pub fn exit_status(&self) -> u8 {
-        if self.usage { 2 } else { 1 }
+        self.status.unwrap_or(if self.usage { 2 } else { 1 })
     }
 }
 

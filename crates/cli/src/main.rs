@@ -25,6 +25,7 @@ mod holders;
 mod launch;
 mod leaving;
 mod models;
+mod moment;
 mod mounter;
 mod mountopts;
 mod mountpoint;
@@ -75,7 +76,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("pagefold: {failure}");
-            ExitCode::from(failure.exit_status())
+            ExitCode::from(verbs::exit_status(&words, &failure))
         }
     }
 }

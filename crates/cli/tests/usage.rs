@@ -4,8 +4,9 @@ mod common;
 
 use common::{Sandbox, assert_failure};
 
-const VERBS: [&str; 45] = [
+const VERBS: [&str; 46] = [
     "create",
+    "archive",
     "backup",
     "basebackup",
     "destroy",
@@ -229,7 +230,8 @@ fn manual_pages_exist_for_every_verb() {
         let page = std::fs::read_to_string(dir.join(&name)).unwrap();
         assert!(page.contains(".TH pagefold") && page.contains("pagefold"), "{name}:\n{page}");
     }
-    let below: [(&str, &[&str]); 4] = [
+    let below: [(&str, &[&str]); 5] = [
+        ("archive", &["push", "fetch", "list"]),
         (
             "backup",
             &[

@@ -2,7 +2,9 @@
 
 use pagefold_backup::fuzzing;
 
-pub(super) use fuzzing::{commit_seeds, frames_seeds, manifest_seeds, pack_seeds, root_seeds};
+pub(super) use fuzzing::{
+    commit_seeds, frames_seeds, manifest_seeds, pack_seeds, root_seeds, wal_head_seeds, wal_seeds,
+};
 
 /// A pack: its directory, and all blocks that it names.
 pub(super) fn pack(bytes: &[u8]) -> bool {
@@ -12,6 +14,16 @@ pub(super) fn pack(bytes: &[u8]) -> bool {
 /// A chunk of a manifest. What decodes is what encodes.
 pub(super) fn manifest(bytes: &[u8]) -> bool {
     fuzzing::manifest(bytes)
+}
+
+/// The head of an archived file of a log. What decodes is what encodes.
+pub(super) fn wal_head(bytes: &[u8]) -> bool {
+    fuzzing::wal_head(bytes)
+}
+
+/// An archived file of a log, a segment, and a timeline's history.
+pub(super) fn wal(bytes: &[u8]) -> bool {
+    fuzzing::wal(bytes)
 }
 
 /// Messages of a client, or of a host that serves.

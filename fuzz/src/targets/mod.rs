@@ -33,6 +33,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "backup-chunk", run: backup::manifest, seeds: backup::manifest_seeds },
     Target { name: "backup-root", run: backup::root, seeds: backup::root_seeds },
     Target { name: "backup-commit", run: backup::commit, seeds: backup::commit_seeds },
+    Target { name: "backup-log-head", run: backup::wal_head, seeds: backup::wal_head_seeds },
+    Target { name: "backup-log", run: backup::wal, seeds: backup::wal_seeds },
     Target { name: "backup-frames", run: backup::frames, seeds: backup::frames_seeds },
     Target { name: "inode", run: fs::inode, seeds: fs::seeds },
     Target { name: "entry", run: fs::entry, seeds: fs::seeds },

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
-use super::Output;
+use super::{Output, ServerOptions};
 
 /// See [`super::Verb::Backup`].
 #[derive(Subcommand, Debug)]
@@ -47,11 +47,16 @@ Examples:
 changed in it since is given up with --force alone. It must not be mounted. Nothing is to be seen before all has come
 and was verified. What was interrupted is gone on with.
 
+With --to-time, --to-lsn or --to-latest a PostgreSQL cluster is restored to a point in time, by the log that `archive push` has stored: the newest backup from before is
+restored into a new dataset, and its recovery is set up. --start mounts it and starts the server, which recovers and is then a database of its own.
+
 Examples:
   pagefold backup restore /mnt/backup/tank tank/db tank/restored
-  pagefold backup restore s3://bucket/tank tank/db@monday other/db"
+  pagefold backup restore s3://bucket/tank tank/db@monday other/db
+  pagefold backup restore /mnt/backup/tank tank/db tank/then --to-time '2026-11-25 18:00:00+00' --start
+  pagefold backup restore /mnt/backup/tank tank/db tank/then --to-lsn 0/3000000"
     )]
-    Restore(BackupRestore),
+    Restore(Box<BackupRestore>),
     /// Forget backups. What only they need is deleted by prunes.
     #[command(after_long_help = "Examples:
   pagefold backup forget /mnt/backup/tank 17 18")]
@@ -222,14 +227,52 @@ pub struct BackupRestore {
     /// The dataset that it is restored into: POOL/DATASET.
     pub dataset: String,
     /// Give up what was changed in the dataset since its newest snapshot.
-    #[arg(short = 'F', long)]
+    #[arg(short = 'F', long, conflicts_with_all = ["to_time", "to_lsn", "to_latest"])]
     pub force: bool,
+    /// Restore what was committed up to this time: '2026-11-25 18:00:00+00'.
+    #[arg(long, value_name = "TIME", group = "point")]
+    pub to_time: Option<String>,
+    /// Restore what was in the log before this place: 0/3000000, as pg_current_wal_lsn() says it.
+    #[arg(long, value_name = "LSN", group = "point")]
+    pub to_lsn: Option<String>,
+    /// Restore all that was archived.
+    #[arg(long, group = "point")]
+    pub to_latest: bool,
+    /// Along this timeline of the cluster; the newest that comes from the backup if left out.
+    #[arg(long, value_name = "N", requires = "point")]
+    pub timeline: Option<u32>,
+    /// What the server does at the point.
+    #[arg(long, value_enum, default_value_t = RecoveryAction::Promote, requires = "point")]
+    pub action: RecoveryAction,
+    /// The data directory, from the dataset's root on; found if there is one.
+    #[arg(long, value_name = "DIR", requires = "point")]
+    pub data: Option<String>,
+    /// Mount it, start its server, and wait until that has recovered.
+    #[arg(long, requires = "point")]
+    pub start: bool,
+    /// Where it is mounted.
+    #[arg(long, value_name = "DIR", requires = "start")]
+    pub mountpoint: Option<PathBuf>,
+    /// How its server is started.
+    #[command(flatten)]
+    pub server: ServerOptions,
     /// How it is opened.
     #[command(flatten)]
     pub access: Access,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// `recovery_target_action`.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecoveryAction {
+    /// It becomes a database of its own.
+    Promote,
+    /// It can be read, and waits for a word.
+    Pause,
+    /// It ends.
+    Shutdown,
 }
 
 /// See [`Backup::Forget`].

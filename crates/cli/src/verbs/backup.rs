@@ -1,32 +1,33 @@
 //! `backup`: what a repository is asked for, and what it says. The streams from and to pools are those of `send` and `receive`.
 
 mod attempts;
+mod clusters;
 mod create;
+mod point;
+mod restore;
 mod run;
 mod standing;
 
 use std::fs::File;
-use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::io::{PipeReader, PipeWriter, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
 
 use pagefold_backup::{
-    Checked, Error, InitOptions, Keep, Location, Repository, Secret, Seen, ServeOptions, Store,
+    Checked, Error, InitOptions, Keep, Location, PrunedLogs, Repository, Secret, Seen, ServeOptions, Store,
 };
-use pagefold_engine::pool::{Origin, Token};
 use serde_json::json;
 
+use super::archive;
 use super::print_json;
-use super::send::receive_from;
 use crate::args::{
-    Access, Backup, BackupCheck, BackupForget, BackupInit, BackupList, BackupPrune, BackupRestore,
-    BackupServe, BackupShow, BackupVerify,
+    Access, Backup, BackupCheck, BackupForget, BackupInit, BackupList, BackupPrune, BackupServe, BackupShow,
+    BackupVerify,
 };
 use crate::failure::{Context, Failure, Result};
-use crate::names::Name;
 use crate::progress::Progress;
 use crate::table::{Align, Table};
-use crate::{datasets, names, places, units};
+use crate::{places, units};
 
 pub(super) use standing::{Standing, standings};
 
@@ -44,7 +45,7 @@ pub fn run(args: &Backup) -> Result<()> {
         Backup::Show(args) => show(args),
         Backup::Verify(args) => verify(args),
         Backup::Check(args) => check(args),
-        Backup::Restore(args) => restore(args),
+        Backup::Restore(args) => restore::run(args),
         Backup::Forget(args) => forget(args),
         Backup::Prune(args) => prune(args),
         Backup::Serve(args) => serve(args),
@@ -53,7 +54,7 @@ pub fn run(args: &Backup) -> Result<()> {
 }
 
 /// What the crate says, and what to do about it.
-fn told(doing: impl std::fmt::Display, error: &Error) -> Failure {
+pub(super) fn told(doing: impl std::fmt::Display, error: &Error) -> Failure {
     let failure = match error {
         Error::Invalid(_) => Failure::usage(format!("{doing}: {error}")),
         _ => Failure::new(format!("{doing}: {error}")),
@@ -111,9 +112,18 @@ fn seen() -> Result<Seen> {
     Ok(Seen { folder: Some(places::state_dir()?.join("backup")) })
 }
 
-fn open(repository: &str, access: &Access) -> Result<Repository> {
+pub(super) fn open(repository: &str, access: &Access) -> Result<Repository> {
+    open_with(repository, access, seen()?)
+}
+
+/// Likewise, of what this machine has seen of it nothing is remembered: for who does not read its newest commit.
+pub(super) fn open_for_logs(repository: &str, access: &Access) -> Result<Repository> {
+    open_with(repository, access, Seen::default())
+}
+
+fn open_with(repository: &str, access: &Access, seen: Seen) -> Result<Repository> {
     let store = store(repository, access, false)?;
-    Repository::open(store, seen()?, secret(access)?.as_ref()).map_err(|error| {
+    Repository::open(store, seen, secret(access)?.as_ref()).map_err(|error| {
         let failure = told(format!("cannot open the repository {repository}"), &error);
         match error {
             Error::NotFound(_) => failure.hint(format!("make one: pagefold backup init {repository}")),
@@ -147,10 +157,12 @@ fn as_file(end: impl Into<OwnedFd>) -> File {
 fn list(args: &BackupList) -> Result<()> {
     let repository = open(&args.repository, &args.access)?;
     let backups = repository.backups();
-    let backups = backups.map_err(|error| told(format!("cannot list {}", args.repository), &error))?;
+    let failed = |error: Error| told(format!("cannot list {}", args.repository), &error);
+    let backups = backups.map_err(failed)?;
     if args.output.json {
         let all: Vec<_> = backups.iter().map(figures).collect();
-        return print_json(&json!({ "repository": repository.id(), "backups": all }));
+        let logs = repository.cluster_logs(&backups).map_err(failed)?;
+        return print_json(&json!({ "repository": repository.id(), "backups": all, "logs": logs }));
     }
     let exact = args.output.exact || args.output.script;
     let size = |bytes: u64| if exact { bytes.to_string() } else { units::size(bytes) };
@@ -174,6 +186,14 @@ fn list(args: &BackupList) -> Result<()> {
         ]);
     }
     table.print(args.output.script);
+    // For scripts there is `archive list`: what is in columns here stays what it was.
+    if !args.output.script {
+        let logs = repository.cluster_logs(&backups).map_err(failed)?;
+        if !logs.is_empty() {
+            println!();
+            archive::print(&logs, &args.output);
+        }
+    }
     Ok(())
 }
 
@@ -188,6 +208,7 @@ fn figures(backup: &pagefold_backup::Backup) -> serde_json::Value {
         "record_bytes": backup.totals.record_bytes,
         "added_bytes": backup.added_bytes,
         "packs": backup.packs,
+        "clusters": backup.clusters,
         "pool_guid": backup.origin.pool.to_string(),
     })
 }
@@ -245,8 +266,13 @@ fn verify(args: &BackupVerify) -> Result<()> {
         true => repository.verify_packs(&backups, share, salt, &mut watch),
         false => repository.verify(&backups, share, salt, &mut watch),
     };
+    let mut checked = checked.map_err(failed)?;
+    if args.backups.is_empty() {
+        let mut watch = |done: u64| progress.at(total + done, total + done);
+        repository.verify_logs(share, salt, &mut checked, &mut watch).map_err(failed)?;
+    }
     progress.finish();
-    tell(&args.repository, &checked.map_err(failed)?, args.json)
+    tell(&args.repository, &checked, args.json)
 }
 
 fn check(args: &BackupCheck) -> Result<()> {
@@ -262,16 +288,21 @@ fn tell(name: &str, checked: &Checked, json: bool) -> Result<()> {
         print_json(&json!(checked))?;
     } else {
         for damage in &checked.told {
-            println!("backup {}: {}", damage.backup, damage.what);
+            match damage.backup {
+                0 => println!("{}", damage.what),
+                number => println!("backup {number}: {}", damage.what),
+            }
         }
         println!(
-            "{name}: {} errors; {} backups, {} packs, {} chunks, {} records ({})",
+            "{name}: {} errors; {} backups, {} packs, {} chunks, {} records ({}), {} files of logs ({})",
             checked.damages,
             checked.backups,
             checked.packs,
             checked.chunks,
             checked.records,
-            units::size(checked.record_bytes)
+            units::size(checked.record_bytes),
+            checked.log_files,
+            units::size(checked.log_bytes)
         );
     }
     match checked.damages {
@@ -279,96 +310,6 @@ fn tell(name: &str, checked: &Checked, json: bool) -> Result<()> {
         count => Err(Failure::new(format!("{name} has {count} errors"))
             .hint("what was backed up since can be restored if it needs nothing of this; make a new backup elsewhere")),
     }
-}
-
-fn restore(args: &BackupRestore) -> Result<()> {
-    let name = super::dataset::dataset(&args.dataset)?;
-    if name.path.is_empty() {
-        return Err(Failure::usage(format!("{name} is a pool, not a dataset"))
-            .hint(format!("backups are restored into datasets: {name}/NAME")));
-    }
-    let repository = open(&args.repository, &args.access)?;
-    let doing = || format!("cannot restore {} into {name}", args.backup);
-    let failed = |error: Error| told(doing(), &error);
-    let backup = repository.find(&args.backup).map_err(failed)?;
-    let backups = repository.backups().map_err(failed)?;
-    let by_origin = |origin: &Origin| backups.iter().find(|backup| backup.origin == *origin).cloned();
-    // What an earlier restore has brought is gone on with.
-    let partial = datasets::partials_of(&name.pool)?.into_iter().find(|partial| partial.path == name.path);
-    let token: Option<Token> = partial.and_then(|partial| partial.receive_resume_token.parse().ok());
-    let begun = token.filter(|token| token.to == backup.origin);
-    let (since, after) = match begun {
-        Some(token) => {
-            let since = token.from.as_ref().map(|from| {
-                by_origin(from).ok_or_else(|| {
-                    Failure::new(format!("{}: the backup on top of which it was begun is gone", doing()))
-                        .hint(format!("give up what came: pagefold receive --abort {name}"))
-                })
-            });
-            (since.transpose()?, token.after())
-        }
-        None => (newest_backup(&name, &backups)?, None),
-    };
-    let (reader, writer) = pipe()?;
-    crate::ignore_sigpipe();
-    let (received, restored) = std::thread::scope(|scope| {
-        let repository = &repository;
-        let (backup, since) = (&backup, since.as_ref());
-        let restoring = scope.spawn(move || {
-            let mut out = std::io::BufWriter::with_capacity(1 << 20, writer);
-            let restored = repository.restore(backup, since, after, &mut out, &mut |_, _| {});
-            out.flush().ok();
-            restored
-        });
-        let received = receive_from(&name, args.force, as_file(reader));
-        (received, restoring.join())
-    });
-    let restored = restored.map_err(|_| Failure::new(format!("{}: it ended by a bug", doing())))?;
-    match (received, restored) {
-        (Ok(received), Ok(restored)) => {
-            if args.json {
-                return print_json(&json!({
-                    "backup": figures(&backup),
-                    "since": since.map(|since| since.number),
-                    "restored": restored,
-                    "received": received,
-                    "requests": repository.store().requests(),
-                }));
-            }
-            println!(
-                "{name}: restored backup {}, {} in {} pages{}",
-                backup.number,
-                units::size(restored.record_bytes),
-                restored.pages,
-                since.map_or_else(String::new, |since| format!(", on top of backup {}", since.number))
-            );
-            Ok(())
-        }
-        // Where the store or an object failed, the pool only knows that the stream has ended.
-        (Err(failure), Err(Error::Stream(_)) | Ok(_)) => Err(failure),
-        (_, Err(error)) => Err(failed(error)),
-    }
-}
-
-/// The backup of the newest snapshot of the dataset, if it has one.
-fn newest_backup(
-    name: &Name,
-    backups: &[pagefold_backup::Backup],
-) -> Result<Option<pagefold_backup::Backup>> {
-    let all = datasets::of_pool(&name.pool)?;
-    let of_dataset = |path: &str| names::dataset_of(path) == name.path && path.contains('@');
-    let newest = all.iter().rfind(|figures| of_dataset(&figures.path));
-    let Some((_, newest)) = newest.and_then(|figures| figures.path.split_once('@')) else { return Ok(None) };
-    // Of this name, and of the same time: what names a snapshot in all pools is compared by who receives.
-    let created = all
-        .iter()
-        .find(|figures| figures.path == format!("{}@{newest}", name.path))
-        .map(|figures| figures.created);
-    Ok(backups
-        .iter()
-        .rev()
-        .find(|backup| backup.snapshot == newest && Some(backup.origin.created) == created)
-        .cloned())
 }
 
 fn forget(args: &BackupForget) -> Result<()> {
@@ -394,7 +335,26 @@ fn prune(args: &BackupPrune) -> Result<()> {
         pruned.condemned_packs,
         units::size(pruned.condemned_bytes)
     );
+    tell_logs(&args.repository, &pruned.logs);
     Ok(())
+}
+
+/// What became of archived logs, where there is something to tell.
+fn tell_logs(name: &str, logs: &PrunedLogs) {
+    if logs.deleted_files + logs.left_files > 0 {
+        println!(
+            "{name}: {} files of logs deleted ({}), {} left to the next prune",
+            logs.deleted_files,
+            units::size(logs.deleted_bytes),
+            logs.left_files
+        );
+    }
+    if let Some(first) = logs.unknown_backups.first() {
+        println!(
+            "{name}: no file of a log is deleted: it is not known which databases are in {} backups, among them {first}",
+            logs.unknown_backups.len()
+        );
+    }
 }
 
 /// Serves who is at the other end of standard input and output.

@@ -1,6 +1,7 @@
 //! One module per verb (or pair of verbs).
 
 mod analyze;
+mod archive;
 mod backup;
 mod basebackup;
 mod branch;
@@ -37,10 +38,16 @@ mod trim;
 mod unmount;
 mod walk;
 
+use std::ffi::OsString;
 use std::io::Write;
 
 use crate::args::{Cli, Verb};
-use crate::failure::{Context, Result};
+use crate::failure::{Context, Failure, Result};
+
+/// The exit status of a command line that failed.
+pub fn exit_status(words: &[OsString], failure: &Failure) -> u8 {
+    archive::exit_status(words, failure)
+}
 
 /// Does what the command line asks.
 pub fn run(cli: Cli) -> Result<()> {
@@ -62,6 +69,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Branch(args) => branch::run(&args),
         Verb::Send(args) => send::send(&args),
         Verb::Receive(args) => send::receive(&args),
+        Verb::Archive(args) => archive::run(&args),
         Verb::Backup(args) => backup::run(&args),
         Verb::Basebackup(args) => basebackup::run(&args),
         Verb::Diff(args) => diff::run(&args),

@@ -1,9 +1,9 @@
 //! `backup create`: a snapshot is made if none was named, sent, and taken in by the repository.
 
-use pagefold_backup::{Backup, CreateOptions, Created, Error, Repository};
+use pagefold_backup::{Backup, Cluster, CreateOptions, Created, Error, Repository};
 use serde_json::json;
 
-use super::{as_file, open, pipe, told};
+use super::{as_file, clusters, open, pipe, told};
 use crate::args::BackupCreate;
 use crate::control::{Figures, Sendable};
 use crate::deeds::Deed;
@@ -84,7 +84,9 @@ impl Source<'_> {
                 && there.iter().any(|figures| snapshot_of(figures) == backup.snapshot)
         };
         let from = backups.iter().rev().find(usable).map(|backup| format!("{dataset}@{}", backup.snapshot));
-        let created = self.send(&format!("{dataset}@{name}"), from.as_deref())?;
+        let snapshot = format!("{dataset}@{name}");
+        let clusters = clusters::known(&Name::new(&self.name.pool, &snapshot));
+        let created = self.send(&snapshot, from.as_deref(), clusters.as_deref())?;
         // The next backup needs this snapshot alone.
         let gone = ours.iter().filter(|other| !self.name.is_snapshot() && snapshot_of(other) != name);
         for snapshot in gone {
@@ -124,14 +126,14 @@ impl Source<'_> {
     }
 
     /// Sends a snapshot into the repository: what changed since `from`, or all of it.
-    fn send(&self, path: &str, from: Option<&str>) -> Result<Created> {
+    fn send(&self, path: &str, from: Option<&str>, clusters: Option<&[Cluster]>) -> Result<Created> {
         crate::ignore_sigpipe();
-        let (mut sent, mut created) = self.attempt(path, from)?;
+        let (mut sent, mut created) = self.attempt(path, from, clusters)?;
         // The snapshot of that name is another one, or does not come before: all of it is compared.
         let unusable = matches!(&created, Err(Error::NotFound(_)))
             || (matches!(&created, Err(Error::Stream(_))) && sent.is_err());
         if from.is_some() && unusable {
-            (sent, created) = self.attempt(path, None)?;
+            (sent, created) = self.attempt(path, None, clusters)?;
         }
         match created {
             Ok(created) => Ok(created),
@@ -143,12 +145,18 @@ impl Source<'_> {
         }
     }
 
-    fn attempt(&self, path: &str, from: Option<&str>) -> Result<(Result<()>, Result<Created, Error>)> {
+    fn attempt(
+        &self,
+        path: &str,
+        from: Option<&str>,
+        clusters: Option<&[Cluster]>,
+    ) -> Result<(Result<()>, Result<Created, Error>)> {
         let options = CreateOptions {
             pool: self.name.pool.clone(),
             dataset: self.name.dataset().to_owned(),
             made: units::now(),
             rate: self.rate,
+            clusters: clusters.map(<[Cluster]>::to_vec),
         };
         let what = Sendable::Snapshot { path: path.to_owned(), from: from.map(Into::into) };
         let (mut reader, writer) = pipe()?;

@@ -6,7 +6,7 @@
 mod server;
 mod source;
 mod temporary;
-mod view;
+pub(super) mod view;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

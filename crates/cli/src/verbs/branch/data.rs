@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Component, Path, PathBuf};
@@ -124,6 +124,22 @@ impl DataDir {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(Failure::new(format!("cannot remove {}: {error}", self.shown(name)))),
         }
+    }
+
+    /// Writes a file that is its owner's alone, in the place of one of this name; it is there as a whole or not at all, and durable.
+    pub fn write_file(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let writing = || format!("cannot write {}", self.shown(name));
+        let new = format!("{name}.pagefold-new");
+        self.remove_file(&new)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let fd = rustix::fs::openat2(&self.fd, &new, flags, mode, INSIDE).context(writing)?;
+        let owner = (rustix::fs::Uid::from_raw(self.uid), rustix::fs::Gid::from_raw(self.gid));
+        rustix::fs::fchown(&fd, Some(owner.0), Some(owner.1)).context(writing)?;
+        let mut file = File::from(fd);
+        file.write_all(bytes).and_then(|()| file.sync_all()).context(writing)?;
+        self.rename_file(&new, name)?;
+        rustix::fs::fsync(&self.fd).context(writing)
     }
 
     /// Renames a file in it.

@@ -19,13 +19,13 @@ mod delete;
 mod list;
 mod mariadb;
 pub(super) mod owner;
-mod ports;
-mod postgres;
+pub(super) mod ports;
+pub(super) mod postgres;
 pub(super) mod process;
 pub(super) mod programs;
 pub(super) mod record;
 mod reset;
-mod server;
+pub(super) mod server;
 mod settings;
 
 use std::path::{Path, PathBuf};

@@ -8,6 +8,7 @@ use rustix::process::Signal;
 
 use super::data::DataDir;
 use super::owner::Owner;
+use super::postgres::Goal;
 use super::record::{Options, Product, Record};
 use super::{Branch, create, list, mariadb, ports, postgres, process};
 use crate::args::{StartBranch, StopBranch};
@@ -69,12 +70,12 @@ pub fn stop_verb(args: &StopBranch) -> Result<()> {
 }
 
 /// The data directory of a branch that is mounted.
-pub fn data_of(branch: &Branch) -> Result<DataDir> {
+pub(super) fn data_of(branch: &Branch) -> Result<DataDir> {
     DataDir::open(&branch.mounted()?, &branch.record.data)
 }
 
 /// Ends the server of a branch that is mounted: in an orderly way, or where its data is to go anyway, at once. True where it ran.
-pub fn stop(branch: &Branch, at_once: bool) -> Result<bool> {
+pub(super) fn stop(branch: &Branch, at_once: bool) -> Result<bool> {
     let data = data_of(branch)?;
     let (signal, patience) = match (branch.record.product, at_once) {
         // Fast shutdown: sessions are ended, a checkpoint is written.
@@ -120,6 +121,11 @@ pub fn check(record: &Record, data: &DataDir) -> Result<()> {
 
 /// Starts the server, and returns when it answers.
 pub fn start(name: &Name, record: &Record, data: &DataDir) -> Result<()> {
+    start_to(name, record, data, Goal::Now)
+}
+
+/// Likewise; what of the data directory's own settings holds depends on the goal.
+pub fn start_to(name: &Name, record: &Record, data: &DataDir, goal: Goal) -> Result<()> {
     check(record, data)?;
     if let Some(pid) = process::server_of(data) {
         return Err(Failure::new(format!(
@@ -135,7 +141,7 @@ pub fn start(name: &Name, record: &Record, data: &DataDir) -> Result<()> {
     let mut command = match record.product {
         Product::PostgreSql => {
             postgres::clear_locks(data, record.port)?;
-            postgres::command(data, &name.to_string(), record, &owner)?
+            postgres::command(data, &name.to_string(), record, &owner, goal)?
         }
         Product::MariaDb => mariadb::command(data, record, &owner)?,
     };

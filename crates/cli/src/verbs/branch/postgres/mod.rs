@@ -109,8 +109,22 @@ fn socket_name(port: u16) -> String {
     format!(".s.PGSQL.{port}")
 }
 
+/// What a server is started for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// To serve what is there.
+    Now,
+    /// To recover to a point in time, as the data directory's settings say.
+    Point,
+}
+
+/// Whether it says where recovery takes the log from, and where it ends.
+fn is_of_recovery(setting: &str) -> bool {
+    setting == "restore_command" || setting.starts_with("recovery_target")
+}
+
 /// The server's command line, as the owner runs it.
-pub fn command(data: &DataDir, name: &str, record: &Record, owner: &Owner) -> Result<Command> {
+pub fn command(data: &DataDir, name: &str, record: &Record, owner: &Owner, goal: Goal) -> Result<Command> {
     let version = version(data)?;
     let program = program("postgres", version, &record.options, owner)?;
     let mut words: Vec<OsString> = vec!["-D".into(), (&data.path).into()];
@@ -122,6 +136,9 @@ pub fn command(data: &DataDir, name: &str, record: &Record, owner: &Owner) -> Re
     }
     set("data_directory", &data.path.to_string_lossy());
     for (setting, value) in settings(version, record.port, name, &data.path) {
+        if goal == Goal::Point && is_of_recovery(setting) {
+            continue;
+        }
         set(setting, &value);
     }
     if !record.options.sets("shared_preload_libraries")

@@ -1,0 +1,363 @@
+//! Logs of database clusters, file by file, as `archive_command` gives and `restore_command` takes them.
+//!
+//! - A1: a file lies under the number of its cluster and its own name, made by a create that fails where there is one: whoever comes second finds the same content,
+//!   or is refused.
+//! - A2: it needs no commit: [`Repository::push_log`] is one request beside the one that opens the repository, whatever the repository holds.
+//! - A3: [`Repository::prune`] deletes what lies before the start of recovery of all kept backups of the cluster, if the prune before found that, too.
+
+pub(crate) mod object;
+#[cfg(test)]
+mod tests;
+pub(crate) mod timeline;
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use pagefold_basebackup::segment::{Name, Part};
+use serde::Serialize;
+
+use self::object::{File, Head};
+use self::timeline::{ClusterLog, History, Line};
+use crate::commit::{Backup, Cluster, Floor};
+use crate::error::{Error, Result};
+use crate::limits::{READS, WAL_FILE_BYTES_MAX, WAL_HEAD_BYTES_MAX, WAL_OBJECT_BYTES_MAX};
+use crate::repository::Repository;
+use crate::verify::Checked;
+
+/// The folder of all archived files.
+const FOLDER: &str = "wal";
+
+/// A file that is to be archived.
+#[derive(Clone, Copy, Debug)]
+pub struct LogFile<'a> {
+    /// The cluster's number.
+    pub system: u64,
+    /// Which file.
+    pub name: Name,
+    /// Bytes of a segment of the cluster's log, where it is a segment; otherwise 0.
+    pub segment_bytes: u32,
+    /// When the first and the last of its transactions ended, in microseconds since 1970.
+    pub times: Option<(i64, i64)>,
+    /// What is in it.
+    pub content: &'a [u8],
+}
+
+/// The outcome of archiving a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pushed {
+    /// It is there now.
+    New,
+    /// It was there, with the same content.
+    Same,
+}
+
+/// An archived file, as the repository lists it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Archived {
+    /// The cluster's number.
+    pub system: u64,
+    /// Which file.
+    pub name: Name,
+    /// Bytes that it takes in the repository.
+    pub stored_bytes: u64,
+}
+
+/// Where a file lies. Hosts that serve take no dots in names, and no server has underscores in its files' names.
+fn path(system: u64, name: &Name) -> String {
+    format!("{FOLDER}/{system:016x}-{}", name.to_string().replace('.', "_"))
+}
+
+fn parse(object: &str) -> Option<(u64, Name)> {
+    let (system, name) = object.split_once('-')?;
+    let system = u64::from_str_radix(system, 16).ok().filter(|_| system.len() == 16)?;
+    Some((system, Name::parse(&name.replace('_', "."))?))
+}
+
+impl Archived {
+    fn path(&self) -> String {
+        path(self.system, &self.name)
+    }
+}
+
+/// What a prune does to archived logs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PrunedLogs {
+    /// Files that were deleted.
+    pub deleted_files: u64,
+    /// Their bytes.
+    pub deleted_bytes: u64,
+    /// Files that no backup needs, and that the next prune deletes.
+    pub left_files: u64,
+    /// Backups of which it is not known which databases they have: nothing is deleted because of them.
+    pub unknown_backups: Vec<u64>,
+}
+
+impl Repository {
+    /// Archives a file of a log. When it returns, the file is durable.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] if there is one of this name with another content; [`Error::Invalid`] for one that is too long; of the store.
+    pub fn push_log(&self, file: &LogFile<'_>) -> Result<Pushed> {
+        let path = path(file.system, &file.name);
+        if file.content.len() > WAL_FILE_BYTES_MAX {
+            return Err(Error::Invalid(format!(
+                "{} has {} bytes: no server makes such a file",
+                file.name,
+                file.content.len()
+            )));
+        }
+        let name = file.name.to_string();
+        let (system, segment_bytes, times) = (file.system, file.segment_bytes, file.times);
+        let file = File { system, name: &name, segment_bytes, times, content: file.content };
+        let bytes = Bytes::from(object::encode(&self.id, &self.sealer, &file)?);
+        if self.store.create(&path, bytes)? {
+            return Ok(Pushed::New);
+        }
+        let found = self.read_log(&path, system, &name)?;
+        let (_, content) = found.ok_or_else(|| Error::Missing { object: path.clone() })?;
+        if content == file.content {
+            return Ok(Pushed::Same);
+        }
+        Err(Error::Exists(format!("{name} of cluster {system} was archived before, with another content")))
+    }
+
+    /// An archived file; `None` if there is none of this name.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`]; of the store.
+    pub fn fetch_log(&self, system: u64, name: &Name) -> Result<Option<Vec<u8>>> {
+        let found = self.read_log(&path(system, name), system, &name.to_string())?;
+        Ok(found.map(|(_, content)| content))
+    }
+
+    fn read_log(&self, path: &str, system: u64, name: &str) -> Result<Option<(Head, Vec<u8>)>> {
+        let Some(bytes) = self.store.get(path, WAL_OBJECT_BYTES_MAX)? else { return Ok(None) };
+        let (head, content) = object::decode(&bytes, path, &self.id, &self.sealer)?;
+        check_name(&head, path, system, name)?;
+        Ok(Some((head, content)))
+    }
+
+    /// The heads of archived files, several at once.
+    fn log_heads(&self, files: &[Archived]) -> Result<Vec<Head>> {
+        let wanted: Vec<_> = files
+            .iter()
+            .map(|file| {
+                let end = file.stored_bytes.min((object::FIXED_BYTES + WAL_HEAD_BYTES_MAX) as u64);
+                (file.path(), 0..end)
+            })
+            .collect();
+        let read = self.store.ranges(&wanted)?;
+        let open = |(file, bytes): (&Archived, Bytes)| {
+            let (head, ..) = object::open_head(&bytes, &file.path(), &self.id, &self.sealer)?;
+            check_name(&head, &file.path(), file.system, &file.name.to_string())?;
+            Ok(head)
+        };
+        files.iter().zip(read).map(open).collect()
+    }
+
+    /// All archived files, in order. What has no name of ours is passed over.
+    ///
+    /// # Errors
+    /// Of the store.
+    pub fn logs(&self) -> Result<Vec<Archived>> {
+        let mut all = Vec::new();
+        self.store.list(FOLDER, &mut |object, stored_bytes| {
+            if let Some((system, name)) = parse(object) {
+                all.push(Archived { system, name, stored_bytes });
+            }
+        })?;
+        all.sort_unstable();
+        Ok(all)
+    }
+
+    /// What can be restored of each cluster of which there is a log or a backup: from when to when, and where a segment is missing.
+    ///
+    /// # Errors
+    /// Of reading heads of files and histories; of the store.
+    pub fn cluster_logs(&self, backups: &[Backup]) -> Result<Vec<ClusterLog>> {
+        let mut by_system: BTreeMap<u64, Vec<Archived>> = BTreeMap::new();
+        for file in self.logs()? {
+            by_system.entry(file.system).or_default().push(file);
+        }
+        for cluster in backups.iter().flat_map(|backup| backup.clusters.iter().flatten()) {
+            by_system.entry(cluster.system).or_default();
+        }
+        by_system.into_iter().map(|(system, files)| self.cluster_log(system, &files, backups)).collect()
+    }
+
+    fn cluster_log(&self, system: u64, files: &[Archived], backups: &[Backup]) -> Result<ClusterLog> {
+        let segments: Vec<Archived> =
+            files.iter().filter(|file| file.name.part == Part::Segment).copied().collect();
+        let of_backup = backups
+            .iter()
+            .flat_map(|backup| backup.clusters.iter().flatten())
+            .find(|cluster| cluster.system == system)
+            .map(|cluster| cluster.segment_bytes);
+        let segment_bytes = match (of_backup, segments.first()) {
+            (Some(bytes), _) => bytes,
+            (None, Some(first)) => self.log_heads(&[*first])?.first().map_or(0, |head| head.segment_bytes),
+            (None, None) => 0,
+        };
+        let mut histories = Vec::new();
+        for file in files.iter().filter(|file| file.name.part == Part::History) {
+            let content = self.fetch_log(system, &file.name)?.unwrap_or_default();
+            let history = History::parse(file.name.timeline, &content);
+            histories.push(history.ok_or_else(|| {
+                Error::damaged(file.path(), "it does not tell where timelines begin, as such a file does")
+            })?);
+        }
+        let mut log = ClusterLog::of(system, segment_bytes.into(), files, histories, backups);
+        let mut known = BTreeMap::new();
+        for line in &mut log.lines {
+            self.find_time(&segments, line, &mut known)?;
+        }
+        Ok(log)
+    }
+
+    /// How far a cluster of a backup can be restored along a timeline, or the newest one, as [`ClusterLog::line`] says, with the time.
+    ///
+    /// # Errors
+    /// Of reading heads of files.
+    pub fn line(
+        &self,
+        log: &ClusterLog,
+        backup: &Backup,
+        cluster: &Cluster,
+        timeline: Option<u32>,
+    ) -> Result<Option<Line>> {
+        let Some(mut line) = log.line(backup, cluster, timeline) else { return Ok(None) };
+        let mut files = self.logs()?;
+        files.retain(|file| file.system == log.system && file.name.part == Part::Segment);
+        self.find_time(&files, &mut line, &mut BTreeMap::new())?;
+        Ok(Some(line))
+    }
+
+    /// Finds when the last transaction ended that is in the segments of a line: those at its end may have none. `files` is sorted.
+    fn find_time(
+        &self,
+        files: &[Archived],
+        line: &mut Line,
+        known: &mut BTreeMap<Name, Option<i64>>,
+    ) -> Result<()> {
+        for begin in (0..).step_by(READS) {
+            let some: Vec<Name> =
+                (begin..begin + READS as u64).map_while(|back| line.before_end(back)).collect();
+            let find = |name: &Name| files.binary_search_by_key(name, |file| file.name).ok();
+            let unread: Vec<Archived> = some
+                .iter()
+                .filter(|name| !known.contains_key(*name))
+                .filter_map(|name| files.get(find(name)?).copied())
+                .collect();
+            for (file, head) in unread.iter().zip(self.log_heads(&unread)?) {
+                known.insert(file.name, head.times.map(|(_, last)| last));
+            }
+            line.until_us = some.iter().find_map(|name| known.get(name).copied().flatten());
+            if line.until_us.is_some() || some.is_empty() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads back archived files, or a share of them, drawn by chance from `salt`.
+    ///
+    /// # Errors
+    /// Of the store. Damage is noted in `checked`.
+    pub fn verify_logs(
+        &self,
+        share: f64,
+        salt: u64,
+        checked: &mut Checked,
+        watch: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        for file in self.logs()? {
+            let path = file.path();
+            if crate::verify::drawn(salt, path.as_bytes()) >= share {
+                continue;
+            }
+            checked.log_files += 1;
+            let read = self.read_log(&path, file.system, &file.name.to_string());
+            // A prune may have deleted it meanwhile.
+            match read {
+                Ok(Some((head, _))) => checked.log_bytes += head.len,
+                Ok(None) => checked.log_files -= 1,
+                Err(error) => checked.note(0, error)?,
+            }
+            watch(checked.log_bytes);
+        }
+        Ok(())
+    }
+
+    /// Looks whether a segment is missing between two that are there.
+    pub(crate) fn check_logs(&self, backups: &[Backup], checked: &mut Checked) -> Result<()> {
+        let files = self.logs()?;
+        checked.log_files = files.len() as u64;
+        checked.log_bytes = files.iter().map(|file| file.stored_bytes).sum();
+        let logs = match self.cluster_logs(backups) {
+            Ok(logs) => logs,
+            Err(error) => return checked.note(0, error),
+        };
+        for log in &logs {
+            for missing in log.missing() {
+                checked.note(0, Error::Missing { object: path(log.system, &missing) })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_name(head: &Head, path: &str, system: u64, name: &str) -> Result<()> {
+    if head.system != system || head.name != name {
+        let detail = format!("it is {} of cluster {} under another name", head.name, head.system);
+        return Err(Error::damaged(path, detail));
+    }
+    Ok(())
+}
+
+/// Which files no backup needs, by the floors of this prune and of the one before; and the floors of this one. Where it is not known of a
+/// backup which clusters it has, nothing is deleted.
+pub(crate) fn unneeded(
+    files: &[Archived],
+    backups: &[Backup],
+    before: &[Floor],
+    now: bool,
+) -> (Vec<Archived>, Vec<Floor>, PrunedLogs) {
+    let mut pruned = PrunedLogs::default();
+    let unknown = backups.iter().filter(|backup| backup.clusters.is_none());
+    pruned.unknown_backups = unknown.map(|backup| backup.number).collect();
+    if files.is_empty() || !pruned.unknown_backups.is_empty() {
+        if files.is_empty() {
+            pruned.unknown_backups.clear();
+        }
+        return (Vec::new(), Vec::new(), pruned);
+    }
+    let mut floors: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    for cluster in backups.iter().flat_map(|backup| backup.clusters.iter().flatten()) {
+        let found = (cluster.redo, cluster.segment_bytes.into());
+        floors.entry(cluster.system).and_modify(|floor| *floor = (*floor).min(found)).or_insert(found);
+    }
+    let mut doomed = Vec::new();
+    for file in files {
+        // Of a cluster of which there is no backup, all is kept: it may belong to backups made otherwise.
+        let Some((floor, segment_bytes)) = floors.get(&file.system) else { continue };
+        let end = file.name.number(*segment_bytes).saturating_add(1).saturating_mul(*segment_bytes);
+        if file.name.part == Part::History || end > *floor {
+            continue;
+        }
+        let earlier = before.iter().find(|earlier| earlier.system == file.system);
+        if now || earlier.is_some_and(|earlier| end <= earlier.place) {
+            pruned.deleted_files += 1;
+            pruned.deleted_bytes += file.stored_bytes;
+            doomed.push(*file);
+        } else {
+            pruned.left_files += 1;
+        }
+    }
+    let floors = floors.into_iter().map(|(system, (place, _))| Floor { system, place }).collect();
+    (doomed, floors, pruned)
+}
+
+/// The objects of files.
+pub(crate) fn paths(files: &[Archived]) -> impl Iterator<Item = String> + '_ {
+    files.iter().map(Archived::path)
+}

@@ -1,0 +1,206 @@
+//! A file of a database's log as an object: a sealed head, and sealed blocks that were compressed.
+//!
+//! The head names cluster and file, so an object that is put in the place of another one is told. Blocks are bound to the object by random bytes
+//! that the head's seal is bound to as well.
+
+use pagefold_engine::wire::{Reader, put_bytes, put_varint};
+use rayon::prelude::*;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::block::Kind;
+use crate::commit::is_segment_size;
+use crate::error::{Error, Result};
+use crate::keys::{Sealer, random};
+use crate::limits::{WAL_BLOCK_BYTES, WAL_FILE_BYTES_MAX, WAL_HEAD_BYTES_MAX};
+use crate::pack::{seal_name, squeeze, unsqueeze};
+
+type Decoded<T> = pagefold_engine::Result<T>;
+
+const MAGIC: [u8; 8] = *b"PFwlog\x01\0";
+/// Magic, repository, random bytes, length of the sealed head.
+pub(crate) const FIXED_BYTES: usize = 44;
+/// Longest name of a file of a log.
+const NAME_BYTES_MAX: usize = 64;
+/// Flag of a head: it has times.
+const HAS_TIMES: u8 = 1;
+
+/// A file that is to be archived.
+pub(crate) struct File<'a> {
+    pub(crate) system: u64,
+    pub(crate) name: &'a str,
+    /// Bytes of a segment, where it is one; otherwise 0.
+    pub(crate) segment_bytes: u32,
+    /// When the first and the last of its transactions ended, in microseconds since 1970.
+    pub(crate) times: Option<(i64, i64)>,
+    pub(crate) content: &'a [u8],
+}
+
+/// What the head of an object says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) system: u64,
+    pub(crate) name: String,
+    /// Bytes of the file.
+    pub(crate) len: u64,
+    pub(crate) segment_bytes: u32,
+    /// Of the file.
+    pub(crate) hash: u128,
+    pub(crate) times: Option<(i64, i64)>,
+    /// Lengths of the blocks as they are stored.
+    pub(crate) blocks: Vec<u32>,
+}
+
+impl Head {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.extend_from_slice(&self.system.to_le_bytes());
+        put_bytes(&mut out, self.name.as_bytes());
+        put_varint(&mut out, self.len);
+        put_varint(&mut out, self.segment_bytes.into());
+        out.extend_from_slice(&self.hash.to_le_bytes());
+        out.push(if self.times.is_some() { HAS_TIMES } else { 0 });
+        if let Some((first, last)) = self.times {
+            out.extend_from_slice(&first.to_le_bytes());
+            out.extend_from_slice(&last.to_le_bytes());
+        }
+        put_varint(&mut out, self.blocks.len() as u64);
+        self.blocks.iter().for_each(|len| put_varint(&mut out, (*len).into()));
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Decoded<Self> {
+        let mut reader = Reader::new(bytes, "head of a log's file");
+        let system = reader.u64()?;
+        let name = std::str::from_utf8(reader.bytes(NAME_BYTES_MAX)?);
+        let name = name.map(str::to_owned).map_err(|_| reader.bad("a name is not UTF-8"))?;
+        let (len, segment_bytes) = (reader.varint()?, reader.varint_u32()?);
+        let mut hash = [0; 16];
+        hash.copy_from_slice(reader.take(16)?);
+        let times = match reader.u8()? {
+            0 => None,
+            HAS_TIMES => Some((reader.u64()?.cast_signed(), reader.u64()?.cast_signed())),
+            _ => return Err(reader.bad("it has flags that are not known")),
+        };
+        let blocks = crate::chunk::table(&mut reader, length)?;
+        if len > WAL_FILE_BYTES_MAX as u64
+            || blocks.len() as u64 != len.div_ceil(WAL_BLOCK_BYTES as u64)
+            || (segment_bytes != 0 && !is_segment_size(segment_bytes.into()))
+        {
+            return Err(reader.bad("its sizes are not those of a file of a log"));
+        }
+        reader.end()?;
+        Ok(Self { system, name, len, segment_bytes, hash: u128::from_le_bytes(hash), times, blocks })
+    }
+}
+
+fn length(reader: &mut Reader<'_>) -> Decoded<u32> {
+    reader.varint_u32()
+}
+
+fn name_of(repository: &[u8; 16], random: &[u8; 16], index: u32) -> [u8; 37] {
+    seal_name(repository, Kind::Wal, random, index)
+}
+
+/// The object of a file.
+pub(crate) fn encode(repository: &[u8; 16], sealer: &Sealer, file: &File<'_>) -> Result<Vec<u8>> {
+    encode_as(repository, sealer, &random()?, file)
+}
+
+pub(crate) fn encode_as(
+    repository: &[u8; 16],
+    sealer: &Sealer,
+    random: &[u8; 16],
+    file: &File<'_>,
+) -> Result<Vec<u8>> {
+    let blocks: Result<Vec<Vec<u8>>> = file
+        .content
+        .par_chunks(WAL_BLOCK_BYTES)
+        .zip(1_u32..1 + file.content.len().div_ceil(WAL_BLOCK_BYTES) as u32)
+        .map(|(block, index)| {
+            let mut sealed = Vec::new();
+            sealer.seal(&name_of(repository, random, index), &squeeze(block)?, &mut sealed)?;
+            Ok(sealed)
+        })
+        .collect();
+    let blocks = blocks?;
+    let head = Head {
+        system: file.system,
+        name: file.name.to_owned(),
+        len: file.content.len() as u64,
+        segment_bytes: file.segment_bytes,
+        hash: xxh3_128(file.content),
+        times: file.times,
+        blocks: blocks.iter().map(|block| block.len() as u32).collect(),
+    };
+    let mut sealed = Vec::new();
+    sealer.seal(&name_of(repository, random, 0), &head.encode(), &mut sealed)?;
+    let mut out = Vec::with_capacity(FIXED_BYTES + sealed.len() + blocks.iter().map(Vec::len).sum::<usize>());
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(repository);
+    out.extend_from_slice(random);
+    out.extend_from_slice(&(sealed.len() as u32).to_le_bytes());
+    out.extend_from_slice(&sealed);
+    blocks.iter().for_each(|block| out.extend_from_slice(block));
+    Ok(out)
+}
+
+/// The head of an object under the path `object`, of which `bytes` are the beginning; the random bytes that it is bound to, and where its blocks begin.
+pub(crate) fn open_head(
+    bytes: &[u8],
+    object: &str,
+    repository: &[u8; 16],
+    sealer: &Sealer,
+) -> Result<(Head, [u8; 16], usize)> {
+    let bad = |detail: &str| Error::damaged(object, detail);
+    let fixed = bytes.first_chunk::<FIXED_BYTES>().ok_or_else(|| bad("it is truncated"))?;
+    let (magic, rest) = fixed.split_at(MAGIC.len());
+    let (of, rest) = rest.split_at(repository.len());
+    if magic != MAGIC || of != repository.as_slice() {
+        return Err(bad("it is no file of a log of this repository and version"));
+    }
+    let mut random = [0; 16];
+    let (found, len) = rest.split_at(random.len());
+    random.copy_from_slice(found);
+    let len = len.iter().rev().fold(0, |sum, byte| sum << 8 | usize::from(*byte));
+    if len > WAL_HEAD_BYTES_MAX {
+        return Err(bad("its head says to be too long"));
+    }
+    let sealed = bytes.get(FIXED_BYTES..FIXED_BYTES + len).ok_or_else(|| bad("it is truncated"))?;
+    let plain = sealer.open(&name_of(repository, &random, 0), sealed);
+    let plain = plain.ok_or_else(|| bad("the seal of its head does not hold"))?;
+    let head = Head::decode(&plain).map_err(Error::in_object(object))?;
+    Ok((head, random, FIXED_BYTES + len))
+}
+
+/// The head and the content of an object.
+pub(crate) fn decode(
+    bytes: &[u8],
+    object: &str,
+    repository: &[u8; 16],
+    sealer: &Sealer,
+) -> Result<(Head, Vec<u8>)> {
+    let (head, random, mut at) = open_head(bytes, object, repository, sealer)?;
+    let bad = |detail: &str| Error::damaged(object, detail);
+    let mut places = Vec::with_capacity(head.blocks.len());
+    for (index, len) in (1_u32..).zip(&head.blocks) {
+        let end = at.saturating_add(*len as usize);
+        places.push((index, bytes.get(at..end).ok_or_else(|| bad("it is truncated"))?));
+        at = end;
+    }
+    if at != bytes.len() {
+        return Err(bad("something lies behind its last block"));
+    }
+    let blocks: Result<Vec<Vec<u8>>> = places
+        .par_iter()
+        .map(|(index, sealed)| {
+            let plain = sealer.open(&name_of(repository, &random, *index), sealed);
+            let plain = plain.ok_or_else(|| bad(&format!("the seal of block {index} does not hold")))?;
+            unsqueeze(&plain, WAL_BLOCK_BYTES, object)
+        })
+        .collect();
+    let content = blocks?.concat();
+    if content.len() as u64 != head.len || xxh3_128(&content) != head.hash {
+        return Err(bad("its blocks are not the file that its head means"));
+    }
+    Ok((head, content))
+}

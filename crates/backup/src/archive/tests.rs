@@ -1,0 +1,271 @@
+//! Archived logs in stores in memory.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+use std::sync::Arc;
+
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+use pagefold_engine::pool::{Guid, Origin};
+
+use super::*;
+use crate::archive::timeline::Reach;
+use crate::commit::Cluster;
+use crate::keys::Secret;
+use crate::repository::InitOptions;
+use crate::seen::Seen;
+use crate::store::Store;
+
+const SYSTEM: u64 = 7;
+const SIZE: u32 = 1 << 20;
+
+fn repository(secret: Option<&str>) -> (Arc<InMemory>, Repository) {
+    let memory = Arc::new(InMemory::new());
+    let store = Store::new(Arc::clone(&memory) as Arc<dyn ObjectStore>, "").unwrap();
+    let secret = secret.map(|text| Secret::new(text.into()).unwrap());
+    let options = InitOptions { secret, ..InitOptions::default() };
+    (memory, Repository::init(store, Seen::default(), &options).unwrap())
+}
+
+fn content(seed: u64, len: usize) -> Vec<u8> {
+    let word = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (0..len as u64).map(|at| (word.rotate_left((at / 64) as u32) >> (at % 7)) as u8).collect()
+}
+
+fn push(repository: &Repository, system: u64, name: &str, content: &[u8]) -> Result<Pushed> {
+    let name = Name::parse(name).unwrap();
+    let times = (name.part == Part::Segment)
+        .then(|| (i64::from(name.segment) * 10_000_000, i64::from(name.segment) * 10_000_000 + 9_000_000));
+    let segment_bytes = if name.part == Part::Segment { SIZE } else { 0 };
+    repository.push_log(&LogFile { system, name, segment_bytes, times, content })
+}
+
+fn segment(timeline: u32, number: u32) -> String {
+    format!("{timeline:08X}00000000{number:08X}")
+}
+
+fn backup(number: u64, timeline: u32, redo: u64, created: u64) -> Backup {
+    let cluster = Cluster {
+        data: ".".into(),
+        system: SYSTEM,
+        timeline,
+        redo,
+        end: redo + 8192,
+        segment_bytes: SIZE,
+        last_us: None,
+    };
+    let mut backup = crate::samples::state().backups.remove(0);
+    backup.number = number;
+    backup.origin = Origin { pool: Guid([1; 16]), number, created };
+    backup.clusters = Some(vec![cluster]);
+    backup
+}
+
+fn with_backups(repository: &Repository, backups: &[Backup]) {
+    let change = &mut |state: &mut crate::commit::State| {
+        state.backups = backups.to_vec();
+        Ok(())
+    };
+    repository.commit(change).unwrap();
+}
+
+#[test]
+fn a_file_comes_back_and_is_there_once() {
+    for secret in [None, Some("horse")] {
+        let (memory, repository) = repository(secret);
+        for len in [0, 1, 100, (2 << 20) - 1, 2 << 20, (5 << 20) + 3] {
+            let bytes = content(len as u64, len);
+            let name = segment(1, len as u32);
+            assert_eq!(push(&repository, SYSTEM, &name, &bytes).unwrap(), Pushed::New);
+            assert_eq!(push(&repository, SYSTEM, &name, &bytes).unwrap(), Pushed::Same);
+            let found = repository.fetch_log(SYSTEM, &Name::parse(&name).unwrap()).unwrap();
+            assert_eq!(found.unwrap(), bytes, "{len}");
+            // Another content under the name is refused, and the first one stays.
+            let refused = push(&repository, SYSTEM, &name, b"other").unwrap_err();
+            assert!(matches!(refused, Error::Exists(_)) && refused.to_string().contains(&name), "{refused}");
+            assert_eq!(repository.fetch_log(SYSTEM, &Name::parse(&name).unwrap()).unwrap().unwrap(), bytes);
+        }
+        // Another cluster has files of the same names.
+        assert_eq!(repository.fetch_log(8, &Name::parse(&segment(1, 1)).unwrap()).unwrap(), None);
+        assert_eq!(push(&repository, 8, &segment(1, 1), b"of the other").unwrap(), Pushed::New);
+        assert_eq!(push(&repository, SYSTEM, "00000002.history", b"1\t0/1000000\n").unwrap(), Pushed::New);
+        assert_eq!(repository.logs().unwrap().len(), 8);
+        // One request, whatever the repository holds.
+        let before = repository.store.requests();
+        push(&repository, SYSTEM, &segment(1, 77), b"x").unwrap();
+        let after = repository.store.requests();
+        assert_eq!((after.puts - before.puts, after.gets, after.lists), (1, before.gets, before.lists));
+        drop(memory);
+    }
+}
+
+#[test]
+fn damage_and_files_that_were_swapped_are_told() {
+    for secret in [None, Some("horse")] {
+        let (memory, repository) = repository(secret);
+        let name = Name::parse(&segment(1, 1)).unwrap();
+        push(&repository, SYSTEM, &segment(1, 1), &content(1, 3 << 20)).unwrap();
+        push(&repository, SYSTEM, &segment(1, 2), &content(2, 3 << 20)).unwrap();
+        let place = Path::from(path(SYSTEM, &name));
+        let read =
+            |at: &Path| repository.store.wait(async { memory.get(at).await.unwrap().bytes().await.unwrap() });
+        let write =
+            |bytes: Vec<u8>| repository.store.wait(async { memory.put(&place, bytes.into()).await.unwrap() });
+        let whole = read(&place);
+        for at in (0..whole.len()).step_by(whole.len() / 300) {
+            let mut damaged = whole.to_vec();
+            damaged[at] ^= 1;
+            write(damaged);
+            let error = repository.fetch_log(SYSTEM, &name).unwrap_err();
+            assert!(matches!(error, Error::Damaged { .. }), "byte {at}: {error}");
+            write(whole[..at].to_vec());
+            assert!(matches!(repository.fetch_log(SYSTEM, &name), Err(Error::Damaged { .. })), "cut at {at}");
+            // Nor is it taken for the same by who pushes it again.
+            assert!(matches!(push(&repository, SYSTEM, &segment(1, 1), b""), Err(Error::Damaged { .. })));
+        }
+        write([&whole[..], b"x"].concat());
+        assert!(repository.fetch_log(SYSTEM, &name).is_err());
+        // Another file in its place, whole.
+        write(read(&Path::from(path(SYSTEM, &Name::parse(&segment(1, 2)).unwrap()))).to_vec());
+        let error = repository.fetch_log(SYSTEM, &name).unwrap_err();
+        assert!(error.to_string().contains("under another name"), "{error}");
+        let mut checked = Checked::default();
+        repository.verify_logs(1.0, 1, &mut checked, &mut |_| {}).unwrap();
+        assert_eq!((checked.damages, checked.log_files), (1, 2));
+    }
+}
+
+#[test]
+fn gaps_are_told_and_times_found() {
+    let (_memory, repository) = repository(None);
+    let backups = [backup(1, 1, 2 << 20, 15), backup(2, 1, 5 << 20, 45), backup(3, 1, 20 << 20, 300)];
+    with_backups(&repository, &backups);
+    for number in [1, 2, 3, 5, 6, 7] {
+        push(&repository, SYSTEM, &segment(1, number), b"x").unwrap();
+    }
+    // Of one that has no transactions the one before is asked.
+    let name = Name::parse(&segment(1, 8)).unwrap();
+    repository
+        .push_log(&LogFile { system: SYSTEM, name, segment_bytes: SIZE, times: None, content: b"" })
+        .unwrap();
+    let logs = repository.cluster_logs(&repository.backups().unwrap()).unwrap();
+    let [log] = logs.as_slice() else { panic!("{logs:?}") };
+    assert_eq!(log.stretches.len(), 2);
+    assert_eq!(log.missing(), [Name::parse(&segment(1, 4)).unwrap()]);
+    let told: Vec<_> =
+        log.lines.iter().map(|line| (line.backup, line.until, line.until_us, line.missing)).collect();
+    let missing = |number| Some(Name::parse(&segment(1, number)).unwrap());
+    assert_eq!(told[0], (1, Some(4 << 20), Some(39_000_000), missing(4)));
+    assert_eq!(told[1], (2, Some(9 << 20), Some(79_000_000), None));
+    assert_eq!(told[2], (3, None, None, None));
+    let line = &log.lines[0];
+    assert_eq!(line.reaches_time(15_999_999), Reach::TooEarly);
+    assert_eq!(line.reaches_time(16_000_000), Reach::Within);
+    assert_eq!(line.reaches_time(39_000_000), Reach::TooLate);
+    // Where it is known which transaction was the last, no second is lost.
+    let mut exact = backups[0].clone();
+    exact.clusters.as_mut().unwrap()[0].last_us = Some(15_300_000);
+    let line = log.line(&exact, &exact.clusters.as_ref().unwrap()[0], None).unwrap();
+    assert_eq!(line.reaches_time(15_299_999), Reach::TooEarly);
+    assert_ne!(line.reaches_time(15_300_000), Reach::TooEarly);
+    let line = &log.lines[0];
+    assert_eq!(line.reaches_place((2 << 20) + 8191), Reach::TooEarly);
+    assert_eq!(line.reaches_place((4 << 20) - 1), Reach::Within);
+    assert_eq!(line.reaches_place(4 << 20), Reach::TooLate);
+    // `check` takes it for damage.
+    let checked = &mut Checked::default();
+    repository.check_logs(&repository.backups().unwrap(), checked).unwrap();
+    assert_eq!((checked.damages, checked.log_files), (1, 7));
+    assert!(checked.told[0].what.contains(&segment(1, 4)), "{checked:?}");
+}
+
+#[test]
+fn timelines_are_followed_where_they_begin() {
+    let (_memory, repository) = repository(None);
+    // From the first to the second in segment 4, from there to the third in 6. The first one went on to 6 by itself.
+    for (timeline, numbers) in [(1, 1..7), (2, 4..7), (3, 6..9)] {
+        for number in numbers {
+            push(&repository, SYSTEM, &segment(timeline, number), b"x").unwrap();
+        }
+    }
+    push(&repository, SYSTEM, "00000002.history", b"1\t0/480000\tno recovery target specified\n").unwrap();
+    push(&repository, SYSTEM, "00000003.history", b"1\t0/480000\twhy\n\n2\t0/600000\tx\n").unwrap();
+    let (early, late) = (backup(1, 1, 2 << 20, 15), backup(2, 1, 5 << 20, 45));
+    with_backups(&repository, &[early.clone(), late.clone()]);
+    let log = repository.cluster_logs(&repository.backups().unwrap()).unwrap().remove(0);
+    assert!(log.missing().is_empty());
+    let told: Vec<_> = log.lines.iter().map(|line| (line.timeline, line.until)).collect();
+    // The later backup is of what the first timeline wrote after it was left.
+    assert_eq!(told, [(3, Some(9 << 20)), (1, Some(7 << 20))]);
+    let cluster = |backup: &Backup| backup.clusters.clone().unwrap().remove(0);
+    let until = |backup: &Backup, timeline| {
+        let line = repository.line(&log, backup, &cluster(backup), Some(timeline)).unwrap();
+        line.map(|line| line.until)
+    };
+    assert_eq!((until(&early, 1), until(&early, 2)), (Some(Some(7 << 20)), Some(Some(7 << 20))));
+    assert_eq!((until(&late, 2), until(&late, 9)), (None, None));
+    for bad in ["x", "1\n", "1 y\n", "2 0/1\n1 0/2\n", "1 0/2\n2 0/1\n", "3 0/1\n"] {
+        assert_eq!(History::parse(3, bad.as_bytes()), None, "{bad}");
+    }
+}
+
+#[test]
+fn prune_keeps_what_a_kept_backup_needs() {
+    let (_memory, repository) = repository(None);
+    for number in 1..10 {
+        push(&repository, SYSTEM, &segment(1, number), b"x").unwrap();
+        push(&repository, 8, &segment(1, number), b"of a cluster without a backup").unwrap();
+    }
+    push(&repository, SYSTEM, &format!("{}.00000028.backup", segment(1, 2)), b"x").unwrap();
+    push(&repository, SYSTEM, "00000001.history", b"").unwrap();
+    let backups = [backup(1, 1, (3 << 20) + 5, 15), backup(2, 1, 6 << 20, 45)];
+    let names = || {
+        let of = |file: &Archived| (file.system == SYSTEM).then(|| file.name.to_string());
+        repository.logs().unwrap().iter().filter_map(of).collect::<Vec<_>>()
+    };
+    let change = |backups: &[Backup], now| {
+        let files = repository.logs().unwrap();
+        let state = repository.head().unwrap().state;
+        let (doomed, floors, pruned) = unneeded(&files, backups, &state.floors, now);
+        let objects: Vec<String> = paths(&doomed).collect();
+        repository
+            .commit(&mut |state| {
+                state.floors.clone_from(&floors);
+                Ok(())
+            })
+            .unwrap();
+        repository.store.delete(&objects).unwrap();
+        pruned
+    };
+    // One whose databases are not known keeps everything.
+    let mut unknown = backups.to_vec();
+    unknown[1].clusters = None;
+    let pruned = change(&unknown, true);
+    assert_eq!((pruned.deleted_files, pruned.unknown_backups), (0, vec![2]));
+    // Two prunes have to find it.
+    let pruned = change(&backups, false);
+    assert_eq!((pruned.deleted_files, pruned.left_files), (0, 3));
+    assert_eq!(names().len(), 11);
+    let pruned = change(&backups[1..], false);
+    assert_eq!((pruned.deleted_files, pruned.left_files), (3, 3));
+    assert_eq!(names()[0], "00000001.history");
+    assert_eq!(names()[1], segment(1, 3));
+    // Without a backup of the cluster nothing goes.
+    assert_eq!(change(&[], true).deleted_files, 0);
+    assert_eq!(change(&backups[1..], true).deleted_files, 3);
+    assert_eq!(names()[1], segment(1, 6));
+    assert_eq!(repository.logs().unwrap().iter().filter(|file| file.system == 8).count(), 9);
+}
+
+#[test]
+fn commits_of_before_have_no_clusters() {
+    let state = crate::samples::state();
+    let body = crate::commit::encode_body(&[1; 16], 9, &state);
+    let mut old = state.clone();
+    (old.backups[0].clusters, old.floors) = (None, Vec::new());
+    let mut without = crate::commit::encode_body(&[1; 16], 9, &old);
+    assert_eq!(&without[without.len() - 2..], [0, 0]);
+    without.truncate(without.len() - 2);
+    assert_eq!(crate::commit::decode_body(&without).unwrap().1, old);
+    assert_eq!(crate::commit::decode_body(&body).unwrap().1, state);
+}

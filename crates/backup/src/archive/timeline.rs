@@ -1,0 +1,279 @@
+//! What can be restored of a cluster, from the names of what is archived: decided here, purely.
+//!
+//! A server goes on from one timeline to the next at a place that the history of the next one tells. Recovery along a timeline reads each segment on the newest of its
+//! ancestors that has begun in it or before (`XLogFileReadAnyTLI`).
+
+use std::collections::BTreeSet;
+
+use pagefold_basebackup::control::parse_lsn;
+use pagefold_basebackup::segment::{Name, Part};
+use serde::{Serialize, Serializer};
+
+use super::Archived;
+use crate::commit::{Backup, Cluster};
+
+fn as_text<S: Serializer>(name: &Name, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(name)
+}
+
+fn as_text_if_any<S: Serializer>(name: &Option<Name>, to: S) -> Result<S::Ok, S::Error> {
+    match name {
+        Some(name) => to.collect_str(name),
+        None => to.serialize_none(),
+    }
+}
+
+/// The file that tells where a timeline comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct History {
+    timeline: u32,
+    /// Earlier timelines, the oldest first, and where each was left.
+    before: Vec<(u32, u64)>,
+}
+
+impl History {
+    /// Reads it: lines of a timeline, where it was left, and why; `None` if it is not one.
+    pub(crate) fn parse(timeline: u32, content: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(content).ok()?;
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let before: Option<Vec<(u32, u64)>> = lines
+            .map(|line| {
+                let mut words = line.split_whitespace();
+                Some((words.next()?.parse().ok()?, parse_lsn(words.next()?)?))
+            })
+            .collect();
+        let before = before?;
+        let rises = before.windows(2).all(|pair| match pair {
+            [(earlier, left), (later, next)] => earlier < later && left <= next,
+            _ => true,
+        });
+        let is_last = before.last().is_none_or(|(last, _)| *last < timeline);
+        (rises && is_last).then_some(Self { timeline, before })
+    }
+
+    /// That of the first timeline, or of one whose history is not there.
+    fn alone(timeline: u32) -> Self {
+        Self { timeline, before: Vec::new() }
+    }
+
+    /// The timeline that has a segment.
+    fn timeline_of(&self, number: u64, segment_bytes: u64) -> u32 {
+        let left = |place: u64| place.checked_div(segment_bytes).unwrap_or_default();
+        let found = self.before.iter().find(|(_, place)| number < left(*place));
+        found.map_or(self.timeline, |(timeline, _)| *timeline)
+    }
+
+    /// Whether what a cluster had written by then lies on the way to this timeline.
+    fn is_ahead_of(&self, cluster: &Cluster) -> bool {
+        cluster.timeline == self.timeline
+            || self
+                .before
+                .iter()
+                .any(|(timeline, left)| *timeline == cluster.timeline && cluster.end <= *left)
+    }
+}
+
+/// Segments of one timeline, none of them missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Stretch {
+    /// The first segment.
+    #[serde(serialize_with = "as_text")]
+    pub first: Name,
+    /// The last one.
+    #[serde(serialize_with = "as_text")]
+    pub last: Name,
+}
+
+/// How far a cluster of a backup can be restored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Line {
+    /// The backup's number.
+    pub backup: u64,
+    /// Its dataset: `POOL/DATASET`.
+    pub dataset: String,
+    /// The data directory in it.
+    pub data: String,
+    /// Along this timeline.
+    pub timeline: u32,
+    /// From here on: no earlier place of the log can be restored.
+    pub from: u64,
+    /// When the backup's snapshot was made, in seconds since 1970.
+    pub since: u64,
+    /// When the last transaction ended that is in the backup, in microseconds since 1970, if that is known: no earlier time can be restored.
+    pub since_us: Option<i64>,
+    /// Up to here the log has no gap; `None` if the first segment is missing.
+    pub until: Option<u64>,
+    /// When the last transaction ended before that, in microseconds since 1970. A time can be restored that is earlier.
+    pub until_us: Option<i64>,
+    /// The first segment that is missing, if later ones are there.
+    #[serde(serialize_with = "as_text_if_any")]
+    pub missing: Option<Name>,
+    #[serde(skip)]
+    first: u64,
+    #[serde(skip)]
+    count: u64,
+    #[serde(skip)]
+    history: History,
+    #[serde(skip)]
+    segment_bytes: u64,
+}
+
+/// Whether a place, or a time, can be restored from a backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// It can.
+    Within,
+    /// The backup has what came later.
+    TooEarly,
+    /// The archive does not go so far.
+    TooLate,
+}
+
+impl Line {
+    fn of(backup: &Backup, cluster: &Cluster, history: &History, segments: &BTreeSet<Name>) -> Self {
+        let segment_bytes = u64::from(cluster.segment_bytes);
+        let first = cluster.redo / segment_bytes;
+        let name_of = |number: u64| named(history, number, segment_bytes);
+        let count = (first..).take_while(|number| segments.contains(&name_of(*number))).count() as u64;
+        let last = segments.iter().rfind(|name| name.timeline == history.timeline);
+        let goes_on = last.is_some_and(|last| last.number(segment_bytes) > first + count);
+        let dataset = backup.name();
+        Self {
+            backup: backup.number,
+            dataset: dataset.split('@').next().unwrap_or(&dataset).to_owned(),
+            data: cluster.data.clone(),
+            timeline: history.timeline,
+            from: cluster.end,
+            since: backup.origin.created,
+            since_us: cluster.last_us,
+            until: (count > 0).then(|| (first + count) * segment_bytes),
+            until_us: None,
+            missing: goes_on.then(|| name_of(first + count)),
+            first,
+            count,
+            history: history.clone(),
+            segment_bytes,
+        }
+    }
+
+    /// The segment that is so many before the last one of those without a gap.
+    pub(crate) fn before_end(&self, back: u64) -> Option<Name> {
+        let number = self.first + self.count.checked_sub(back + 1)?;
+        Some(named(&self.history, number, self.segment_bytes))
+    }
+
+    /// Whether a place in the log can be restored.
+    pub fn reaches_place(&self, place: u64) -> Reach {
+        match self.until {
+            _ if place < self.from => Reach::TooEarly,
+            Some(until) if place < until => Reach::Within,
+            _ => Reach::TooLate,
+        }
+    }
+
+    /// Whether a time, in microseconds since 1970, can be restored. Where it is not known of the backup when its last transaction ended, its snapshot's time counts,
+    /// which is known to a second.
+    pub fn reaches_time(&self, time_us: i64) -> Reach {
+        let made = i64::try_from(self.since).unwrap_or(i64::MAX).saturating_add(1).saturating_mul(1_000_000);
+        match self.until_us {
+            _ if time_us < self.since_us.unwrap_or(made) => Reach::TooEarly,
+            Some(until) if time_us < until => Reach::Within,
+            _ => Reach::TooLate,
+        }
+    }
+}
+
+fn named(history: &History, number: u64, segment_bytes: u64) -> Name {
+    let per_log = (1_u64 << 32).checked_div(segment_bytes).unwrap_or(1).max(1);
+    let timeline = history.timeline_of(number, segment_bytes);
+    Name { timeline, log: (number / per_log) as u32, segment: (number % per_log) as u32, part: Part::Segment }
+}
+
+/// All that is archived of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ClusterLog {
+    /// The cluster's number.
+    pub system: u64,
+    /// Bytes of a segment; 0 if none is there and no backup knows.
+    pub segment_bytes: u64,
+    /// Files, of all kinds.
+    pub files: u64,
+    /// Bytes that they take.
+    pub stored_bytes: u64,
+    /// Whole segments.
+    pub stretches: Vec<Stretch>,
+    /// How far each backup can be restored, along its newest timeline.
+    pub lines: Vec<Line>,
+    #[serde(skip)]
+    histories: Vec<History>,
+    #[serde(skip)]
+    segments: BTreeSet<Name>,
+}
+
+impl ClusterLog {
+    pub(crate) fn of(
+        system: u64,
+        segment_bytes: u64,
+        files: &[Archived],
+        histories: Vec<History>,
+        backups: &[Backup],
+    ) -> Self {
+        let segments: BTreeSet<Name> =
+            files.iter().map(|file| file.name).filter(|name| name.part == Part::Segment).collect();
+        let mut stretches: Vec<Stretch> = Vec::new();
+        for name in &segments {
+            match stretches.last_mut() {
+                Some(stretch)
+                    if stretch.last.timeline == name.timeline
+                        && stretch.last.number(segment_bytes) + 1 == name.number(segment_bytes) =>
+                {
+                    stretch.last = *name;
+                }
+                _ => stretches.push(Stretch { first: *name, last: *name }),
+            }
+        }
+        let mut log = Self {
+            system,
+            segment_bytes,
+            files: files.len() as u64,
+            stored_bytes: files.iter().map(|file| file.stored_bytes).sum(),
+            stretches,
+            lines: Vec::new(),
+            histories,
+            segments,
+        };
+        log.lines = backups
+            .iter()
+            .flat_map(|backup| backup.clusters.iter().flatten().map(move |cluster| (backup, cluster)))
+            .filter(|(_, cluster)| cluster.system == system)
+            .filter_map(|(backup, cluster)| log.line(backup, cluster, None))
+            .collect();
+        log
+    }
+
+    /// How far a cluster of a backup can be restored along a timeline, or along the newest that comes from where it was. `None` if that timeline does not come from
+    /// there, or has no history.
+    pub fn line(&self, backup: &Backup, cluster: &Cluster, timeline: Option<u32>) -> Option<Line> {
+        let own = History::alone(cluster.timeline);
+        let mut all: Vec<&History> = self.histories.iter().filter(|one| one.is_ahead_of(cluster)).collect();
+        if !all.iter().any(|one| one.timeline == cluster.timeline) {
+            all.push(&own);
+        }
+        let wanted = |one: &&&History| timeline.is_none_or(|timeline| one.timeline == timeline);
+        let history = all.iter().filter(wanted).max_by_key(|one| one.timeline)?;
+        Some(Line::of(backup, cluster, history, &self.segments))
+    }
+
+    /// The first segment of each gap between two that are there, of one timeline.
+    pub fn missing(&self) -> Vec<Name> {
+        let pairs = self.stretches.windows(2);
+        let gap = |pair: &[Stretch]| match pair {
+            [one, next] if one.last.timeline == next.first.timeline => {
+                let history = History::alone(one.last.timeline);
+                Some(named(&history, one.last.number(self.segment_bytes) + 1, self.segment_bytes))
+            }
+            _ => None,
+        };
+        pairs.filter_map(gap).collect()
+    }
+}

@@ -1,0 +1,272 @@
+//! `archive`: what PostgreSQL calls to store its log and to fetch it.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pagefold_backup::{ClusterLog, Error, LogFile, Pushed};
+use pagefold_basebackup::control::{self, Control};
+use pagefold_basebackup::segment::{self, Head, Name, Part};
+use serde_json::json;
+
+use super::backup::{open, open_for_logs, told};
+use super::print_json;
+use crate::args::{Archive, ArchiveFetch, ArchiveList, ArchivePush, Output};
+use crate::failure::{Context, Failure, Result};
+use crate::table::{Align, Table, printable};
+use crate::{moment, raw, units};
+
+/// PostgreSQL takes a status above 125 for an error, and any other for the end of what is archived.
+const FAILED: u8 = 254;
+/// Longest file: that of a segment, the longest of them.
+const FILE_BYTES_MAX: u64 = 1 << 30;
+/// The server may be writing its control file just now.
+const CONTROL_TRIES: u32 = 5;
+const CONTROL_STEP: Duration = Duration::from_millis(20);
+
+/// `archive VERB`.
+pub fn run(verb: &Archive) -> Result<()> {
+    match verb {
+        Archive::Push(args) => push(args),
+        Archive::Fetch(args) => fetch(args),
+        Archive::List(args) => list(args),
+    }
+}
+
+/// The exit status of a command line that failed: a `restore_command` that makes no sense must not look like the end of the archive.
+pub fn exit_status(words: &[OsString], failure: &Failure) -> u8 {
+    let is_fetch = words.get(1).is_some_and(|verb| verb == "archive")
+        && words.get(2).is_some_and(|verb| verb == "fetch");
+    let status = failure.exit_status();
+    if is_fetch && status == 2 { FAILED } else { status }
+}
+
+fn shown(path: &Path) -> String {
+    printable(&raw::text(path))
+}
+
+fn push(args: &ArchivePush) -> Result<()> {
+    let doing = || format!("cannot archive {}", shown(&args.file));
+    let name = args.file.file_name().and_then(|name| Name::parse(name.to_str()?)).ok_or_else(|| {
+        Failure::usage(format!("{}: a file of a log has another name", doing()))
+            .hint("PostgreSQL's archive_command gives it: 'pagefold archive push REPO %p'")
+    })?;
+    let mut content = Vec::new();
+    let read =
+        File::open(&args.file).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut content));
+    read.context(doing)?;
+    let head = checked_head(&name, &content).map_err(|why| {
+        Failure::new(format!("{}: {why}", doing()))
+            .hint("it is not what its name says; see where it comes from")
+    })?;
+    let system = match (head.map(|head| head.system), args.system) {
+        (Some(found), Some(said)) if found != said => {
+            return Err(Failure::new(format!("{}: it is of cluster {found}, not {said}", doing()))
+                .hint("each server has an archive_command of its own; --system can be left out"));
+        }
+        (Some(system), _) | (None, Some(system)) => system,
+        (None, None) => system_beside(Some(&args.file)).map_err(|failure| {
+            Failure::new(format!("{}: it is not known of which cluster it is: {}", doing(), failure.what()))
+                .hint("run it in the data directory, as PostgreSQL does, or say --system N")
+        })?,
+    };
+    let times = head.filter(|_| name.part == Part::Segment).and_then(|_| segment::times(&content));
+    let file = LogFile {
+        system,
+        name,
+        segment_bytes: head.map_or(0, |head| head.segment_bytes),
+        times: times.map(|times| (times.first, times.last)),
+        content: &content,
+    };
+    let repository = open_for_logs(&args.repository, &args.access)?;
+    match repository.push_log(&file) {
+        Ok(Pushed::New | Pushed::Same) => Ok(()),
+        Err(error @ Error::Exists(_)) => Err(Failure::new(format!("{}: {error}", doing())).hint(
+            "two servers of one cluster archive here: a copy that was started needs archive_mode=off, or a timeline of its own (pg_ctl promote)",
+        )),
+        // PostgreSQL runs this as its own user, and root made the repository.
+        Err(error @ Error::Store { op: "write", .. }) if !args.repository.contains("://") => {
+            Err(Failure::new(format!("{}: {error}", doing())).hint(format!(
+                "whom the server runs as must be able to write there: install -d -o postgres {}/wal",
+                args.repository
+            )))
+        }
+        Err(error) => Err(told(doing(), &error)),
+    }
+}
+
+/// The first page of a segment, if it is one; the error says why it cannot be what its name says.
+fn checked_head(name: &Name, content: &[u8]) -> Result<Option<Head>, String> {
+    if !matches!(name.part, Part::Segment | Part::Partial) {
+        return Ok(None);
+    }
+    let head = Head::parse(content).ok_or("it does not begin as a segment of a log")?;
+    let segment_bytes = u64::from(head.segment_bytes);
+    if content.len() as u64 != segment_bytes {
+        return Err(format!("it has {} bytes, and a segment {segment_bytes}", content.len()));
+    }
+    if head.address != name.number(segment_bytes).saturating_mul(segment_bytes)
+        || head.timeline > name.timeline
+    {
+        let place = control::lsn(head.address);
+        return Err(format!("its first page is that of {place} on timeline {}", head.timeline));
+    }
+    Ok(Some(head))
+}
+
+/// The cluster in whose data directory we are, or whose `pg_wal` has the file.
+fn system_beside(file: Option<&Path>) -> Result<u64> {
+    let above = file.and_then(|file| Some(file.parent()?.join("..")));
+    let folder =
+        std::iter::once(PathBuf::from(".")).chain(above).find(|folder| folder.join(control::FILE).exists());
+    let folder = folder.ok_or_else(|| Failure::new(format!("there is no {} here", control::FILE)))?;
+    let mut tries = 1;
+    loop {
+        match Control::of(&folder) {
+            Ok(control) => return Ok(control.system),
+            Err(_) if tries < CONTROL_TRIES => std::thread::sleep(CONTROL_STEP),
+            Err(error) => return Err(Failure::new(error.to_string())),
+        }
+        tries += 1;
+    }
+}
+
+fn fetch(args: &ArchiveFetch) -> Result<()> {
+    fetch_to(args).map_err(|(failure, is_missing)| if is_missing { failure } else { failure.status(FAILED) })
+}
+
+/// Fetches; the error says whether the file is not there.
+fn fetch_to(args: &ArchiveFetch) -> Result<(), (Failure, bool)> {
+    let doing = || format!("cannot fetch {}", printable(&args.name));
+    let failed = |failure: Failure| (failure, false);
+    let name = Name::parse(&args.name).ok_or_else(|| {
+        let failure = Failure::new(format!("{}: a file of a log has another name", doing()));
+        failed(failure.hint("PostgreSQL's restore_command gives it: 'pagefold archive fetch REPO %f %p'"))
+    })?;
+    let system = match args.system {
+        Some(system) => system,
+        None => system_beside(None).map_err(|failure| {
+            let what = format!("{}: it is not known of which cluster: {}", doing(), failure.what());
+            failed(
+                Failure::new(what)
+                    .hint("run it in the data directory, as PostgreSQL does, or say --system N"),
+            )
+        })?,
+    };
+    let repository = open_for_logs(&args.repository, &args.access).map_err(failed)?;
+    let found = repository.fetch_log(system, &name).map_err(|error| failed(told(doing(), &error)))?;
+    let Some(content) = found else {
+        let what = format!("{} of cluster {system} is not in {}", args.name, args.repository);
+        return Err((Failure::new(what), true));
+    };
+    write(&args.to, &content).context(|| format!("cannot write {}", shown(&args.to))).map_err(failed)
+}
+
+/// Puts a file where it is wanted; it is there as a whole and durable, or not at all.
+fn write(to: &Path, content: &[u8]) -> std::io::Result<()> {
+    let Some(name) = to.file_name() else { return Err(std::io::ErrorKind::InvalidInput.into()) };
+    let mut new = name.to_owned();
+    new.push(".pagefold-new");
+    let new = to.with_file_name(new);
+    let mut file = File::create(&new)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    std::fs::rename(&new, to)?;
+    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
+}
+
+fn list(args: &ArchiveList) -> Result<()> {
+    let repository = open(&args.repository, &args.access)?;
+    let logs = repository.backups().and_then(|backups| repository.cluster_logs(&backups));
+    let logs = logs.map_err(|error| told(format!("cannot list {}", args.repository), &error))?;
+    if args.output.json {
+        return print_json(&json!({ "repository": repository.id(), "logs": logs }));
+    }
+    print(&logs, &args.output);
+    Ok(())
+}
+
+/// How far each backup can be restored, and what is archived of clusters that have none.
+pub(super) fn print(logs: &[ClusterLog], output: &Output) {
+    let exact = output.exact || output.script;
+    let mut table = Table::new(&[
+        ("CLUSTER", Align::Right),
+        ("BACKUP", Align::Right),
+        ("DATASET", Align::Left),
+        ("TIMELINE", Align::Right),
+        ("FROM", Align::Left),
+        ("BEFORE", Align::Left),
+        ("LSN", Align::Left),
+        ("MISSING", Align::Left),
+    ]);
+    let none = || "-".to_owned();
+    for log in logs {
+        for line in &log.lines {
+            let before = match line.until_us {
+                Some(micros) if exact => micros.to_string(),
+                Some(micros) => moment::exact(micros),
+                None => none(),
+            };
+            let places = match line.until {
+                Some(until) if line.from != u64::MAX => {
+                    format!("{} to {}", control::lsn(line.from), control::lsn(until))
+                }
+                _ => none(),
+            };
+            table.row(vec![
+                log.system.to_string(),
+                line.backup.to_string(),
+                line.dataset.clone(),
+                line.timeline.to_string(),
+                match line.since_us {
+                    Some(micros) if exact => micros.to_string(),
+                    Some(micros) => moment::exact(micros),
+                    None if exact => line.since.saturating_add(1).saturating_mul(1_000_000).to_string(),
+                    None => units::utc(line.since.saturating_add(1)),
+                },
+                before,
+                places,
+                line.missing.map_or_else(none, |missing| missing.to_string()),
+            ]);
+        }
+        if log.lines.is_empty() {
+            let last = log.stretches.last().map_or_else(none, |stretch| stretch.last.to_string());
+            let missing = log.missing().first().map_or_else(none, ToString::to_string);
+            let row = [log.system.to_string(), none(), none(), none(), none(), none(), last, missing];
+            table.row(row.to_vec());
+        }
+    }
+    table.print(output.script);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fetch_that_makes_no_sense_is_no_end_of_the_archive() {
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let usage = Failure::usage("x");
+        assert_eq!(exit_status(&words("pagefold archive fetch x"), &usage), FAILED);
+        assert_eq!(exit_status(&words("pagefold archive push x"), &usage), 2);
+        assert_eq!(exit_status(&words("pagefold archive fetch x y z"), &Failure::new("not there")), 1);
+        assert_eq!(
+            exit_status(&words("pagefold archive fetch x y z"), &Failure::new("x").status(FAILED)),
+            FAILED
+        );
+    }
+
+    #[test]
+    fn a_file_is_whole_where_it_was_wanted() {
+        let dir = tempfile::tempdir().unwrap();
+        let to = dir.path().join("RECOVERYXLOG");
+        std::fs::write(&to, "an older one").unwrap();
+        write(&to, b"content").unwrap();
+        assert_eq!(std::fs::read(&to).unwrap(), b"content");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert!(write(&dir.path().join("none/x"), b"").is_err());
+    }
+}

@@ -1,0 +1,64 @@
+//! The database clusters in a snapshot that is backed up: what a backup notes of them, so that its log is kept as long as it is needed, and found when
+//! the database is restored to a point in time.
+
+use std::path::Path;
+
+use pagefold_backup::Cluster;
+use pagefold_basebackup::control::Control;
+use pagefold_basebackup::wal::Wal;
+
+use crate::failure::{Context, Result};
+use crate::names::Name;
+use crate::verbs::basebackup::view::View;
+use crate::verbs::branch::data;
+use crate::verbs::branch::record::Product;
+
+/// Where the log ends is not known: it lies in another dataset.
+const UNKNOWN: u64 = u64::MAX;
+
+/// Looks for clusters; where that fails it is told, and the backup notes that it is not known.
+pub(super) fn known(snapshot: &Name) -> Option<Vec<Cluster>> {
+    match of(snapshot) {
+        Ok(clusters) => Some(clusters),
+        Err(failure) => {
+            eprintln!(
+                "pagefold: warning: it was not found out which databases are in {snapshot}, so no archived log is deleted as long as there is this backup: {failure}"
+            );
+            None
+        }
+    }
+}
+
+/// Where the log ends, and when the last transaction in it did.
+fn ends(log: &Path, control: &Control) -> pagefold_basebackup::Result<(u64, Option<i64>)> {
+    let wal = Wal::open(log, control)?;
+    let end = wal.written_to(control)?;
+    Ok((end, wal.last_end_before(control.timeline, end)?))
+}
+
+fn of(snapshot: &Name) -> Result<Vec<Cluster>> {
+    let view = View::of(snapshot)?;
+    let found = data::find(&view.root)?;
+    let clusters = found.into_iter().filter(|found| found.product == Product::PostgreSql).map(|found| {
+        let folder = view.root.join(&found.relative);
+        let reading = || format!("cannot read the control file of {}", found.relative);
+        let control = Control::of(&folder).context(reading)?;
+        let log = folder.join("pg_wal");
+        // Behind a link lies what the server writes now.
+        let is_here = std::fs::symlink_metadata(&log).is_ok_and(|found| found.is_dir());
+        let (end, last_us) = match is_here {
+            true => ends(&log, &control).context(reading)?,
+            false => (UNKNOWN, None),
+        };
+        Ok(Cluster {
+            data: found.relative,
+            system: control.system,
+            timeline: control.timeline,
+            redo: control.redo,
+            end,
+            segment_bytes: control.wal_segment_bytes,
+            last_us,
+        })
+    });
+    clusters.collect()
+}

@@ -1,0 +1,298 @@
+//! `backup restore --to-time`, `--to-lsn`, `--to-latest`: a PostgreSQL cluster as it was at a point in time.
+//!
+//! A backup is of a snapshot and has no `backup_label`, so PostgreSQL recovers it as after a crash, with the log that is in it, and then goes on with the archive as
+//! `recovery.signal` says. It is consistent where the log in the backup ends; a point before that is refused here, before the server would refuse it
+//! (docs/decisions/0047).
+
+mod settings;
+mod start;
+
+use std::path::{Path, PathBuf};
+
+use pagefold_backup::{Backup, Cluster, ClusterLog, Line, Reach, Repository};
+use pagefold_basebackup::control::{self, Control};
+use pagefold_basebackup::wal::Wal;
+use serde_json::json;
+
+pub(super) use self::settings::Target;
+use self::settings::{fetch_command, settings};
+use self::start::start;
+use super::restore::{Done, restore_into};
+use super::{open, told};
+use crate::args::{BackupRestore, Mount, RecoveryAction, Unmount};
+use crate::deeds::Deed;
+use crate::failure::{Context, Failure, Result};
+use crate::names::Name;
+use crate::table::printable;
+use crate::verbs::branch::data::{self, DataDir};
+use crate::verbs::branch::postgres;
+use crate::verbs::print_json;
+use crate::{datasets, moment, places, raw, units};
+
+/// What a server reads last of its settings.
+const SETTINGS: &str = "postgresql.auto.conf";
+const SETTINGS_BYTES_MAX: u64 = 1 << 20;
+const SIGNAL: &str = "recovery.signal";
+/// Of a bucket, where the machine has no role that may read it.
+const CREDENTIALS: &str = "AWS_ACCESS_KEY_ID";
+
+/// A backup from which the point can be reached.
+struct Candidate {
+    backup: Backup,
+    cluster: Cluster,
+    line: Line,
+}
+
+/// Restores into a new dataset, sets recovery up, and starts the server if that was asked for.
+pub(super) fn restore(args: &BackupRestore, name: &Name, target: Target) -> Result<()> {
+    let doing = || format!("cannot restore {} to {}", args.backup, target.told());
+    if args.start && args.action != RecoveryAction::Promote {
+        return Err(Failure::usage(
+            "--start waits until the server has recovered, and is for --action promote",
+        ));
+    }
+    if args.start && args.repository.starts_with("s3://") && std::env::var_os(CREDENTIALS).is_some() {
+        return Err(Failure::usage(format!(
+            "the server would not find the bucket's credentials: it gets nothing of this environment, {CREDENTIALS} included"
+        ))
+        .hint("restore without --start, and start the server with them in its environment"));
+    }
+    if datasets::of_pool(&name.pool)?.iter().any(|figures| figures.path == name.path) {
+        return Err(Failure::new(format!("{}: there is a dataset {name} already", doing()))
+            .hint("a point in time is restored into a new dataset: name another one"));
+    }
+    let repository = open(&args.repository, &args.access)?;
+    let fetch = fetch_command(args, &repository)?;
+    let candidates = candidates(args, &repository, target)?;
+    let mut too_early = None;
+    for candidate in candidates {
+        let done = restore_into(&repository, &candidate.backup, name, false)?;
+        let set_up = set_up(name, &candidate, &format!("{fetch} %f \"%p\""), target, args.action);
+        match set_up {
+            Ok(None) => return finish(args, name, &repository, &candidate, &done, target),
+            Ok(Some(why)) => too_early = Some(why),
+            Err(failure) => {
+                destroy(name)?;
+                return Err(failure);
+            }
+        }
+        destroy(name)?;
+    }
+    let why = too_early.unwrap_or_else(|| "no backup is old enough".into());
+    Err(Failure::new(format!("{}: {why}", doing())).hint(hint(args)))
+}
+
+fn hint(args: &BackupRestore) -> String {
+    format!("see what can be restored: pagefold archive list {}", args.repository)
+}
+
+fn destroy(name: &Name) -> Result<()> {
+    let what = vec![name.path.clone()];
+    datasets::perform(&name.pool, Deed::Destroy { what, recursive: true, dry_run: false }).map(drop)
+}
+
+/// The backups from which the point can be reached, the newest first.
+fn candidates(args: &BackupRestore, repository: &Repository, target: Target) -> Result<Vec<Candidate>> {
+    let doing = format!("cannot restore {} to {}", args.backup, target.told());
+    let failed = |error: pagefold_backup::Error| told(&doing, &error);
+    // Tells of a name that is none of a backup's.
+    repository.find(&args.backup).map_err(failed)?;
+    let backups = repository.backups().map_err(failed)?;
+    let logs = repository.cluster_logs(&backups).map_err(failed)?;
+    let is_meant = |backup: &&Backup| match args.backup.parse::<u64>() {
+        Ok(number) => backup.number == number,
+        Err(_) => backup.name() == args.backup || backup.name().split('@').next() == Some(&args.backup),
+    };
+    let mut meant: Vec<&Backup> = backups.iter().filter(is_meant).collect();
+    meant.sort_by_key(|backup| std::cmp::Reverse((backup.origin.created, backup.number)));
+    let (mut found, mut unfit, mut later, mut earlier) = (Vec::new(), None, None, None);
+    for backup in meant {
+        let cluster = match cluster_of(args, backup) {
+            Ok(cluster) => cluster,
+            Err(failure) => {
+                unfit.get_or_insert(failure.what().to_owned());
+                continue;
+            }
+        };
+        let line = line_of(args, repository, &logs, backup, cluster).map_err(failed)?;
+        let Some(line) = line else {
+            unfit.get_or_insert(format!(
+                "backup {} does not lead to the timeline that is wanted",
+                backup.number
+            ));
+            continue;
+        };
+        match target.reach(&line) {
+            Reach::Within => found.push(Candidate { backup: backup.clone(), cluster: cluster.clone(), line }),
+            Reach::TooLate => {
+                later.get_or_insert_with(|| format!("it is later than what is archived: {}", reached(&line)));
+            }
+            // The last one is the oldest.
+            Reach::TooEarly => earlier = Some(format!("it is earlier than backup {}", backup.number)),
+        }
+    }
+    match later.or(earlier).or(unfit).filter(|_| found.is_empty()) {
+        Some(why) => Err(Failure::new(format!("{doing}: {why}")).hint(hint(args))),
+        None => Ok(found),
+    }
+}
+
+fn reached(line: &Line) -> String {
+    let missing = line.missing.map_or_else(String::new, |name| format!(", and {name} is missing"));
+    match (line.until, line.until_us) {
+        (None, _) => format!("nothing since backup {}{missing}", line.backup),
+        (Some(until), None) => format!("it ends at {} and has no transactions{missing}", control::lsn(until)),
+        (Some(until), Some(micros)) => {
+            format!(
+                "its last transaction is of {}, it ends at {}{missing}",
+                moment::exact(micros),
+                control::lsn(until)
+            )
+        }
+    }
+}
+
+fn cluster_of<'a>(args: &BackupRestore, backup: &'a Backup) -> Result<&'a Cluster> {
+    let number = backup.number;
+    let Some(clusters) = &backup.clusters else {
+        return Err(Failure::new(format!("it is not known which databases are in backup {number}")));
+    };
+    let wanted = args.data.as_deref().map(data::normal).transpose()?;
+    let fits = |cluster: &&Cluster| wanted.as_ref().is_none_or(|wanted| *wanted == cluster.data);
+    let all: Vec<&Cluster> = clusters.iter().filter(fits).collect();
+    match all.as_slice() {
+        [one] => Ok(one),
+        [] => Err(Failure::new(format!("there is no PostgreSQL database in backup {number}, or not there"))),
+        _ => Err(Failure::new(format!("backup {number} has several databases: say which with --data DIR"))),
+    }
+}
+
+fn line_of(
+    args: &BackupRestore,
+    repository: &Repository,
+    logs: &[ClusterLog],
+    backup: &Backup,
+    cluster: &Cluster,
+) -> pagefold_backup::Result<Option<Line>> {
+    match logs.iter().find(|log| log.system == cluster.system) {
+        Some(log) => repository.line(log, backup, cluster, args.timeline),
+        None => Ok(None),
+    }
+}
+
+/// The dataset at a mount of our own, while what is in it is changed.
+struct Private(PathBuf);
+
+impl Private {
+    fn mount(name: &Name) -> Result<Self> {
+        let runtime = places::runtime_dir();
+        places::make_private(&runtime)?;
+        let dir = runtime.join(format!("restore-{}", std::process::id()));
+        crate::verbs::mount::run_quietly(&Mount::of(name.to_string(), Some(dir.clone())))?;
+        Ok(Self(dir))
+    }
+
+    fn unmount(self) -> Result<()> {
+        let target = Some(raw::text(&self.0));
+        crate::verbs::unmount::run(&Unmount { target, all: false, lazy: false, force: false })?;
+        std::fs::remove_dir(&self.0).context(|| format!("cannot remove {}", self.0.display()))
+    }
+}
+
+/// Has the server recover to the target when it is started. If the backup turns out to have what came later: why.
+fn set_up(
+    name: &Name,
+    candidate: &Candidate,
+    fetch: &str,
+    target: Target,
+    action: RecoveryAction,
+) -> Result<Option<String>> {
+    let private = Private::mount(name)?;
+    let outcome = prepare(&private.0, candidate, fetch, target, action);
+    let unmounted = private.unmount();
+    let outcome = outcome?;
+    unmounted.map(|()| outcome)
+}
+
+fn prepare(
+    mount: &Path,
+    candidate: &Candidate,
+    fetch: &str,
+    target: Target,
+    action: RecoveryAction,
+) -> Result<Option<String>> {
+    let cluster = &candidate.cluster;
+    let data = DataDir::open(mount, &cluster.data)?;
+    let reading = || format!("cannot read the database in backup {}", candidate.backup.number);
+    let control = Control::of(&data.path).context(reading)?;
+    if control.system != cluster.system {
+        return Err(Failure::new(format!("{}: it is of cluster {}", reading(), control.system)));
+    }
+    let log = data.path.join("pg_wal");
+    if !std::fs::symlink_metadata(&log).is_ok_and(|found| found.is_dir()) {
+        return Err(Failure::new(format!("{}: its log does not lie in it", reading())).hint(
+            "a database whose pg_wal lies in another dataset cannot be restored to a point in time from here",
+        ));
+    }
+    let (range, times) =
+        Wal::open(&log, &control).and_then(|wal| wal.times_after_crash(&control)).context(reading)?;
+    let number = candidate.backup.number;
+    match (target, times) {
+        (Target::Place(place), _) if place < range.end => {
+            return Ok(Some(format!("backup {number} goes to {}, and later", control::lsn(range.end))));
+        }
+        (Target::Time(time), Some(times)) if time < times.last => {
+            return Ok(Some(format!("backup {number} has transactions of {}", moment::exact(times.last))));
+        }
+        _ => {}
+    }
+    postgres::settle(&data)?;
+    let mut text = data.read(SETTINGS, SETTINGS_BYTES_MAX)?.unwrap_or_default();
+    text.extend_from_slice(settings(candidate, fetch, target, action).as_bytes());
+    data.write_file(SETTINGS, &text)?;
+    data.write_file(SIGNAL, b"")?;
+    Ok(None)
+}
+
+fn finish(
+    args: &BackupRestore,
+    name: &Name,
+    repository: &Repository,
+    candidate: &Candidate,
+    done: &Done,
+    target: Target,
+) -> Result<()> {
+    let started = if args.start { Some(start(args, name, candidate)?) } else { None };
+    if args.json {
+        let mut told = done.json(repository);
+        told["point"] = json!({
+            "target": target.told(),
+            "timeline": candidate.line.timeline,
+            "system": candidate.cluster.system,
+            "data": candidate.cluster.data,
+            "mounted": started.as_ref().map(|started| raw::text(&started.mounted)),
+            "port": started.as_ref().map(|started| started.port),
+            "log": started.as_ref().map(|started| raw::text(&started.log)),
+        });
+        return print_json(&told);
+    }
+    println!("{}", done.line(name));
+    let made = units::utc(candidate.backup.origin.created);
+    println!("  its snapshot is of {made}; recovery goes on to {}", target.told());
+    match started {
+        Some(started) => {
+            let data = started.mounted.join(&candidate.cluster.data);
+            println!(
+                "  it has recovered, and runs in {} on port {}; its log is {}",
+                printable(&raw::text(&data)),
+                started.port,
+                started.log.display()
+            );
+        }
+        None => {
+            println!("  go on: pagefold mount {name} DIR");
+            println!("         then, as the owner of the data: postgres -D DIR/{}", candidate.cluster.data);
+        }
+    }
+    Ok(())
+}

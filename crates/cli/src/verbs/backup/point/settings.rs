@@ -1,0 +1,196 @@
+//! The point in time, and the settings by which a server recovers to it.
+
+use std::path::Path;
+
+use pagefold_backup::{Line, Reach, Repository};
+use pagefold_basebackup::control;
+
+use super::Candidate;
+use crate::args::{BackupRestore, RecoveryAction};
+use crate::failure::{Context, Failure, Result};
+use crate::verbs::backup::PASSPHRASE;
+use crate::{moment, raw, target};
+
+/// Settings that end a recovery.
+const TARGETS: [&str; 5] = [
+    "recovery_target",
+    "recovery_target_name",
+    "recovery_target_xid",
+    "recovery_target_lsn",
+    "recovery_target_time",
+];
+
+/// A point in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// In microseconds since 1970: what was committed by then.
+    Time(i64),
+    /// In the log: what lies before it.
+    Place(u64),
+    /// All that was archived.
+    Latest,
+}
+
+impl Target {
+    /// The one that the command line names, if any.
+    pub fn of(args: &BackupRestore) -> Result<Option<Self>> {
+        if let Some(time) = &args.to_time {
+            return moment::parse(time).map(|time| Some(Self::Time(time)));
+        }
+        if let Some(text) = &args.to_lsn {
+            let place = control::parse_lsn(text).ok_or_else(|| {
+                Failure::usage(format!("\"{text}\" is no place in a log")).hint("it is written as 0/3000000")
+            })?;
+            return Ok(Some(Self::Place(place)));
+        }
+        Ok(args.to_latest.then_some(Self::Latest))
+    }
+
+    /// Whether it can be reached from a backup.
+    pub fn reach(self, line: &Line) -> Reach {
+        match self {
+            Self::Time(time) => line.reaches_time(time),
+            Self::Place(place) => line.reaches_place(place),
+            Self::Latest if line.until.is_some() => Reach::Within,
+            Self::Latest => Reach::TooLate,
+        }
+    }
+
+    /// In words.
+    pub fn told(self) -> String {
+        match self {
+            Self::Time(time) => moment::exact(time),
+            Self::Place(place) => control::lsn(place),
+            Self::Latest => "the end of the archive".into(),
+        }
+    }
+
+    /// The settings that end recovery there. The others are empty, and come before: a server takes the last one that it reads.
+    fn settings(self) -> Vec<(&'static str, String)> {
+        let mut all: Vec<_> = TARGETS.iter().map(|name| (*name, String::new())).collect();
+        match self {
+            Self::Time(time) => {
+                all.push(("recovery_target_inclusive", "on".into()));
+                all.push(("recovery_target_time", moment::exact(time)));
+            }
+            // A record that begins there came later.
+            Self::Place(place) => {
+                all.push(("recovery_target_inclusive", "off".into()));
+                all.push(("recovery_target_lsn", control::lsn(place)));
+            }
+            Self::Latest => {}
+        }
+        all
+    }
+}
+
+/// The words of `restore_command`, but for the file.
+pub(super) fn fetch_command(args: &BackupRestore, repository: &Repository) -> Result<String> {
+    let access = &args.access;
+    if repository.is_encrypted() && access.key_file.is_none() && access.key_command.is_none() {
+        return Err(Failure::usage(format!(
+            "the server needs the key to fetch its log, and {PASSPHRASE} is not passed on to it"
+        ))
+        .hint(
+            "give the key with --key-file FILE, which the server's user can read, or --key-command COMMAND",
+        ));
+    }
+    let program = std::env::current_exe().context(|| "cannot find out where this program is".into())?;
+    let mut words = vec![raw::text(&program), "archive".into(), "fetch".into()];
+    let mut option = |name: &str, value: Option<String>| {
+        words.extend(value.into_iter().flat_map(|value| [name.to_owned(), value]));
+    };
+    if args.repository.contains("://") {
+        option("--endpoint", access.endpoint.clone());
+        option("--region", access.region.clone());
+        option("--remote-command", access.remote_command.clone());
+    }
+    let key_file = access.key_file.as_deref().map(target::absolute).transpose()?;
+    option("--key-file", key_file.map(|path| raw::text(&path)));
+    option("--key-command", access.key_command.clone());
+    words.push(match args.repository.contains("://") {
+        true => args.repository.clone(),
+        false => raw::text(&target::absolute(Path::new(&args.repository))?),
+    });
+    let quoted: Vec<String> = words.iter().map(|word| shell_word(word)).collect();
+    Ok(quoted.join(" "))
+}
+
+/// A word of a shell in a command of PostgreSQL's, in which a per cent sign is doubled.
+fn shell_word(word: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-:@=+,".contains(&byte);
+    let word = word.replace('%', "%%");
+    if !word.is_empty() && word.bytes().all(is_plain) {
+        word
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// A value in PostgreSQL's configuration file.
+fn quoted(value: &str) -> String {
+    format!("'{}'", value.replace('\\', r"\\").replace('\'', "''"))
+}
+
+/// The lines that are appended to the settings.
+pub(super) fn settings(candidate: &Candidate, fetch: &str, target: Target, action: RecoveryAction) -> String {
+    let fetch = fetch.replacen(
+        " archive fetch ",
+        &format!(" archive fetch --system {} ", candidate.cluster.system),
+        1,
+    );
+    let timeline = match candidate.line.timeline == candidate.cluster.timeline {
+        true => "current".to_owned(),
+        false => candidate.line.timeline.to_string(),
+    };
+    let action = match action {
+        RecoveryAction::Promote => "promote",
+        RecoveryAction::Pause => "pause",
+        RecoveryAction::Shutdown => "shutdown",
+    };
+    let mut all = vec![("restore_command", fetch)];
+    all.extend(target.settings());
+    all.push(("recovery_target_timeline", timeline));
+    all.push(("recovery_target_action", action.into()));
+    // It archives nothing into what it is restored from, cleans nothing, and follows nobody.
+    all.push(("archive_mode", "off".into()));
+    for name in ["archive_cleanup_command", "recovery_end_command", "primary_conninfo", "primary_slot_name"] {
+        all.push((name, String::new()));
+    }
+    let lines = all.iter().map(|(name, value)| format!("{name} = {}\n", quoted(value)));
+    let number = candidate.backup.number;
+    let head = format!("\n# By pagefold backup restore, of backup {number}, to {}:\n", target.told());
+    std::iter::once(head).chain(lines).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_quoted_for_the_shell_and_for_postgresql() {
+        assert_eq!(shell_word("/mnt/backup"), "/mnt/backup");
+        assert_eq!(shell_word("it's 100%"), r"'it'\''s 100%%'");
+        assert_eq!(shell_word(""), "''");
+        assert_eq!(quoted(r"a\b 'c'"), r"'a\\b ''c'''");
+    }
+
+    #[test]
+    fn the_target_comes_behind_those_that_are_empty() {
+        for (target, name, value) in [
+            (Target::Time(1_795_629_600_500_000), "recovery_target_time", "2026-11-25 18:00:00.500000+00"),
+            (Target::Place(0x1_0300_0028), "recovery_target_lsn", "1/3000028"),
+        ] {
+            let settings = target.settings();
+            assert_eq!(settings.last(), Some(&(name, value.to_owned())));
+            assert_eq!(
+                settings
+                    .iter()
+                    .filter(|(name, value)| !value.is_empty() && *name != "recovery_target_inclusive")
+                    .count(),
+                1
+            );
+        }
+        assert!(Target::Latest.settings().iter().all(|(_, value)| value.is_empty()));
+    }
+}

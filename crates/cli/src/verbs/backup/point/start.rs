@@ -1,0 +1,54 @@
+//! The server on what was restored.
+
+use std::path::PathBuf;
+
+use super::Candidate;
+use crate::args::{BackupRestore, Mount};
+use crate::datasets;
+use crate::failure::{Failure, Result};
+use crate::names::Name;
+use crate::verbs::branch::data::DataDir;
+use crate::verbs::branch::owner::Owner;
+use crate::verbs::branch::postgres::{self, Goal};
+use crate::verbs::branch::record::{Options, Position, Product, Record};
+use crate::verbs::branch::{ports, server};
+
+/// A server that has recovered.
+pub(super) struct Started {
+    pub(super) mounted: PathBuf,
+    pub(super) port: u16,
+    pub(super) log: PathBuf,
+}
+
+/// Mounts the dataset and starts the server; returns when it has recovered.
+pub(super) fn start(args: &BackupRestore, name: &Name, candidate: &Candidate) -> Result<Started> {
+    crate::verbs::mount::run_quietly(&Mount::of(name.to_string(), args.mountpoint.clone()))?;
+    let mounted = datasets::find(name)?.mounted;
+    let mounted =
+        mounted.ok_or_else(|| Failure::new(format!("{name} was mounted, and is not mounted any more")))?;
+    let data = DataDir::open(&mounted, &candidate.cluster.data)?;
+    let mut options = Options::default();
+    options.update(&args.server)?;
+    // The owner is asked for before anything is begun: the message is about him.
+    Owner::of(&data, options.user.as_deref())?;
+    let turn = ports::turn()?;
+    let port = match args.server.port {
+        Some(port) => port,
+        None => ports::choose(&turn, Product::PostgreSql)?,
+    };
+    let record = Record {
+        product: Product::PostgreSql,
+        version: postgres::version(&data)?.to_string(),
+        data: candidate.cluster.data.clone(),
+        port,
+        position: Position::default(),
+        options,
+        made_mountpoint: false,
+    };
+    server::start_to(name, &record, &data, Goal::Point).map_err(|failure| {
+        let advice = failure.advice().unwrap_or_default();
+        Failure::new(failure.what())
+            .hint(format!("{name} is restored and mounted at {}\n  {advice}", mounted.display()))
+    })?;
+    Ok(Started { mounted, port, log: server::log_of(name)? })
+}

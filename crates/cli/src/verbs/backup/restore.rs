@@ -1,0 +1,137 @@
+//! `backup restore`: a backup as a stream for a pool.
+
+use std::io::Write;
+
+use pagefold_backup::{Backup, Error, Repository, Restored};
+use pagefold_engine::pool::{Origin, Token};
+use serde_json::json;
+
+use super::{as_file, figures, open, pipe, point, told};
+use crate::args::BackupRestore;
+use crate::control::Transferred;
+use crate::failure::{Failure, Result};
+use crate::names::Name;
+use crate::verbs::print_json;
+use crate::verbs::send::receive_from;
+use crate::{datasets, names, units};
+
+pub(super) fn run(args: &BackupRestore) -> Result<()> {
+    let name = crate::verbs::dataset::dataset(&args.dataset)?;
+    if name.path.is_empty() {
+        return Err(Failure::usage(format!("{name} is a pool, not a dataset"))
+            .hint(format!("backups are restored into datasets: {name}/NAME")));
+    }
+    if let Some(target) = point::Target::of(args)? {
+        return point::restore(args, &name, target);
+    }
+    let repository = open(&args.repository, &args.access)?;
+    let backup = repository.find(&args.backup);
+    let backup =
+        backup.map_err(|error| told(format!("cannot restore {} into {name}", args.backup), &error))?;
+    let done = restore_into(&repository, &backup, &name, args.force)?;
+    if args.json {
+        return print_json(&done.json(&repository));
+    }
+    println!("{}", done.line(&name));
+    Ok(())
+}
+
+/// A backup that was restored into a dataset.
+pub(super) struct Done {
+    pub(super) backup: Backup,
+    since: Option<u64>,
+    restored: Restored,
+    received: Transferred,
+}
+
+impl Done {
+    pub(super) fn json(&self, repository: &Repository) -> serde_json::Value {
+        json!({
+            "backup": figures(&self.backup),
+            "since": self.since,
+            "restored": self.restored,
+            "received": self.received,
+            "requests": repository.store().requests(),
+        })
+    }
+
+    pub(super) fn line(&self, name: &Name) -> String {
+        let since = self.since.map_or_else(String::new, |since| format!(", on top of backup {since}"));
+        format!(
+            "{name}: restored backup {}, {} in {} pages{since}",
+            self.backup.number,
+            units::size(self.restored.record_bytes),
+            self.restored.pages,
+        )
+    }
+}
+
+/// Restores a backup into a dataset, on top of what that has.
+pub(super) fn restore_into(
+    repository: &Repository,
+    backup: &Backup,
+    name: &Name,
+    force: bool,
+) -> Result<Done> {
+    let doing = || format!("cannot restore {} into {name}", backup.name());
+    let failed = |error: Error| told(doing(), &error);
+    let backups = repository.backups().map_err(failed)?;
+    let by_origin = |origin: &Origin| backups.iter().find(|backup| backup.origin == *origin).cloned();
+    // What an earlier restore has brought is gone on with.
+    let partial = datasets::partials_of(&name.pool)?.into_iter().find(|partial| partial.path == name.path);
+    let token: Option<Token> = partial.and_then(|partial| partial.receive_resume_token.parse().ok());
+    let begun = token.filter(|token| token.to == backup.origin);
+    let (since, after) = match begun {
+        Some(token) => {
+            let since = token.from.as_ref().map(|from| {
+                by_origin(from).ok_or_else(|| {
+                    Failure::new(format!("{}: the backup on top of which it was begun is gone", doing()))
+                        .hint(format!("give up what came: pagefold receive --abort {name}"))
+                })
+            });
+            (since.transpose()?, token.after())
+        }
+        None => (newest_backup(name, &backups)?, None),
+    };
+    let (reader, writer) = pipe()?;
+    crate::ignore_sigpipe();
+    let (received, restored) = std::thread::scope(|scope| {
+        let since = since.as_ref();
+        let restoring = scope.spawn(move || {
+            let mut out = std::io::BufWriter::with_capacity(1 << 20, writer);
+            let restored = repository.restore(backup, since, after, &mut out, &mut |_, _| {});
+            out.flush().ok();
+            restored
+        });
+        let received = receive_from(name, force, as_file(reader));
+        (received, restoring.join())
+    });
+    let restored = restored.map_err(|_| Failure::new(format!("{}: it ended by a bug", doing())))?;
+    match (received, restored) {
+        (Ok(received), Ok(restored)) => {
+            let since = since.map(|since| since.number);
+            Ok(Done { backup: backup.clone(), since, restored, received })
+        }
+        // Where the store or an object failed, the pool only knows that the stream has ended.
+        (Err(failure), Err(Error::Stream(_)) | Ok(_)) => Err(failure),
+        (_, Err(error)) => Err(failed(error)),
+    }
+}
+
+/// The backup of the newest snapshot of the dataset, if it has one.
+fn newest_backup(name: &Name, backups: &[Backup]) -> Result<Option<Backup>> {
+    let all = datasets::of_pool(&name.pool)?;
+    let of_dataset = |path: &str| names::dataset_of(path) == name.path && path.contains('@');
+    let newest = all.iter().rfind(|figures| of_dataset(&figures.path));
+    let Some((_, newest)) = newest.and_then(|figures| figures.path.split_once('@')) else { return Ok(None) };
+    // Of this name, and of the same time: what names a snapshot in all pools is compared by who receives.
+    let created = all
+        .iter()
+        .find(|figures| figures.path == format!("{}@{newest}", name.path))
+        .map(|figures| figures.created);
+    Ok(backups
+        .iter()
+        .rev()
+        .find(|backup| backup.snapshot == newest && Some(backup.origin.created) == created)
+        .cloned())
+}
