@@ -14,6 +14,7 @@
 mod block;
 mod chunk;
 mod commit;
+mod contents;
 mod create;
 mod directory;
 mod error;
@@ -37,7 +38,10 @@ mod store;
 mod upload;
 mod verify;
 
+pub use block::{BlockRef, ModelRef, RecordRef};
+pub use chunk::{Entry, PageEntry};
 pub use commit::Backup;
+pub use contents::Contents;
 pub use create::{CreateOptions, Created};
 pub use error::{Error, Result};
 pub use keys::Secret;
@@ -46,7 +50,7 @@ pub use prune::{Keep, Pruned, select};
 pub use remote::{Host, ServeOptions, serve};
 pub use repository::{InitOptions, Repository};
 pub use restore::Restored;
-pub use root::Totals;
+pub use root::{Row, Totals};
 pub use seen::Seen;
-pub use store::{Location, Requests, Store};
+pub use store::{Location, Patience, Requests, Store};
 pub use verify::{Checked, Damage};

@@ -1,0 +1,399 @@
+//! The pages of a backup over a local socket: who has network and keys reads them, and the server of a pool, which has neither, asks.
+//!
+//! Whoever connects hears a greeting first, then asks and hears an answer, one after the other. Numbers are little endian.
+//!
+//! | bytes | of the greeting |
+//! |---|---|
+//! | 8 | `PFlazy`, version 1, 0 |
+//! | 16 | the token of the dataset's origin |
+//! | 8 | seconds that a read may wait for the store |
+//! | 1 | 1: what nobody reads is to be brought, too |
+//! | 8 | so many bytes a second at most; 0: no bound |
+//!
+//! | bytes | of a question |
+//! |---|---|
+//! | 1 | 1 pages, 2 figures |
+//! | 8 | object |
+//! | 4 | recordsize |
+//! | 8 | byte offset |
+//! | 4 | how many bytes |
+//!
+//! An answer is a byte (0 done, 1 damaged, 2 the store does not answer, 3 anything else), a length (4), and bytes: what was asked for, or why not.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pagefold_engine::dataset::Dataset;
+use pagefold_engine::wire::Reader;
+use pagefold_engine::{Error, Result};
+use parking_lot::{Condvar, Mutex};
+
+use crate::dataset::BackupDataset;
+use crate::limits::{ANSWER_MARGIN, CONNECTIONS_MAX, PIECE_BYTES};
+use crate::overlay::Lower;
+
+const MAGIC: [u8; 8] = *b"PFlazy\x01\0";
+const GREETING_BYTES: usize = 41;
+const QUESTION_BYTES: usize = 25;
+const ANSWER_HEAD_BYTES: usize = 5;
+const PAGES: u8 = 1;
+const FIGURES: u8 = 2;
+const DONE: u8 = 0;
+const DAMAGED: u8 = 1;
+const AWAY: u8 = 2;
+const OTHER: u8 = 3;
+/// Pause between two tries to reach who reads the backup.
+const RECONNECT: Duration = Duration::from_millis(200);
+/// How often a server looks whether anybody is connected.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What is said to whoever connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Greeting {
+    /// The token of the dataset's origin.
+    pub token: [u8; 16],
+    /// How long a read may wait for the store; whole seconds count.
+    pub patience: Duration,
+    /// What nobody reads is to be brought, too.
+    pub hydrate: bool,
+    /// At most so many bytes a second of it.
+    pub rate: Option<u64>,
+}
+
+impl Greeting {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend_from_slice(&self.token);
+        out.extend_from_slice(&self.patience.as_secs().to_le_bytes());
+        out.push(u8::from(self.hydrate));
+        out.extend_from_slice(&self.rate.unwrap_or(0).to_le_bytes());
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut reader = Reader::new(bytes, "greeting");
+        if reader.take(MAGIC.len())? != MAGIC {
+            return Err(reader.bad("it is none of this version"));
+        }
+        let mut token = [0; 16];
+        token.copy_from_slice(reader.take(16)?);
+        let patience = Duration::from_secs(reader.u64()?.min(24 * 60 * 60));
+        let hydrate = reader.u8()? != 0;
+        let rate = Some(reader.u64()?).filter(|rate| *rate > 0);
+        reader.end()?;
+        Ok(Self { token, patience, hydrate, rate })
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// Nobody listens.
+    #[error("nobody reads the backup for it: {0}")]
+    Nobody(io::Error),
+    /// Somebody else does.
+    #[error("who listens there does not read the backup of this dataset: {0}")]
+    Other(String),
+}
+
+/// Who reads the backup, as the server of a pool reaches it.
+pub struct Link {
+    socket: PathBuf,
+    greeting: Greeting,
+    idle: Mutex<Connections>,
+    freed: Condvar,
+}
+
+#[derive(Default)]
+struct Connections {
+    idle: Vec<UnixStream>,
+    used: usize,
+}
+
+/// A connection that is used: its place is given back when this is dropped.
+struct Used<'a>(&'a Link);
+
+impl Drop for Used<'_> {
+    fn drop(&mut self) {
+        self.0.idle.lock().used -= 1;
+        self.0.freed.notify_one();
+    }
+}
+
+impl Link {
+    /// Connects to who reads the backup of the dataset with this token.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub fn open(socket: PathBuf, token: &[u8; 16]) -> Result<Self, LinkError> {
+        let (stream, greeting) = connect(&socket, ANSWER_MARGIN)?;
+        if greeting.token != *token {
+            return Err(LinkError::Other("it has another token".into()));
+        }
+        let idle = Mutex::new(Connections { idle: vec![stream], used: 0 });
+        Ok(Self { socket, greeting, idle, freed: Condvar::new() })
+    }
+
+    /// What it said.
+    pub fn greeting(&self) -> &Greeting {
+        &self.greeting
+    }
+
+    /// Its figures, as the program says them in JSON.
+    ///
+    /// # Errors
+    /// As of reading pages.
+    pub fn figures(&self) -> Result<String> {
+        let question = question(FIGURES, 0, 0, 0, 0);
+        let bytes = self.ask(&question, &mut |stream, len| {
+            let mut bytes = Vec::new();
+            stream.take(len.into()).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        })?;
+        String::from_utf8(bytes).map_err(|_| Error::corrupt("figures", "they are not UTF-8"))
+    }
+
+    /// Asks until there is an answer, or nobody has been there for as long as a store is waited for.
+    fn ask<T>(
+        &self,
+        question: &[u8],
+        take: &mut dyn FnMut(&mut UnixStream, u32) -> io::Result<T>,
+    ) -> Result<T> {
+        let _used = self.take_place();
+        let begun = Instant::now();
+        loop {
+            let known = self.idle.lock().idle.pop();
+            let fresh = known.is_none();
+            let stream = match known {
+                Some(stream) => Ok(stream),
+                None => self.reconnect(),
+            };
+            let failed = match stream {
+                Ok(mut stream) => match exchange(&mut stream, question, take) {
+                    Ok(answer) => {
+                        self.idle.lock().idle.push(stream);
+                        return answer;
+                    }
+                    Err(error) => error,
+                },
+                Err(error) => io::Error::other(error.to_string()),
+            };
+            // Connections that were there before who reads the backup was started again are used up first.
+            if !fresh {
+                continue;
+            }
+            if begun.elapsed() >= self.greeting.patience {
+                tracing::error!(error = %failed, "who reads the backup cannot be reached");
+                return Err(away(&failed.to_string()));
+            }
+            thread::sleep(RECONNECT);
+        }
+    }
+
+    fn take_place(&self) -> Used<'_> {
+        let mut connections = self.idle.lock();
+        while connections.used >= CONNECTIONS_MAX {
+            self.freed.wait(&mut connections);
+        }
+        connections.used += 1;
+        Used(self)
+    }
+
+    fn reconnect(&self) -> Result<UnixStream, LinkError> {
+        let (stream, greeting) = connect(&self.socket, self.greeting.patience + ANSWER_MARGIN)?;
+        if greeting.token == self.greeting.token {
+            Ok(stream)
+        } else {
+            Err(LinkError::Other("it has another token".into()))
+        }
+    }
+}
+
+fn connect(socket: &PathBuf, patience: Duration) -> Result<(UnixStream, Greeting), LinkError> {
+    let mut stream = UnixStream::connect(socket).map_err(LinkError::Nobody)?;
+    let mut bytes = [0; GREETING_BYTES];
+    stream.set_read_timeout(Some(ANSWER_MARGIN)).map_err(LinkError::Nobody)?;
+    stream.read_exact(&mut bytes).map_err(LinkError::Nobody)?;
+    let greeting = Greeting::decode(&bytes).map_err(|error| LinkError::Other(error.to_string()))?;
+    let longest = patience.max(greeting.patience + ANSWER_MARGIN);
+    stream.set_read_timeout(Some(longest)).map_err(LinkError::Nobody)?;
+    Ok((stream, greeting))
+}
+
+fn away(why: &str) -> Error {
+    let source = io::Error::other(why.to_owned());
+    Error::Io { op: "read", device: "the backup".into(), offset: 0, len_bytes: 0, source }
+}
+
+fn question(kind: u8, object: u64, record_size: u32, offset: u64, len: u32) -> Vec<u8> {
+    let mut out = vec![kind];
+    out.extend_from_slice(&object.to_le_bytes());
+    out.extend_from_slice(&record_size.to_le_bytes());
+    out.extend_from_slice(&offset.to_le_bytes());
+    out.extend_from_slice(&len.to_le_bytes());
+    out
+}
+
+/// Asks; an error of the connection is the outer one, what was answered the inner.
+fn exchange<T>(
+    stream: &mut UnixStream,
+    question: &[u8],
+    take: &mut dyn FnMut(&mut UnixStream, u32) -> io::Result<T>,
+) -> io::Result<Result<T>> {
+    stream.write_all(question)?;
+    let mut head = [0; ANSWER_HEAD_BYTES];
+    stream.read_exact(&mut head)?;
+    let [status, len @ ..] = head;
+    let len = u32::from_le_bytes(len);
+    if len as u64 > PIECE_BYTES {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "an answer says to be too long"));
+    }
+    if status == DONE {
+        return take(stream, len).map(Ok);
+    }
+    let mut text = Vec::new();
+    stream.take(len.into()).read_to_end(&mut text)?;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    Ok(Err(match status {
+        DAMAGED => Error::corrupt("the backup", text),
+        _ => away(&text),
+    }))
+}
+
+impl Lower for Link {
+    fn read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let mut at = offset;
+        for part in buf.chunks_mut(PIECE_BYTES as usize) {
+            let question = question(PAGES, object, record_size, at, part.len() as u32);
+            at += part.len() as u64;
+            self.ask(&question, &mut |stream, len| {
+                if len as usize != part.len() {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, "an answer has another length"));
+                }
+                stream.read_exact(part)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Answers whoever connects, until nobody has been connected for `idle`. `figures` are what is told of them.
+///
+/// # Errors
+/// Of the socket.
+pub fn serve(
+    listener: &UnixListener,
+    dataset: &Arc<BackupDataset>,
+    greeting: Greeting,
+    figures: Arc<dyn Fn() -> String + Send + Sync>,
+    idle: Duration,
+) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let connected = Arc::new(AtomicUsize::new(0));
+    let mut last = Instant::now();
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                let (dataset, figures) = (Arc::clone(dataset), Arc::clone(&figures));
+                let place = Place::take(&connected);
+                if connected.load(Ordering::Acquire) > 2 * CONNECTIONS_MAX {
+                    continue;
+                }
+                let answering = move || {
+                    let _place = place;
+                    if let Err(error) = answer(stream, &dataset, greeting, figures.as_ref()) {
+                        tracing::debug!(%error, "a connection ended");
+                    }
+                };
+                thread::Builder::new().name("answering".into()).spawn(answering)?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(LOOK),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if connected.load(Ordering::Acquire) > 0 {
+            last = Instant::now();
+        } else if last.elapsed() >= idle {
+            return Ok(());
+        }
+    }
+}
+
+/// A connection that is counted.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn answer(
+    mut stream: UnixStream,
+    dataset: &BackupDataset,
+    greeting: Greeting,
+    figures: &dyn Fn() -> String,
+) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.write_all(&greeting.encode())?;
+    let mut bytes = Vec::new();
+    loop {
+        let mut asked = [0; QUESTION_BYTES];
+        if let Err(error) = stream.read_exact(&mut asked) {
+            let ended = error.kind() == io::ErrorKind::UnexpectedEof;
+            return if ended { Ok(()) } else { Err(error) };
+        }
+        let read = read_asked(&asked, dataset, figures, &mut bytes);
+        let (status, body) = match &read {
+            Ok(()) => (DONE, bytes.as_slice()),
+            Err((status, why)) => (*status, why.as_bytes()),
+        };
+        let mut out = vec![status];
+        out.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        stream.write_all(&out)?;
+        stream.write_all(body)?;
+    }
+}
+
+/// Does what was asked, into `out`; or the status and why not.
+fn read_asked(
+    asked: &[u8; QUESTION_BYTES],
+    dataset: &BackupDataset,
+    figures: &dyn Fn() -> String,
+    out: &mut Vec<u8>,
+) -> Result<(), (u8, String)> {
+    let parse = || {
+        let mut reader = Reader::new(asked, "question");
+        Ok((reader.u8()?, reader.u64()?, reader.u32()?, reader.u64()?, reader.u32()?))
+    };
+    let parsed: Result<_> = parse();
+    let (kind, object, record_size, offset, len) = parsed.map_err(|error| (OTHER, error.to_string()))?;
+    out.clear();
+    match kind {
+        PAGES if len as u64 <= PIECE_BYTES => {
+            out.resize(len as usize, 0);
+            Dataset::read(dataset, object, record_size, offset, out).map_err(|error| match error {
+                Error::Corrupt { .. } | Error::Unsupported(_) => (DAMAGED, error.to_string()),
+                Error::Io { .. } => (AWAY, error.to_string()),
+                other => (OTHER, other.to_string()),
+            })
+        }
+        FIGURES => {
+            out.extend_from_slice(figures().as_bytes());
+            Ok(())
+        }
+        _ => Err((OTHER, "that cannot be asked".into())),
+    }
+}
