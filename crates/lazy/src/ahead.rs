@@ -56,7 +56,10 @@ impl Places {
             *place = fresh;
             return None;
         }
-        place.next = place.next.max(to);
+        if to <= place.next {
+            return None;
+        }
+        place.next = to;
         // Half of what was asked for has been read: time for more.
         let ahead = place.asked.saturating_sub(place.next).saturating_mul(record_size);
         if ahead > place.window / 2 {

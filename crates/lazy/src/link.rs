@@ -266,7 +266,7 @@ fn exchange<T>(
 }
 
 impl Lower for Link {
-    fn read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()> {
+    fn read_pages(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()> {
         let mut at = offset;
         for part in buf.chunks_mut(PIECE_BYTES as usize) {
             let question = question(PAGES, object, record_size, at, part.len() as u32);

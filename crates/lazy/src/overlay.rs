@@ -21,11 +21,11 @@ pub trait Lower: Send + Sync {
     ///
     /// # Errors
     /// Of damage, and of a store that does not answer.
-    fn read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()>;
+    fn read_pages(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()>;
 }
 
 impl<T: Dataset> Lower for T {
-    fn read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()> {
+    fn read_pages(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()> {
         Dataset::read(self, object, record_size, offset, buf)
     }
 }
@@ -131,7 +131,7 @@ impl Overlay {
     /// Reads from below. False: nothing is absent any more, and all is in the dataset.
     fn read_below(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<bool> {
         let lower = self.lower.read().clone();
-        lower.map_or(Ok(false), |lower| lower.read(object, record_size, offset, buf).map(|()| true))
+        lower.map_or(Ok(false), |lower| lower.read_pages(object, record_size, offset, buf).map(|()| true))
     }
 
     /// Copies what is still absent of a run, whose pages `bytes` has.
