@@ -9,6 +9,9 @@ use parking_lot::Mutex;
 
 use crate::limits::{AHEAD_BYTES_MAX, AHEAD_BYTES_MIN, AHEAD_OBJECTS, AHEAD_QUEUE, AHEAD_THREADS};
 
+/// Reads that are so near to each other are of one reader: the kernel sends two requests of a MiB at once.
+const NEAR_BYTES: u64 = 2 << 20;
+
 /// Pages of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pages {
@@ -51,7 +54,7 @@ impl Places {
             return None;
         };
         // Several reads of one reader are under way at once, and come in any order.
-        let near = (AHEAD_BYTES_MAX / record_size).max(1);
+        let near = (place.window.max(NEAR_BYTES) / record_size).max(1);
         if from > place.next.saturating_add(near) || to.saturating_add(near) < place.next {
             *place = fresh;
             return None;
