@@ -5,7 +5,6 @@
 //! | bytes | of the origin |
 //! |---|---|
 //! | 1 | version, 1 |
-//! | 16 | random: names the socket of who reads the backup |
 //! | 16 | the repository |
 //! | varint | number of the backup |
 //! | varint, bytes | where the repository lies, as it was named |
@@ -21,12 +20,14 @@
 //! | rest | a bit for each page, the lowest first: 1 it is absent. Zeros at the end are cut |
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use pagefold_engine::dataset::{Attempt, Change, Dataset, Space, Synced, Usage};
 use pagefold_engine::limits::{RECORDSIZE_MAX, RECORDSIZE_MIN};
 use pagefold_engine::wire::{Reader, put_bytes, put_varint};
 use pagefold_engine::{Key, Result};
+use xxhash_rust::xxh3::xxh3_128;
 
 use crate::limits::{GROUP_PAGES, NAME_BYTES_MAX};
 
@@ -48,8 +49,6 @@ const END: Key = Key::new(u64::MAX, KIND + 1, 0);
 /// Where the rest of a dataset is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// Names the socket of who reads the backup.
-    pub token: [u8; 16],
     /// The repository.
     pub repository: [u8; 16],
     /// The backup's number in it.
@@ -61,14 +60,13 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The token in hexadecimal.
-    pub fn socket(&self) -> String {
-        self.token.iter().map(|byte| format!("{byte:02x}")).collect()
+    /// Names the backup among all, and so who reads it.
+    pub fn token(&self) -> Token {
+        Token::new(&self.repository, self.backup)
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
-        out.extend_from_slice(&self.token);
         out.extend_from_slice(&self.repository);
         put_varint(&mut out, self.backup);
         put_bytes(&mut out, self.place.as_bytes());
@@ -83,8 +81,7 @@ impl Origin {
                 "the rest of the dataset is described in a way that this version does not know".into(),
             ));
         }
-        let (mut token, mut repository) = ([0; 16], [0; 16]);
-        token.copy_from_slice(reader.take(16)?);
+        let mut repository = [0; 16];
         repository.copy_from_slice(reader.take(16)?);
         let backup = reader.varint()?;
         let mut text = || {
@@ -93,7 +90,26 @@ impl Origin {
         };
         let (place, name) = (text()?, text()?);
         reader.end()?;
-        Ok(Self { token, repository, backup, place, name })
+        Ok(Self { repository, backup, place, name })
+    }
+}
+
+/// Names a backup among all: whoever reads it listens at a socket of this name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token(pub [u8; 16]);
+
+impl Token {
+    /// That of a backup of a repository.
+    pub fn new(repository: &[u8; 16], backup: u64) -> Self {
+        let mut bytes = repository.to_vec();
+        bytes.extend_from_slice(&backup.to_le_bytes());
+        Self(xxh3_128(&bytes).to_be_bytes())
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
@@ -394,7 +410,6 @@ mod tests {
     #[test]
     fn origins_survive_and_damage_is_told() {
         let origin = Origin {
-            token: [7; 16],
             repository: [8; 16],
             backup: 300,
             place: "s3://bucket/tank".into(),
@@ -402,7 +417,9 @@ mod tests {
         };
         let bytes = origin.encode();
         assert_eq!(Origin::decode(&bytes).unwrap(), origin);
-        assert_eq!(origin.socket(), "07".repeat(16));
+        let other = Origin { backup: 301, ..origin.clone() };
+        assert_ne!(origin.token(), other.token());
+        assert_eq!(origin.token().to_string().len(), 32);
         for len in 0..bytes.len() {
             assert!(Origin::decode(&bytes[..len]).is_err());
         }

@@ -37,10 +37,10 @@ mod overlay;
 mod patience;
 mod skeleton;
 
-pub use absent::{KIND, Origin, origin_of, without_marks};
+pub use absent::{KIND, Origin, Token, origin_of, without_marks};
 pub use dataset::{BackupDataset, ReadFigures, ReadOptions};
 pub use hydrate::{Hydrating, Progress};
-pub use link::{Greeting, Link, LinkError, serve};
+pub use link::{Answers, Greeting, Link, LinkError, Wishes, serve};
 pub use overlay::{Lower, Overlay};
 pub use patience::Wanted;
 pub use skeleton::{Built, skeleton};

@@ -5,24 +5,24 @@
 //! | bytes | of the greeting |
 //! |---|---|
 //! | 8 | `PFlazy`, version 1, 0 |
-//! | 16 | the token of the dataset's origin |
+//! | 16 | the token of the backup |
 //! | 8 | seconds that a read may wait for the store |
-//! | 1 | 1: what nobody reads is to be brought, too |
-//! | 8 | so many bytes a second at most; 0: no bound |
 //!
 //! | bytes | of a question |
 //! |---|---|
-//! | 1 | 1 pages, 2 figures |
+//! | 1 | 1 pages, 2 figures, 3 wishes, 4 other wishes |
 //! | 8 | object |
-//! | 4 | recordsize |
-//! | 8 | byte offset |
+//! | 4 | recordsize; of other wishes, 1: what nobody reads is to be brought, too |
+//! | 8 | byte offset; of other wishes, so many bytes a second of that at most, 0: no bound |
 //! | 4 | how many bytes |
+//!
+//! Wishes are answered by 9 bytes: those of other wishes as above.
 //!
 //! An answer is a byte (0 done, 1 damaged, 2 the store does not answer, 3 anything else), a length (4), and bytes: what was asked for, or why not.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -33,16 +33,19 @@ use pagefold_engine::wire::Reader;
 use pagefold_engine::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 
+use crate::absent::Token;
 use crate::dataset::BackupDataset;
 use crate::limits::{ANSWER_MARGIN, CONNECTIONS_MAX, PIECE_BYTES};
 use crate::overlay::Lower;
 
 const MAGIC: [u8; 8] = *b"PFlazy\x01\0";
-const GREETING_BYTES: usize = 41;
+const GREETING_BYTES: usize = 32;
 const QUESTION_BYTES: usize = 25;
 const ANSWER_HEAD_BYTES: usize = 5;
 const PAGES: u8 = 1;
 const FIGURES: u8 = 2;
+const WISHES: u8 = 3;
+const WISH: u8 = 4;
 const DONE: u8 = 0;
 const DAMAGED: u8 = 1;
 const AWAY: u8 = 2;
@@ -55,23 +58,42 @@ const LOOK: Duration = Duration::from_millis(100);
 /// What is said to whoever connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    /// The token of the dataset's origin.
-    pub token: [u8; 16],
+    /// The backup.
+    pub token: Token,
     /// How long a read may wait for the store; whole seconds count.
     pub patience: Duration,
+}
+
+/// What is wanted of those who have datasets over a backup.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
     /// What nobody reads is to be brought, too.
     pub hydrate: bool,
-    /// At most so many bytes a second of it.
+    /// At most so many bytes of records a second.
     pub rate: Option<u64>,
+}
+
+impl Wishes {
+    fn encode(self) -> Vec<u8> {
+        let mut out = vec![u8::from(self.hydrate)];
+        out.extend_from_slice(&self.rate.unwrap_or(0).to_le_bytes());
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut reader = Reader::new(bytes, "wishes");
+        let hydrate = reader.u8()? != 0;
+        let rate = Some(reader.u64()?).filter(|rate| *rate > 0);
+        reader.end()?;
+        Ok(Self { hydrate, rate })
+    }
 }
 
 impl Greeting {
     fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
-        out.extend_from_slice(&self.token);
+        out.extend_from_slice(&self.token.0);
         out.extend_from_slice(&self.patience.as_secs().to_le_bytes());
-        out.push(u8::from(self.hydrate));
-        out.extend_from_slice(&self.rate.unwrap_or(0).to_le_bytes());
         out
     }
 
@@ -83,10 +105,8 @@ impl Greeting {
         let mut token = [0; 16];
         token.copy_from_slice(reader.take(16)?);
         let patience = Duration::from_secs(reader.u64()?.min(24 * 60 * 60));
-        let hydrate = reader.u8()? != 0;
-        let rate = Some(reader.u64()?).filter(|rate| *rate > 0);
         reader.end()?;
-        Ok(Self { token, patience, hydrate, rate })
+        Ok(Self { token: Token(token), patience })
     }
 }
 
@@ -126,17 +146,19 @@ impl Drop for Used<'_> {
 }
 
 impl Link {
-    /// Connects to who reads the backup of the dataset with this token.
+    /// Connects to who reads the backup with this token.
     ///
     /// # Errors
     /// [`LinkError`].
-    pub fn open(socket: PathBuf, token: &[u8; 16]) -> Result<Self, LinkError> {
-        let (stream, greeting) = connect(&socket, ANSWER_MARGIN)?;
-        if greeting.token != *token {
-            return Err(LinkError::Other("it has another token".into()));
-        }
+    pub fn open(socket: PathBuf, token: Token) -> Result<Self, LinkError> {
+        let (stream, greeting) = connect(&socket, token)?;
         let idle = Mutex::new(Connections { idle: vec![stream], used: 0 });
         Ok(Self { socket, greeting, idle, freed: Condvar::new() })
+    }
+
+    /// As [`Link::open`], connecting when something is read: for who goes on with a mount, whether or not it can be read just now.
+    pub fn later(socket: PathBuf, token: Token, patience: Duration) -> Self {
+        Self { socket, greeting: Greeting { token, patience }, idle: Mutex::default(), freed: Condvar::new() }
     }
 
     /// What it said.
@@ -144,24 +166,45 @@ impl Link {
         &self.greeting
     }
 
+    /// What is wanted just now.
+    ///
+    /// # Errors
+    /// As of reading pages, but without waiting.
+    pub fn wishes(&self) -> Result<Wishes> {
+        Wishes::decode(&self.ask_for_bytes(&question(WISHES, 0, 0, 0, 0), Duration::ZERO)?)
+    }
+
+    /// Has something else be wanted.
+    ///
+    /// # Errors
+    /// As of reading pages, but without waiting.
+    pub fn wish(&self, wishes: Wishes) -> Result<()> {
+        let question = question(WISH, 0, wishes.hydrate.into(), wishes.rate.unwrap_or(0), 0);
+        self.ask_for_bytes(&question, Duration::ZERO).map(drop)
+    }
+
     /// Its figures, as the program says them in JSON.
     ///
     /// # Errors
-    /// As of reading pages.
+    /// As of reading pages, but without waiting.
     pub fn figures(&self) -> Result<String> {
-        let question = question(FIGURES, 0, 0, 0, 0);
-        let bytes = self.ask(&question, &mut |stream, len| {
-            let mut bytes = Vec::new();
-            stream.take(len.into()).read_to_end(&mut bytes)?;
-            Ok(bytes)
-        })?;
+        let bytes = self.ask_for_bytes(&question(FIGURES, 0, 0, 0, 0), Duration::ZERO)?;
         String::from_utf8(bytes).map_err(|_| Error::corrupt("figures", "they are not UTF-8"))
     }
 
-    /// Asks until there is an answer, or nobody has been there for as long as a store is waited for.
+    fn ask_for_bytes(&self, question: &[u8], patience: Duration) -> Result<Vec<u8>> {
+        self.ask(question, patience, &mut |stream, len| {
+            let mut bytes = vec![0; len as usize];
+            stream.read_exact(&mut bytes)?;
+            Ok(bytes)
+        })
+    }
+
+    /// Asks until there is an answer, or nobody has been there for so long.
     fn ask<T>(
         &self,
         question: &[u8],
+        patience: Duration,
         take: &mut dyn FnMut(&mut UnixStream, u32) -> io::Result<T>,
     ) -> Result<T> {
         let _used = self.take_place();
@@ -171,7 +214,7 @@ impl Link {
             let fresh = known.is_none();
             let stream = match known {
                 Some(stream) => Ok(stream),
-                None => self.reconnect(),
+                None => connect(&self.socket, self.greeting.token).map(|(stream, _)| stream),
             };
             let failed = match stream {
                 Ok(mut stream) => match exchange(&mut stream, question, take) {
@@ -187,8 +230,8 @@ impl Link {
             if !fresh {
                 continue;
             }
-            if begun.elapsed() >= self.greeting.patience {
-                tracing::error!(error = %failed, "who reads the backup cannot be reached");
+            if begun.elapsed() >= patience {
+                tracing::debug!(error = %failed, "who reads the backup cannot be reached");
                 return Err(away(&failed.to_string()));
             }
             thread::sleep(RECONNECT);
@@ -203,25 +246,18 @@ impl Link {
         connections.used += 1;
         Used(self)
     }
-
-    fn reconnect(&self) -> Result<UnixStream, LinkError> {
-        let (stream, greeting) = connect(&self.socket, self.greeting.patience + ANSWER_MARGIN)?;
-        if greeting.token == self.greeting.token {
-            Ok(stream)
-        } else {
-            Err(LinkError::Other("it has another token".into()))
-        }
-    }
 }
 
-fn connect(socket: &PathBuf, patience: Duration) -> Result<(UnixStream, Greeting), LinkError> {
+fn connect(socket: &Path, token: Token) -> Result<(UnixStream, Greeting), LinkError> {
     let mut stream = UnixStream::connect(socket).map_err(LinkError::Nobody)?;
     let mut bytes = [0; GREETING_BYTES];
     stream.set_read_timeout(Some(ANSWER_MARGIN)).map_err(LinkError::Nobody)?;
     stream.read_exact(&mut bytes).map_err(LinkError::Nobody)?;
     let greeting = Greeting::decode(&bytes).map_err(|error| LinkError::Other(error.to_string()))?;
-    let longest = patience.max(greeting.patience + ANSWER_MARGIN);
-    stream.set_read_timeout(Some(longest)).map_err(LinkError::Nobody)?;
+    if greeting.token != token {
+        return Err(LinkError::Other("it reads another one".into()));
+    }
+    stream.set_read_timeout(Some(greeting.patience + ANSWER_MARGIN)).map_err(LinkError::Nobody)?;
     Ok((stream, greeting))
 }
 
@@ -250,7 +286,7 @@ fn exchange<T>(
     stream.read_exact(&mut head)?;
     let [status, len @ ..] = head;
     let len = u32::from_le_bytes(len);
-    if len as u64 > PIECE_BYTES {
+    if u64::from(len) > PIECE_BYTES {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "an answer says to be too long"));
     }
     if status == DONE {
@@ -271,7 +307,7 @@ impl Lower for Link {
         for part in buf.chunks_mut(PIECE_BYTES as usize) {
             let question = question(PAGES, object, record_size, at, part.len() as u32);
             at += part.len() as u64;
-            self.ask(&question, &mut |stream, len| {
+            self.ask(&question, self.greeting.patience, &mut |stream, len| {
                 if len as usize != part.len() {
                     return Err(io::Error::new(io::ErrorKind::InvalidData, "an answer has another length"));
                 }
@@ -282,43 +318,46 @@ impl Lower for Link {
     }
 }
 
-/// Answers whoever connects, until nobody has been connected for `idle`. `figures` are what is told of them.
+/// Who answers for a backup.
+pub struct Answers {
+    /// The backup.
+    pub dataset: Arc<BackupDataset>,
+    /// What is said to whoever connects.
+    pub greeting: Greeting,
+    /// What is wanted of those who have datasets over it.
+    pub wishes: Mutex<Wishes>,
+    /// What is told of figures.
+    pub figures: Box<dyn Fn() -> String + Send + Sync>,
+}
+
+/// Answers whoever connects, until nobody has been connected for `idle`; for ever without.
 ///
 /// # Errors
 /// Of the socket.
-pub fn serve(
-    listener: &UnixListener,
-    dataset: &Arc<BackupDataset>,
-    greeting: Greeting,
-    figures: Arc<dyn Fn() -> String + Send + Sync>,
-    idle: Duration,
-) -> io::Result<()> {
+pub fn serve(listener: &UnixListener, answers: &Arc<Answers>, idle: Option<Duration>) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let connected = Arc::new(AtomicUsize::new(0));
     let mut last = Instant::now();
     loop {
         match listener.accept() {
-            Ok((stream, _)) => {
-                let (dataset, figures) = (Arc::clone(dataset), Arc::clone(&figures));
-                let place = Place::take(&connected);
-                if connected.load(Ordering::Acquire) > 2 * CONNECTIONS_MAX {
-                    continue;
-                }
+            Ok((stream, _)) if connected.load(Ordering::Acquire) < 2 * CONNECTIONS_MAX => {
+                let (answers, place) = (Arc::clone(answers), Place::take(&connected));
                 let answering = move || {
                     let _place = place;
-                    if let Err(error) = answer(stream, &dataset, greeting, figures.as_ref()) {
+                    if let Err(error) = answers.answer(stream) {
                         tracing::debug!(%error, "a connection ended");
                     }
                 };
                 thread::Builder::new().name("answering".into()).spawn(answering)?;
             }
+            Ok(_) => tracing::warn!("too many are connected: one more is not heard"),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(LOOK),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
         if connected.load(Ordering::Acquire) > 0 {
             last = Instant::now();
-        } else if last.elapsed() >= idle {
+        } else if idle.is_some_and(|idle| last.elapsed() >= idle) {
             return Ok(());
         }
     }
@@ -340,60 +379,55 @@ impl Drop for Place {
     }
 }
 
-fn answer(
-    mut stream: UnixStream,
-    dataset: &BackupDataset,
-    greeting: Greeting,
-    figures: &dyn Fn() -> String,
-) -> io::Result<()> {
-    stream.set_nonblocking(false)?;
-    stream.write_all(&greeting.encode())?;
-    let mut bytes = Vec::new();
-    loop {
-        let mut asked = [0; QUESTION_BYTES];
-        if let Err(error) = stream.read_exact(&mut asked) {
-            let ended = error.kind() == io::ErrorKind::UnexpectedEof;
-            return if ended { Ok(()) } else { Err(error) };
+impl Answers {
+    fn answer(&self, mut stream: UnixStream) -> io::Result<()> {
+        stream.set_nonblocking(false)?;
+        stream.write_all(&self.greeting.encode())?;
+        let mut bytes = Vec::new();
+        loop {
+            let mut asked = [0; QUESTION_BYTES];
+            if let Err(error) = stream.read_exact(&mut asked) {
+                let ended = error.kind() == io::ErrorKind::UnexpectedEof;
+                return if ended { Ok(()) } else { Err(error) };
+            }
+            let read = self.find(&asked, &mut bytes);
+            let (status, body) = match &read {
+                Ok(()) => (DONE, bytes.as_slice()),
+                Err((status, why)) => (*status, why.as_bytes()),
+            };
+            let mut out = vec![status];
+            out.extend_from_slice(&(body.len() as u32).to_le_bytes());
+            stream.write_all(&out)?;
+            stream.write_all(body)?;
         }
-        let read = read_asked(&asked, dataset, figures, &mut bytes);
-        let (status, body) = match &read {
-            Ok(()) => (DONE, bytes.as_slice()),
-            Err((status, why)) => (*status, why.as_bytes()),
-        };
-        let mut out = vec![status];
-        out.extend_from_slice(&(body.len() as u32).to_le_bytes());
-        stream.write_all(&out)?;
-        stream.write_all(body)?;
     }
-}
 
-/// Does what was asked, into `out`; or the status and why not.
-fn read_asked(
-    asked: &[u8; QUESTION_BYTES],
-    dataset: &BackupDataset,
-    figures: &dyn Fn() -> String,
-    out: &mut Vec<u8>,
-) -> Result<(), (u8, String)> {
-    let parse = || {
-        let mut reader = Reader::new(asked, "question");
-        Ok((reader.u8()?, reader.u64()?, reader.u32()?, reader.u64()?, reader.u32()?))
-    };
-    let parsed: Result<_> = parse();
-    let (kind, object, record_size, offset, len) = parsed.map_err(|error| (OTHER, error.to_string()))?;
-    out.clear();
-    match kind {
-        PAGES if len as u64 <= PIECE_BYTES => {
-            out.resize(len as usize, 0);
-            Dataset::read(dataset, object, record_size, offset, out).map_err(|error| match error {
-                Error::Corrupt { .. } | Error::Unsupported(_) => (DAMAGED, error.to_string()),
-                Error::Io { .. } => (AWAY, error.to_string()),
-                other => (OTHER, other.to_string()),
-            })
+    /// Does what was asked, into `out`; or the status and why not.
+    fn find(&self, asked: &[u8; QUESTION_BYTES], out: &mut Vec<u8>) -> Result<(), (u8, String)> {
+        let parse = || {
+            let mut reader = Reader::new(asked, "question");
+            Ok((reader.u8()?, reader.u64()?, reader.u32()?, reader.u64()?, reader.u32()?))
+        };
+        let parsed: Result<_> = parse();
+        let (kind, object, record_size, offset, len) = parsed.map_err(|error| (OTHER, error.to_string()))?;
+        out.clear();
+        match kind {
+            PAGES if u64::from(len) <= PIECE_BYTES => {
+                out.resize(len as usize, 0);
+                self.dataset.read(object, record_size, offset, out).map_err(|error| match error {
+                    Error::Corrupt { .. } | Error::Unsupported(_) => (DAMAGED, error.to_string()),
+                    Error::Io { .. } => (AWAY, error.to_string()),
+                    other => (OTHER, other.to_string()),
+                })?;
+            }
+            FIGURES => out.extend_from_slice((self.figures)().as_bytes()),
+            WISHES => out.extend_from_slice(&self.wishes.lock().encode()),
+            WISH => {
+                let rate = Some(offset).filter(|rate| *rate > 0);
+                *self.wishes.lock() = Wishes { hydrate: record_size != 0, rate };
+            }
+            _ => return Err((OTHER, "that cannot be asked".into())),
         }
-        FIGURES => {
-            out.extend_from_slice(figures().as_bytes());
-            Ok(())
-        }
-        _ => Err((OTHER, "that cannot be asked".into())),
+        Ok(())
     }
 }

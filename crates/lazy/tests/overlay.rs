@@ -9,11 +9,16 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use common::{Bench, PAGE, noise, open, pool, read, write};
+use parking_lot::Mutex;
+
 use pagefold_engine::dataset::{Attempt, Change, Dataset};
 use pagefold_engine::pool::Pool;
 use pagefold_engine::{Error, Key};
 use pagefold_fs::testing::MemDataset;
-use pagefold_lazy::{BackupDataset, Greeting, Hydrating, KIND, Link, LinkError, Lower, Overlay, origin_of, serve, without_marks};
+use pagefold_lazy::{
+    Answers, BackupDataset, Greeting, Hydrating, KIND, Link, LinkError, Lower, Overlay, Token, Wishes, origin_of, serve,
+    without_marks,
+};
 
 const OBJECTS: [u64; 6] = [3, 4, 5, 6, 7, 8];
 const BYTES: usize = 12 << 20;
@@ -270,27 +275,35 @@ fn over_a_socket_it_is_the_same_and_a_new_reader_is_found() {
     let bench = Bench::new(None);
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("s");
-    let greeting =
-        Greeting { token: [1; 16], patience: Duration::from_secs(5), hydrate: true, rate: Some(7) };
+    let (token, other) = (Token::new(&[2; 16], 1), Token::new(&[2; 16], 2));
+    let greeting = Greeting { token, patience: Duration::from_secs(5) };
     let start = |idle: u64| {
         let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket).unwrap();
-        let lower = bench.lazy();
-        let figures: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(|| "{}".to_owned());
-        std::thread::spawn(move || serve(&listener, &lower, greeting, figures, Duration::from_millis(idle)).unwrap())
+        let answers = Arc::new(Answers {
+            dataset: bench.lazy(),
+            greeting,
+            wishes: Mutex::default(),
+            figures: Box::new(|| "{}".to_owned()),
+        });
+        std::thread::spawn(move || serve(&listener, &answers, Some(Duration::from_millis(idle))).unwrap())
     };
-    assert!(matches!(Link::open(socket.clone(), &[1; 16]), Err(LinkError::Nobody(_))));
+    assert!(matches!(Link::open(socket.clone(), token), Err(LinkError::Nobody(_))));
     let first = start(400);
-    assert!(matches!(Link::open(socket.clone(), &[2; 16]), Err(LinkError::Other(_))));
-    let link = Link::open(socket.clone(), &[1; 16]).unwrap();
+    assert!(matches!(Link::open(socket.clone(), other), Err(LinkError::Other(_))));
+    let link = Link::open(socket.clone(), token).unwrap();
     assert_eq!(*link.greeting(), greeting);
     assert_eq!(link.figures().unwrap(), "{}");
+    assert_eq!(link.wishes().unwrap(), Wishes::default());
+    let wishes = Wishes { hydrate: true, rate: Some(7) };
+    link.wish(wishes).unwrap();
+    assert_eq!(link.wishes().unwrap(), wishes);
     let (_, target) = pool(2);
     bench.build(&target, "part");
     let part = Overlay::open(target.open_dataset("part").unwrap(), Arc::new(link), true).unwrap();
     assert!(read(&part, 4, 0, 3 << 20) == read(&*bench.original(), 4, 0, 3 << 20));
     // It is damage that is told as such.
-    let lost = Link::open(socket.clone(), &[1; 16]).unwrap();
+    let lost = Link::open(socket.clone(), token).unwrap();
     let mut page = [0; 10];
     assert!(matches!(Lower::read_pages(&lost, 3, 2 * PAGE, 0, &mut page), Err(Error::Corrupt { .. })));
     drop(lost);
@@ -304,10 +317,11 @@ fn over_a_socket_it_is_the_same_and_a_new_reader_is_found() {
     OBJECTS.iter().for_each(|object| drop(read(&part, *object, 0, BYTES)));
     assert!(part.is_complete());
     first.join().unwrap();
+    assert!(Link::later(socket.clone(), token, Duration::ZERO).wishes().is_err(), "nobody is there");
     // One that comes later is found by who waits for it.
     bench.build(&target, "again");
     let second = start(400);
-    let link = Link::open(socket.clone(), &[1; 16]).unwrap();
+    let link = Link::open(socket.clone(), token).unwrap();
     let part = Overlay::open(target.open_dataset("again").unwrap(), Arc::new(link), true).unwrap();
     drop(second);
     std::fs::remove_file(&socket).unwrap();

@@ -239,7 +239,6 @@ impl Bench {
             expected_bytes: 0,
         };
         let origin = Origin {
-            token: [1; 16],
             repository: [2; 16],
             backup: 1,
             place: "nowhere".into(),
