@@ -12,7 +12,7 @@ use clap_complete::Shell;
 
 pub use backup::{
     Access, Backup, BackupCheck, BackupCreate, BackupForget, BackupInit, BackupList, BackupPrune,
-    BackupRestore, BackupRun, BackupServe, BackupShow, BackupVerify,
+    BackupMount, BackupMounts, BackupRestore, BackupRun, BackupServe, BackupShow, BackupVerify,
 };
 pub use basebackup::{BaseFormat, Basebackup};
 pub use branch::{

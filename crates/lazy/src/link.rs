@@ -192,6 +192,16 @@ impl Link {
         String::from_utf8(bytes).map_err(|_| Error::corrupt("figures", "they are not UTF-8"))
     }
 
+    /// Figures of whoever listens at a socket, whatever backup it reads.
+    ///
+    /// # Errors
+    /// If nobody does.
+    pub fn figures_at(socket: &Path) -> Result<String> {
+        let (stream, greeting) = greeted(socket).map_err(|error| away(&error.to_string()))?;
+        let idle = Mutex::new(Connections { idle: vec![stream], used: 0 });
+        Self { socket: socket.into(), greeting, idle, freed: Condvar::new() }.figures()
+    }
+
     fn ask_for_bytes(&self, question: &[u8], patience: Duration) -> Result<Vec<u8>> {
         self.ask(question, patience, &mut |stream, len| {
             let mut bytes = vec![0; len as usize];
@@ -249,14 +259,19 @@ impl Link {
 }
 
 fn connect(socket: &Path, token: Token) -> Result<(UnixStream, Greeting), LinkError> {
+    let (stream, greeting) = greeted(socket)?;
+    if greeting.token != token {
+        return Err(LinkError::Other("it reads another one".into()));
+    }
+    Ok((stream, greeting))
+}
+
+fn greeted(socket: &Path) -> Result<(UnixStream, Greeting), LinkError> {
     let mut stream = UnixStream::connect(socket).map_err(LinkError::Nobody)?;
     let mut bytes = [0; GREETING_BYTES];
     stream.set_read_timeout(Some(ANSWER_MARGIN)).map_err(LinkError::Nobody)?;
     stream.read_exact(&mut bytes).map_err(LinkError::Nobody)?;
     let greeting = Greeting::decode(&bytes).map_err(|error| LinkError::Other(error.to_string()))?;
-    if greeting.token != token {
-        return Err(LinkError::Other("it reads another one".into()));
-    }
     stream.set_read_timeout(Some(greeting.patience + ANSWER_MARGIN)).map_err(LinkError::Nobody)?;
     Ok((stream, greeting))
 }

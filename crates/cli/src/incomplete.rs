@@ -1,0 +1,173 @@
+//! Datasets that are not complete: the rest is in a backup, which another process reads
+//! ([decision 0048](../../../docs/decisions/0048-backup-mount.md)).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use pagefold_engine::dataset::Dataset;
+use pagefold_engine::pool::Pool;
+use pagefold_lazy::{Hydrating, Link, Lower, Origin, Overlay, Wishes, origin_of};
+use parking_lot::{Condvar, Mutex};
+
+use crate::failure::{Context, Failure, Result};
+use crate::{names, reader, table, units};
+
+/// How often it is asked what is wanted.
+const ASK: Duration = Duration::from_secs(2);
+/// How often it is told how much is left.
+const TELL: Duration = Duration::from_secs(60);
+/// A server that goes on with a mount waits so long for who reads the backup, before it knows what that says.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A dataset as it is to be used.
+pub struct Over {
+    /// The dataset, or it over the backup.
+    pub dataset: Arc<dyn Dataset>,
+    /// Brings the rest when that is wanted; none for what is complete or cannot be changed.
+    pub bringing: Option<Bringing>,
+}
+
+/// How a dataset is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// What is read stays in it.
+    Writable,
+    /// It is not changed.
+    ReadOnly,
+    /// Another server had it open, and died: it is gone on with, whether or not the backup can be read just now.
+    Resumed,
+}
+
+/// `dataset`, called `name`, over the backup that has the rest of it; itself if it is complete.
+///
+/// # Errors
+/// If nobody reads the backup.
+pub fn over(name: &str, dataset: Arc<dyn Dataset>, how: How) -> Result<Over> {
+    let origin = origin_of(dataset.as_ref()).context(|| format!("cannot read {name}"))?;
+    let Some(origin) = origin else { return Ok(Over { dataset, bringing: None }) };
+    let (token, socket) = (origin.token(), reader::socket_of(origin.token()));
+    let link = match how {
+        How::Resumed => Link::later(socket, token, PATIENCE),
+        _ => Link::open(socket, token).map_err(|error| unread(name, &origin, &error.to_string()))?,
+    };
+    let link = Arc::new(link);
+    let overlay = Overlay::open(dataset, Arc::clone(&link) as Arc<dyn Lower>, how != How::ReadOnly);
+    let overlay = Arc::new(overlay.context(|| format!("cannot read what is absent of {name}"))?);
+    let (pages, bytes) = overlay.absent();
+    tracing::info!(dataset = name, backup = origin.backup, repository = origin.place, pages, bytes, "is not complete");
+    let bringing = match how {
+        How::ReadOnly => None,
+        _ => Some(Bringing::start(name, Arc::clone(&overlay), link)?),
+    };
+    Ok(Over { dataset: overlay, bringing })
+}
+
+fn unread(name: &str, origin: &Origin, why: &str) -> Failure {
+    let (place, backup) = (table::printable(&origin.place), table::printable(&origin.name));
+    Failure::new(format!(
+        "{name} is not complete: the rest is in the backup {backup} (number {}) of {place}; {why}",
+        origin.backup
+    ))
+    .hint(format!("pagefold backup mount {place} {} {}", origin.backup, names::dataset_of(name)))
+}
+
+/// Errors if a dataset or snapshot of a pool is not complete: what is done with its records would be done with a part of them.
+pub fn refuse(pool: &Pool, path: &str, doing: &str) -> Result<()> {
+    // What is not there is told by who does it.
+    let Ok(version) = pool.version(path) else { return Ok(()) };
+    let name = names::full(pool.name(), path);
+    let origin = origin_of(version.as_ref()).context(|| format!("cannot read {name}"))?;
+    match origin {
+        None => Ok(()),
+        Some(origin) => Err(Failure::new(format!(
+            "cannot {doing} {name}: it is not complete, the rest is in the backup {} (number {}) of {}",
+            table::printable(&origin.name),
+            origin.backup,
+            table::printable(&origin.place)
+        ))
+        .hint(format!(
+            "have the rest brought first: pagefold backup mount {} {} {} --hydrate",
+            table::printable(&origin.place),
+            origin.backup,
+            names::dataset_of(&name)
+        ))),
+    }
+}
+
+/// Asks what is wanted, and does it. It ends when it is dropped.
+pub struct Bringing {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    stopped: (Mutex<()>, Condvar),
+}
+
+impl Bringing {
+    fn start(name: &str, overlay: Arc<Overlay>, link: Arc<Link>) -> Result<Self> {
+        let shared: Arc<Shared> = Arc::default();
+        let (name, with) = (name.to_owned(), Arc::clone(&shared));
+        let thread = thread::Builder::new().name("bringing".into());
+        let thread = thread.spawn(move || with.work(&name, &overlay, &link));
+        let thread = Some(thread.context(|| "cannot start a thread".into())?);
+        Ok(Self { shared, thread })
+    }
+}
+
+impl Drop for Bringing {
+    fn drop(&mut self) {
+        let held = self.shared.stopped.0.lock();
+        self.shared.stop.store(true, Ordering::Release);
+        drop(held);
+        self.shared.stopped.1.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A panic of its own was told.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn work(&self, name: &str, overlay: &Arc<Overlay>, link: &Link) {
+        let (mut wanted, mut under_way, mut told) = (Wishes::default(), None, Instant::now());
+        while !self.stop.load(Ordering::Acquire) && !overlay.is_complete() {
+            // Who cannot be asked wants what it wanted before.
+            let wishes = link.wishes().unwrap_or(wanted);
+            if wishes != wanted {
+                drop(under_way.take());
+                wanted = wishes;
+                if wishes.hydrate {
+                    under_way = start(name, overlay, wishes.rate);
+                }
+            }
+            if under_way.is_some() && told.elapsed() >= TELL {
+                let (pages, bytes) = overlay.absent();
+                tracing::info!(dataset = name, pages, left = units::size(bytes), "is being completed");
+                told = Instant::now();
+            }
+            let mut held = self.stopped.0.lock();
+            if !self.stop.load(Ordering::Acquire) {
+                self.stopped.1.wait_for(&mut held, ASK);
+            }
+        }
+        drop(under_way);
+        if overlay.is_complete() {
+            tracing::info!(dataset = name, "is complete: the backup is not needed any more");
+        }
+    }
+}
+
+fn start(name: &str, overlay: &Arc<Overlay>, rate: Option<u64>) -> Option<Hydrating> {
+    match Hydrating::start(Arc::clone(overlay), rate) {
+        Ok(hydrating) => Some(hydrating),
+        Err(error) => {
+            tracing::warn!(dataset = name, %error, "cannot start threads: nothing is brought but what is read");
+            None
+        }
+    }
+}
