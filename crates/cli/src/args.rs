@@ -11,8 +11,8 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 pub use backup::{
-    Access, Backup, BackupCheck, BackupCreate, BackupForget, BackupInit, BackupList, BackupPrune,
-    BackupMount, BackupMounts, BackupRestore, BackupRun, BackupServe, BackupShow, BackupVerify,
+    Access, Backup, BackupCheck, BackupCreate, BackupForget, BackupInit, BackupList, BackupMount,
+    BackupMounts, BackupPrune, BackupRestore, BackupRun, BackupServe, BackupShow, BackupVerify,
 };
 pub use basebackup::{BaseFormat, Basebackup};
 pub use branch::{

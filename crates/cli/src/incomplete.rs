@@ -56,7 +56,14 @@ pub fn over(name: &str, dataset: Arc<dyn Dataset>, how: How) -> Result<Over> {
     let overlay = Overlay::open(dataset, Arc::clone(&link) as Arc<dyn Lower>, how != How::ReadOnly);
     let overlay = Arc::new(overlay.context(|| format!("cannot read what is absent of {name}"))?);
     let (pages, bytes) = overlay.absent();
-    tracing::info!(dataset = name, backup = origin.backup, repository = origin.place, pages, bytes, "is not complete");
+    tracing::info!(
+        dataset = name,
+        backup = origin.backup,
+        repository = origin.place,
+        pages,
+        bytes,
+        "is not complete"
+    );
     let bringing = match how {
         How::ReadOnly => None,
         _ => Some(Bringing::start(name, Arc::clone(&overlay), link)?),

@@ -255,7 +255,8 @@ impl Absent {
     /// Pages of an object that are absent, and bytes of their records, about.
     pub(crate) fn of(&self, object: u64) -> (u64, u64) {
         let groups = self.groups.range((object, 0)..=(object, u64::MAX));
-        groups.fold((0, 0), |(pages, bytes), (_, group)| (pages + group.absent(), bytes + group.absent_bytes()))
+        groups
+            .fold((0, 0), |(pages, bytes), (_, group)| (pages + group.absent(), bytes + group.absent_bytes()))
     }
 
     /// The first run that is absent at or after `page` of `object`, of at most `bytes` bytes (but of one page at least), below page `to`.
@@ -288,7 +289,9 @@ impl Absent {
         if from >= to {
             return;
         }
-        for (place, group) in self.groups.range((object, from / GROUP_PAGES)..=(object, (to - 1) / GROUP_PAGES)) {
+        for (place, group) in
+            self.groups.range((object, from / GROUP_PAGES)..=(object, (to - 1) / GROUP_PAGES))
+        {
             let before = amended.iter().position(|(other, _)| other == place);
             let mut new = before.and_then(|at| amended.get(at)).map_or(group, |(_, group)| group).clone();
             let (begin, end) = (from.max(place.1 * GROUP_PAGES), to.min((place.1 + 1) * GROUP_PAGES));
@@ -316,7 +319,11 @@ impl Absent {
     pub(crate) fn take(&mut self, amended: Amended) {
         self.pages = self.pages_after(&amended);
         for (place, group) in amended {
-            if group.absent() == 0 { self.groups.remove(&place) } else { self.groups.insert(place, group) };
+            if group.absent() == 0 {
+                self.groups.remove(&place)
+            } else {
+                self.groups.insert(place, group)
+            };
         }
     }
 }
@@ -434,8 +441,14 @@ mod tests {
         assert_eq!(Group::decode(5, &group.encode(9, 2)).unwrap(), ((9, 2), group.clone()));
         let mut absent = Absent { pages: 4, ..Absent::default() };
         absent.groups.insert((9, 2), group);
-        assert_eq!(absent.next(9, 0, u64::MAX, 1 << 20), Some(Run { object: 9, record_size: 8192, from: 2048, to: 2050 }));
-        assert_eq!(absent.next(9, 2049, 2050, 1), Some(Run { object: 9, record_size: 8192, from: 2049, to: 2050 }));
+        assert_eq!(
+            absent.next(9, 0, u64::MAX, 1 << 20),
+            Some(Run { object: 9, record_size: 8192, from: 2048, to: 2050 })
+        );
+        assert_eq!(
+            absent.next(9, 2049, 2050, 1),
+            Some(Run { object: 9, record_size: 8192, from: 2049, to: 2050 })
+        );
         assert_eq!(absent.next(9, 2050, 2060, 1 << 20), None);
         assert_eq!(absent.next_of_any(3, 77, 1 << 20).unwrap().from, 2048);
         let mut amended = Amended::new();

@@ -28,11 +28,7 @@ pub struct ReadOptions {
 
 impl Default for ReadOptions {
     fn default() -> Self {
-        Self {
-            patience: Duration::from_secs(120),
-            wanted: Box::new(|| true),
-            cache_bytes: BLOCK_CACHE_BYTES,
-        }
+        Self { patience: Duration::from_secs(120), wanted: Box::new(|| true), cache_bytes: BLOCK_CACHE_BYTES }
     }
 }
 

@@ -118,7 +118,8 @@ impl Shared {
                 continue;
             };
             self.rest(self.pace.wait(self.overlay.record_bytes(&run)));
-            let brought = if self.stop.load(Ordering::Acquire) { Ok(()) } else { self.overlay.bring_run(&run) };
+            let brought =
+                if self.stop.load(Ordering::Acquire) { Ok(()) } else { self.overlay.bring_run(&run) };
             self.done(&run, brought);
         }
     }

@@ -11,7 +11,10 @@ use crate::limits::TYPICAL_BYTES;
 const SHARDS: usize = 4;
 
 /// A cache of so many bytes.
-pub(crate) fn kept<K: Eq + Hash, V: Clone, W: Weighter<K, V> + Clone>(bytes: u64, weighter: W) -> Cache<K, V, W> {
+pub(crate) fn kept<K: Eq + Hash, V: Clone, W: Weighter<K, V> + Clone>(
+    bytes: u64,
+    weighter: W,
+) -> Cache<K, V, W> {
     let items = (bytes / TYPICAL_BYTES) as usize;
     let options =
         OptionsBuilder::new().estimated_items_capacity(items).weight_capacity(bytes).shards(SHARDS).build();

@@ -218,14 +218,16 @@ impl Manifest {
         let (mut pages, mut bytes) = (0_u64, 0_u64);
         let (from, to) = (Key::page(object, 0), Key::page(object, u64::MAX));
         for at in self.span(&from, &to) {
-            let within = |key: Option<Key>| key.is_some_and(|key| key.object == object && key.kind == Key::PAGE);
+            let within =
+                |key: Option<Key>| key.is_some_and(|key| key.object == object && key.kind == Key::PAGE);
             if let Some(row) = self.contents.rows().get(at)
                 && within(self.first_key(at))
                 && within(self.first_key(at + 1))
             {
                 let count = u64::from(row.entries);
                 pages += count;
-                let share = u128::from(totals.record_bytes) * u128::from(count) / u128::from(totals.pages.max(1));
+                let share =
+                    u128::from(totals.record_bytes) * u128::from(count) / u128::from(totals.pages.max(1));
                 bytes += share as u64;
                 continue;
             }

@@ -25,7 +25,12 @@ pub struct Built {
 ///
 /// # Errors
 /// [`Error::Invalid`] if the backup is of a dataset that is not complete; of the store; [`Error::Stream`] of `out`.
-pub fn skeleton(contents: &Contents, origin: &Origin, head: &StreamHead, out: &mut dyn Write) -> Result<Built> {
+pub fn skeleton(
+    contents: &Contents,
+    origin: &Origin,
+    head: &StreamHead,
+    out: &mut dyn Write,
+) -> Result<Built> {
     let mut built = Built::default();
     let mut writer = StreamWriter::new(out, head)?;
     let mut groups: BTreeMap<(u64, u64), Group> = BTreeMap::new();

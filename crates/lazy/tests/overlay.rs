@@ -16,8 +16,8 @@ use pagefold_engine::pool::Pool;
 use pagefold_engine::{Error, Key};
 use pagefold_fs::testing::MemDataset;
 use pagefold_lazy::{
-    Answers, BackupDataset, Greeting, Hydrating, KIND, Link, LinkError, Lower, Overlay, Token, Wishes, origin_of, serve,
-    without_marks,
+    Answers, BackupDataset, Greeting, Hydrating, KIND, Link, LinkError, Lower, Overlay, Token, Wishes,
+    origin_of, serve, without_marks,
 };
 
 const OBJECTS: [u64; 6] = [3, 4, 5, 6, 7, 8];
@@ -58,7 +58,13 @@ fn change(both: [&dyn Dataset; 2], state: &mut u64) {
             ],
             1 => vec![Change::Punch { object, from: at, to: at + count }],
             2 if other != object => {
-                vec![Change::Share { from_object: object, from_page: at, to_object: other, to_page: at + 3, count }]
+                vec![Change::Share {
+                    from_object: object,
+                    from_page: at,
+                    to_object: other,
+                    to_page: at + 3,
+                    count,
+                }]
             }
             3 => vec![
                 Change::Punch { object, from: at, to: at + 2 },
@@ -87,8 +93,16 @@ fn it_is_as_a_restored_one_whatever_is_done_to_both() {
         let (offset, len) = (below(&mut state, 11 << 20), below(&mut state, 100_000) as usize);
         assert!(read(&*part, object, offset, len) == read(&*whole, object, offset, len), "step {step}");
         let page = offset / u64::from(PAGE);
-        assert_eq!(part.next_data(object, page).unwrap(), whole.next_data(object, page).unwrap(), "step {step}");
-        assert_eq!(part.next_hole(object, page).unwrap(), whole.next_hole(object, page).unwrap(), "step {step}");
+        assert_eq!(
+            part.next_data(object, page).unwrap(),
+            whole.next_data(object, page).unwrap(),
+            "step {step}"
+        );
+        assert_eq!(
+            part.next_hole(object, page).unwrap(),
+            whole.next_hole(object, page).unwrap(),
+            "step {step}"
+        );
         if step % 100 == 50 {
             target.sync().unwrap();
         }
@@ -146,9 +160,16 @@ fn a_power_cut_while_pages_are_brought_loses_nothing_that_was_durable() {
         let (part, whole) = (overlay(&target, &lower), target.open_dataset("whole").unwrap());
         for page in (0..1300).step_by(91).chain([round * 50]) {
             let offset = page * u64::from(PAGE);
-            assert!(read(&*part, 3, offset, PAGE as usize) == read(&*whole, 3, offset, PAGE as usize), "round {round}");
+            assert!(
+                read(&*part, 3, offset, PAGE as usize) == read(&*whole, 3, offset, PAGE as usize),
+                "round {round}"
+            );
         }
-        assert_same(&Overlay::open(target.open_dataset("part").unwrap(), Arc::clone(&lower) as Arc<dyn Lower>, false).unwrap(), &*whole);
+        assert_same(
+            &Overlay::open(target.open_dataset("part").unwrap(), Arc::clone(&lower) as Arc<dyn Lower>, false)
+                .unwrap(),
+            &*whole,
+        );
     }
 }
 
@@ -222,7 +243,10 @@ fn a_snapshot_of_it_reads_right_and_says_that_it_is_not_complete() {
     let over = Overlay::open(half, Arc::clone(&lower) as Arc<dyn Lower>, false).unwrap();
     assert_same(&over, &*bench.original());
     assert!(!over.is_complete() && !absent.is_empty());
-    assert!(over.range(&Key::new(u64::MAX, 0, 0), &Key::LAST, 10).unwrap().is_empty(), "the marks are not shown");
+    assert!(
+        over.range(&Key::new(u64::MAX, 0, 0), &Key::LAST, 10).unwrap().is_empty(),
+        "the marks are not shown"
+    );
     let hidden = without_marks(target.open_dataset("part@half").unwrap());
     assert!(hidden.range(&Key::new(u64::MAX, 0, 0), &Key::LAST, 10).unwrap().is_empty());
 }
@@ -310,7 +334,9 @@ fn over_a_socket_it_is_the_same_and_a_new_reader_is_found() {
     std::thread::scope(|scope| {
         for at in 0..8_u64 {
             let (part, original) = (&part, bench.original());
-            scope.spawn(move || assert!(read(part, 3, at << 20, 1 << 20) == read(&*original, 3, at << 20, 1 << 20)));
+            scope.spawn(move || {
+                assert!(read(part, 3, at << 20, 1 << 20) == read(&*original, 3, at << 20, 1 << 20))
+            });
         }
     });
     // With the last absent page the connections go, and who reads the backup ends.

@@ -53,7 +53,10 @@ fn a_backup_reads_as_what_was_backed_up() {
         assert_same(&*lazy, &*original);
         let usage = lazy.usage(6).unwrap();
         assert_eq!(usage.pages, MODELLED);
-        assert!(usage.stored_bytes > 0 && usage.stored_bytes < MODELLED * u64::from(PAGE) / 2, "by a model: {usage:?}");
+        assert!(
+            usage.stored_bytes > 0 && usage.stored_bytes < MODELLED * u64::from(PAGE) / 2,
+            "by a model: {usage:?}"
+        );
         let (found, expected) = (lazy.usage(3).unwrap(), original.usage(3).unwrap());
         assert_eq!(found.pages, expected.pages);
     }

@@ -64,8 +64,11 @@ pub fn reader(wish: Confine, of: &Location) -> Result<()> {
     let is_directory = matches!(of, Location::Directory(_));
     let runs_programs = matches!(of, Location::Host(_));
     // Directories of backups may belong to others.
-    let kept =
-        if is_directory && places::is_root() { CapabilitySet::DAC_READ_SEARCH } else { CapabilitySet::empty() };
+    let kept = if is_directory && places::is_root() {
+        CapabilitySet::DAC_READ_SEARCH
+    } else {
+        CapabilitySet::empty()
+    };
     let calls = || match runs_programs {
         true => syscalls::forbid(),
         false => syscalls::forbid().and_then(|()| syscalls::no_programs()),

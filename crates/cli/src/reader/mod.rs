@@ -107,7 +107,8 @@ fn task() -> Result<Task> {
     let mut text = Vec::new();
     let read = std::io::stdin().lock().take(TASK_BYTES_MAX).read_to_end(&mut text);
     read.context(|| "cannot read the task".into())?;
-    serde_json::from_slice(&text).context(|| "this is started by `pagefold backup mount`, not by people".into())
+    serde_json::from_slice(&text)
+        .context(|| "this is started by `pagefold backup mount`, not by people".into())
 }
 
 /// Opens the backup, and mounts it or listens. Who mounts is started, and all is given up, before anything of the repository is read.

@@ -18,8 +18,8 @@ use pagefold_engine::Key;
 use pagefold_engine::dataset::{Change, Dataset};
 use pagefold_engine::device::{Device, SimDevice};
 use pagefold_engine::pool::{
-    CreateOptions as MakePool, Guid, LearnOptions, OpenOptions, Origin as SnapshotOrigin, Pool, ReceiveOptions, Source,
-    StreamHead, create_on,
+    CreateOptions as MakePool, Guid, LearnOptions, OpenOptions, Origin as SnapshotOrigin, Pool,
+    ReceiveOptions, Source, StreamHead, create_on,
 };
 use pagefold_engine::segment::Devices;
 use pagefold_fs::{Caller, Clock, FormatOptions, Fs, FsOptions, Time};
@@ -88,7 +88,8 @@ fn fill(pool: &Pool) {
     dataset.apply(&[share]).unwrap();
     let mut random = Random::new(5);
     let schema = Schema::simple(false);
-    let pages: Vec<Vec<u8>> = (0..MODELLED as usize).map(|block| heap_page(&mut random, &schema, block)).collect();
+    let pages: Vec<Vec<u8>> =
+        (0..MODELLED as usize).map(|block| heap_page(&mut random, &schema, block)).collect();
     (0..).zip(&pages).for_each(|(page, bytes)| write(&*dataset, 6, page, bytes));
     pool.sync().unwrap();
     pool.learn(&LearnOptions { pages_min: 60, sample_pages: 60 }).unwrap().unwrap();
@@ -220,9 +221,12 @@ impl Bench {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let listed: Vec<ObjectMeta> =
-                futures_util::TryStreamExt::try_collect(self.odd.inner.list(Some(&Path::from("packs")))).await.unwrap();
+                futures_util::TryStreamExt::try_collect(self.odd.inner.list(Some(&Path::from("packs"))))
+                    .await
+                    .unwrap();
             for meta in listed {
-                let mut bytes = self.odd.inner.get(&meta.location).await.unwrap().bytes().await.unwrap().to_vec();
+                let mut bytes =
+                    self.odd.inner.get(&meta.location).await.unwrap().bytes().await.unwrap().to_vec();
                 change(&mut bytes);
                 self.odd.inner.put(&meta.location, bytes.into()).await.unwrap();
             }
@@ -238,12 +242,8 @@ impl Bench {
             name: "skeleton".into(),
             expected_bytes: 0,
         };
-        let origin = Origin {
-            repository: [2; 16],
-            backup: 1,
-            place: "nowhere".into(),
-            name: "tank/db@one".into(),
-        };
+        let origin =
+            Origin { repository: [2; 16], backup: 1, place: "nowhere".into(), name: "tank/db@one".into() };
         let mut stream = Vec::new();
         skeleton(&self.contents(), &origin, &head, &mut stream).unwrap();
         pool.receive(path, &RECEIVE, &mut stream.as_slice(), &mut |_| {}).unwrap();

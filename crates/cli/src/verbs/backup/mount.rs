@@ -30,8 +30,17 @@ const SKELETON: &str = "backup-mount-";
 const AWS: &str = "AWS_";
 /// What who reads a backup needs of the environment beside what all of ours get: ways to the network, and keys that another program keeps.
 const ENVIRONMENT: &[&str] = &[
-    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR",
-    "SSH_AUTH_SOCK", "USER", "LOGNAME",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "SSH_AUTH_SOCK",
+    "USER",
+    "LOGNAME",
 ];
 
 /// Mounts.
@@ -40,8 +49,11 @@ pub fn run(args: &BackupMount) -> Result<()> {
         return read_only(args);
     }
     if raw::path_of(&args.target).is_dir() && !args.target.contains('/') {
-        return Err(Failure::usage(format!("{} is a directory, and no POOL/DATASET", printable(&args.target)))
-            .hint(format!("as a directory it is written ./{}", printable(&args.target))));
+        return Err(Failure::usage(format!(
+            "{} is a directory, and no POOL/DATASET",
+            printable(&args.target)
+        ))
+        .hint(format!("as a directory it is written ./{}", printable(&args.target))));
     }
     writable(args)
 }
@@ -50,7 +62,8 @@ fn source(repository: &str, access: &Access) -> Result<Source> {
     let remote = repository.contains("://");
     let only = |word: &Option<String>| word.clone().filter(|_| remote);
     let path = raw::path_of(repository);
-    let absolute = || std::path::absolute(&path).context(|| format!("cannot resolve {}", printable(repository)));
+    let absolute =
+        || std::path::absolute(&path).context(|| format!("cannot resolve {}", printable(repository)));
     let settings = std::env::vars_os().filter_map(|(name, value)| {
         let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
         (remote && name.starts_with(AWS)).then_some((name, value))
@@ -79,8 +92,11 @@ fn task(args: &BackupMount) -> Result<Task> {
 
 fn read_only(args: &BackupMount) -> Result<()> {
     if args.dir.is_some() || args.hydrate {
-        return Err(Failure::usage(format!("{} is a directory: a backup is mounted there as it is, read-only", printable(&args.target)))
-            .hint("to write to it, or to have all of it brought, name a dataset: POOL/DATASET"));
+        return Err(Failure::usage(format!(
+            "{} is a directory: a backup is mounted there as it is, read-only",
+            printable(&args.target)
+        ))
+        .hint("to write to it, or to have all of it brought, name a dataset: POOL/DATASET"));
     }
     let dir = raw::path_of(&args.target);
     let dir = std::path::absolute(&dir).context(|| format!("cannot resolve {}", dir.display()))?;
@@ -118,12 +134,16 @@ fn writable(args: &BackupMount) -> Result<()> {
     let of = format!("{}/{}", contents.repository_id(), contents.backup().number);
     match &there {
         Some(figures) => check_made_of(&name, &of, figures, &task)?,
-        None => build(&name, &contents, &task.source.repository, token).map_err(|failure| in_doing(&doing(), failure))?,
+        None => build(&name, &contents, &task.source.repository, token)
+            .map_err(|failure| in_doing(&doing(), failure))?,
     }
     finish_building(&name, &of, token)?;
     have_read(&task, token)?;
     if let Some(dir) = there.as_ref().and_then(|figures| figures.mounted.clone())
-        && args.dir.as_ref().is_none_or(|wanted| std::path::absolute(wanted).is_ok_and(|wanted| wanted == dir))
+        && args
+            .dir
+            .as_ref()
+            .is_none_or(|wanted| std::path::absolute(wanted).is_ok_and(|wanted| wanted == dir))
     {
         eprintln!("pagefold: {name} is mounted at {} already, and is read on", printable(&raw::text(&dir)));
         return Ok(());
@@ -178,7 +198,8 @@ fn token_in(of: &str) -> Result<Token> {
 /// Makes the dataset: all values of the backup, and no pages.
 fn build(name: &Name, contents: &Contents, place: &str, token: Token) -> Result<()> {
     let backup = contents.backup();
-    let snapshot = SnapshotOrigin { pool: Guid(token.0), number: backup.number, created: backup.origin.created };
+    let snapshot =
+        SnapshotOrigin { pool: Guid(token.0), number: backup.number, created: backup.origin.created };
     // What an earlier one has brought before it was killed is not gone on with: all of it comes in seconds.
     let partials = datasets::partials_of(&name.pool)?;
     if partials.iter().any(|partial| partial.path == name.path && is_ours(partial, &snapshot)) {
@@ -288,13 +309,12 @@ fn start(task: &Task) -> Result<()> {
         }
         Err(_) => {
             let ended = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-            Err(Failure::new(format!("the process that reads the backup died while it started ({ended})")).hint(
-                format!(
+            Err(Failure::new(format!("the process that reads the backup died while it started ({ended})"))
+                .hint(format!(
                     "its log is {}; the end of it:\n{}",
                     log_path.display(),
                     crate::verbs::mount::tail(&log_path, log_start)
-                ),
-            ))
+                )))
         }
     }
 }
