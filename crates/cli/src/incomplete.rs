@@ -72,12 +72,27 @@ pub fn over(name: &str, dataset: Arc<dyn Dataset>, how: How) -> Result<Over> {
 }
 
 fn unread(name: &str, origin: &Origin, why: &str) -> Failure {
-    let (place, backup) = (table::printable(&origin.place), table::printable(&origin.name));
-    Failure::new(format!(
-        "{name} is not complete: the rest is in the backup {backup} (number {}) of {place}; {why}",
-        origin.backup
-    ))
-    .hint(format!("pagefold backup mount {place} {} {}", origin.backup, names::dataset_of(name)))
+    Failure::new(format!("{}; {why}", told(name, origin))).hint(going_on(name, origin))
+}
+
+fn told(name: &str, origin: &Origin) -> String {
+    format!(
+        "{name} is not complete: the rest is in the backup {} (number {}) of {}",
+        table::printable(&origin.name),
+        origin.backup,
+        table::printable(&origin.place)
+    )
+}
+
+/// The command that goes on with it. What a pool says of itself is quoted: somebody may run it as it stands.
+fn going_on(name: &str, origin: &Origin) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-:@+".contains(c);
+    let place = table::printable(&origin.place);
+    let place = match place.chars().all(is_plain) && !place.starts_with('-') {
+        true => place,
+        false => format!("'{}'", place.replace('\'', "'\\''")),
+    };
+    format!("pagefold backup mount {place} {} {}", origin.backup, names::dataset_of(name))
 }
 
 /// Errors if a dataset or snapshot of a pool is not complete: what is done with its records would be done with a part of them.
@@ -88,18 +103,8 @@ pub fn refuse(pool: &Pool, path: &str, doing: &str) -> Result<()> {
     let origin = origin_of(version.as_ref()).context(|| format!("cannot read {name}"))?;
     match origin {
         None => Ok(()),
-        Some(origin) => Err(Failure::new(format!(
-            "cannot {doing} {name}: it is not complete, the rest is in the backup {} (number {}) of {}",
-            table::printable(&origin.name),
-            origin.backup,
-            table::printable(&origin.place)
-        ))
-        .hint(format!(
-            "have the rest brought first: pagefold backup mount {} {} {} --hydrate",
-            table::printable(&origin.place),
-            origin.backup,
-            names::dataset_of(&name)
-        ))),
+        Some(origin) => Err(Failure::new(format!("cannot {doing} {name}: {}", told("it", &origin)))
+            .hint(format!("have the rest brought first: {} --hydrate", going_on(&name, &origin)))),
     }
 }
 
@@ -176,5 +181,25 @@ fn start(name: &str, overlay: &Arc<Overlay>, rate: Option<u64>) -> Option<Hydrat
             tracing::warn!(dataset = name, %error, "cannot start threads: nothing is brought but what is read");
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_pool_says_of_itself_is_no_command() {
+        let origin = |place: &str| Origin {
+            repository: [1; 16],
+            backup: 7,
+            place: place.into(),
+            name: "tank/db@a".into(),
+        };
+        let plain = going_on("tank/db@x", &origin("s3://bucket/tank"));
+        assert_eq!(plain, "pagefold backup mount s3://bucket/tank 7 tank/db");
+        let hostile = going_on("tank/db", &origin("/x'; rm -rf $(pwd) #"));
+        assert_eq!(hostile, "pagefold backup mount '/x'\\''; rm -rf $(pwd) #' 7 tank/db");
+        assert!(going_on("tank/db", &origin("-rf")).contains("'-rf'"));
     }
 }
