@@ -111,6 +111,7 @@ pub fn refuse(pool: &Pool, path: &str, doing: &str) -> Result<()> {
 /// Asks what is wanted, and does it. It ends when it is dropped.
 pub struct Bringing {
     shared: Arc<Shared>,
+    link: Arc<Link>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -123,11 +124,11 @@ struct Shared {
 impl Bringing {
     fn start(name: &str, overlay: Arc<Overlay>, link: Arc<Link>) -> Result<Self> {
         let shared: Arc<Shared> = Arc::default();
-        let (name, with) = (name.to_owned(), Arc::clone(&shared));
+        let (name, with, asked) = (name.to_owned(), Arc::clone(&shared), Arc::clone(&link));
         let thread = thread::Builder::new().name("bringing".into());
-        let thread = thread.spawn(move || with.work(&name, &overlay, &link));
+        let thread = thread.spawn(move || with.work(&name, &overlay, &asked));
         let thread = Some(thread.context(|| "cannot start a thread".into())?);
-        Ok(Self { shared, thread })
+        Ok(Self { shared, link, thread })
     }
 }
 
@@ -137,6 +138,8 @@ impl Drop for Bringing {
         self.shared.stop.store(true, Ordering::Release);
         drop(held);
         self.shared.stopped.1.notify_all();
+        // What is asked of a store that is away is not waited for.
+        self.link.close();
         if let Some(thread) = self.thread.take() {
             // A panic of its own was told.
             let _ = thread.join();
@@ -169,6 +172,7 @@ impl Shared {
         }
         drop(under_way);
         if overlay.is_complete() {
+            link.close();
             tracing::info!(dataset = name, "is complete: the backup is not needed any more");
         }
     }

@@ -433,6 +433,19 @@ mod tests {
     }
 
     #[test]
+    fn the_stored_form_is_as_docs_backup_format_has_it() {
+        let origin =
+            Origin { repository: [0xAB; 16], backup: 300, place: "/srv".into(), name: "tank@a".into() };
+        let expected = [&[1][..], &[0xAB; 16], &[0xAC, 2], &[4], b"/srv", &[6], b"tank@a"].concat();
+        assert_eq!(origin.encode(), expected);
+        let mut group = Group::new(5, 8192);
+        group.add(2049, 200);
+        group.add(2058, 100);
+        assert_eq!(group.encode(9, 2), [9, 2, 0x80, 0x40, 2, 0xAC, 2, 0b10, 0b100]);
+        assert_eq!((group.key(), ORIGIN_KEY), (Key::new(u64::MAX, 0xD8, 5), Key::new(u64::MAX, 0xD8, 0)));
+    }
+
+    #[test]
     fn groups_survive_and_lose_pages() {
         let mut group = Group::new(5, 8192);
         for page in [2048, 2049, 2060, 3071] {

@@ -21,6 +21,7 @@
 //! An answer is a byte (0 done, 1 damaged, 2 the store does not answer, 3 anything else), a length (4), and bytes: what was asked for, or why not.
 
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -125,14 +126,24 @@ pub enum LinkError {
 pub struct Link {
     socket: PathBuf,
     greeting: Greeting,
-    idle: Mutex<Connections>,
+    connections: Mutex<Connections>,
     freed: Condvar,
 }
 
 #[derive(Default)]
 struct Connections {
-    idle: Vec<UnixStream>,
+    idle: Vec<Arc<UnixStream>>,
+    /// Over which something was asked.
+    busy: Vec<Arc<UnixStream>>,
     used: usize,
+    /// Nothing is asked any more.
+    closed: bool,
+}
+
+impl Connections {
+    fn of(stream: UnixStream) -> Self {
+        Self { idle: vec![Arc::new(stream)], ..Self::default() }
+    }
 }
 
 /// A connection that is used: its place is given back when this is dropped.
@@ -140,7 +151,7 @@ struct Used<'a>(&'a Link);
 
 impl Drop for Used<'_> {
     fn drop(&mut self) {
-        self.0.idle.lock().used -= 1;
+        self.0.connections.lock().used -= 1;
         self.0.freed.notify_one();
     }
 }
@@ -152,13 +163,25 @@ impl Link {
     /// [`LinkError`].
     pub fn open(socket: PathBuf, token: Token) -> Result<Self, LinkError> {
         let (stream, greeting) = connect(&socket, token)?;
-        let idle = Mutex::new(Connections { idle: vec![stream], used: 0 });
-        Ok(Self { socket, greeting, idle, freed: Condvar::new() })
+        let connections = Mutex::new(Connections::of(stream));
+        Ok(Self { socket, greeting, connections, freed: Condvar::new() })
     }
 
     /// As [`Link::open`], connecting when something is read: for who goes on with a mount, whether or not it can be read just now.
     pub fn later(socket: PathBuf, token: Token, patience: Duration) -> Self {
-        Self { socket, greeting: Greeting { token, patience }, idle: Mutex::default(), freed: Condvar::new() }
+        let (greeting, connections) = (Greeting { token, patience }, Mutex::default());
+        Self { socket, greeting, connections, freed: Condvar::new() }
+    }
+
+    /// Ends what is asked, with an error, and lets nothing more be asked: who has it waits for no store.
+    pub fn close(&self) {
+        let mut connections = self.connections.lock();
+        connections.closed = true;
+        connections.idle.clear();
+        for stream in &connections.busy {
+            // One that has ended already is as good.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
     }
 
     /// What it said.
@@ -198,8 +221,8 @@ impl Link {
     /// If nobody does.
     pub fn figures_at(socket: &Path) -> Result<String> {
         let (stream, greeting) = greeted(socket).map_err(|error| away(&error.to_string()))?;
-        let idle = Mutex::new(Connections { idle: vec![stream], used: 0 });
-        Self { socket: socket.into(), greeting, idle, freed: Condvar::new() }.figures()
+        let connections = Mutex::new(Connections::of(stream));
+        Self { socket: socket.into(), greeting, connections, freed: Condvar::new() }.figures()
     }
 
     fn ask_for_bytes(&self, question: &[u8], patience: Duration) -> Result<Vec<u8>> {
@@ -215,27 +238,27 @@ impl Link {
         &self,
         question: &[u8],
         patience: Duration,
-        take: &mut dyn FnMut(&mut UnixStream, u32) -> io::Result<T>,
+        take: &mut dyn FnMut(&mut &UnixStream, u32) -> io::Result<T>,
     ) -> Result<T> {
         let _used = self.take_place();
         let begun = Instant::now();
         loop {
-            let known = self.idle.lock().idle.pop();
+            let known = self.connections.lock().idle.pop();
             let fresh = known.is_none();
             let stream = match known {
                 Some(stream) => Ok(stream),
-                None => connect(&self.socket, self.greeting.token).map(|(stream, _)| stream),
+                None => connect(&self.socket, self.greeting.token).map(|(stream, _)| Arc::new(stream)),
             };
             let failed = match stream {
-                Ok(mut stream) => match exchange(&mut stream, question, take) {
-                    Ok(answer) => {
-                        self.idle.lock().idle.push(stream);
-                        return answer;
-                    }
+                Ok(stream) => match self.exchange(&stream, question, take) {
+                    Ok(answer) => return answer,
                     Err(error) => error,
                 },
                 Err(error) => io::Error::other(error.to_string()),
             };
+            if self.connections.lock().closed {
+                return Err(away("the dataset is being unmounted"));
+            }
             // Connections that were there before who reads the backup was started again are used up first.
             if !fresh {
                 continue;
@@ -248,8 +271,30 @@ impl Link {
         }
     }
 
+    /// Asks over a connection, which is idle again when there was an answer.
+    fn exchange<T>(
+        &self,
+        stream: &Arc<UnixStream>,
+        question: &[u8],
+        take: &mut dyn FnMut(&mut &UnixStream, u32) -> io::Result<T>,
+    ) -> io::Result<Result<T>> {
+        let mut connections = self.connections.lock();
+        if connections.closed {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        connections.busy.push(Arc::clone(stream));
+        drop(connections);
+        let answer = exchange(stream, question, take);
+        let mut connections = self.connections.lock();
+        connections.busy.retain(|busy| !Arc::ptr_eq(busy, stream));
+        if answer.is_ok() && !connections.closed {
+            connections.idle.push(Arc::clone(stream));
+        }
+        answer
+    }
+
     fn take_place(&self) -> Used<'_> {
-        let mut connections = self.idle.lock();
+        let mut connections = self.connections.lock();
         while connections.used >= CONNECTIONS_MAX {
             self.freed.wait(&mut connections);
         }
@@ -292,9 +337,9 @@ fn question(kind: u8, object: u64, record_size: u32, offset: u64, len: u32) -> V
 
 /// Asks; an error of the connection is the outer one, what was answered the inner.
 fn exchange<T>(
-    stream: &mut UnixStream,
+    mut stream: &UnixStream,
     question: &[u8],
-    take: &mut dyn FnMut(&mut UnixStream, u32) -> io::Result<T>,
+    take: &mut dyn FnMut(&mut &UnixStream, u32) -> io::Result<T>,
 ) -> io::Result<Result<T>> {
     stream.write_all(question)?;
     let mut head = [0; ANSWER_HEAD_BYTES];
@@ -305,7 +350,7 @@ fn exchange<T>(
         return Err(io::Error::new(io::ErrorKind::InvalidData, "an answer says to be too long"));
     }
     if status == DONE {
-        return take(stream, len).map(Ok);
+        return take(&mut stream, len).map(Ok);
     }
     let mut text = Vec::new();
     stream.take(len.into()).read_to_end(&mut text)?;

@@ -335,7 +335,7 @@ fn over_a_socket_it_is_the_same_and_a_new_reader_is_found() {
         for at in 0..8_u64 {
             let (part, original) = (&part, bench.original());
             scope.spawn(move || {
-                assert!(read(part, 3, at << 20, 1 << 20) == read(&*original, 3, at << 20, 1 << 20))
+                assert!(read(part, 3, at << 20, 1 << 20) == read(&*original, 3, at << 20, 1 << 20));
             });
         }
     });
@@ -343,6 +343,14 @@ fn over_a_socket_it_is_the_same_and_a_new_reader_is_found() {
     OBJECTS.iter().for_each(|object| drop(read(&part, *object, 0, BYTES)));
     assert!(part.is_complete());
     first.join().unwrap();
+    // Who has closed it waits for nobody.
+    let closed = Arc::new(Link::later(socket.clone(), token, Duration::from_secs(3600)));
+    let waiting = Arc::clone(&closed);
+    let waits = std::thread::spawn(move || waiting.read_pages(3, PAGE, 0, &mut [0; 10]));
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!waits.is_finished());
+    closed.close();
+    assert!(matches!(waits.join().unwrap(), Err(Error::Io { .. })));
     assert!(Link::later(socket.clone(), token, Duration::ZERO).wishes().is_err(), "nobody is there");
     // One that comes later is found by who waits for it.
     bench.build(&target, "again");
