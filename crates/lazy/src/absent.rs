@@ -20,20 +20,16 @@
 //! | rest | a bit for each page, the lowest first: 1 it is absent. Zeros at the end are cut |
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::Arc;
 
-use pagefold_engine::dataset::{Attempt, Change, Dataset, Space, Synced, Usage};
+use pagefold_engine::dataset::{Change, Dataset};
 use pagefold_engine::limits::{RECORDSIZE_MAX, RECORDSIZE_MIN};
-use pagefold_engine::wire::{Reader, put_bytes, put_varint};
+use pagefold_engine::wire::{Reader, put_varint};
 use pagefold_engine::{Key, Result};
-use xxhash_rust::xxh3::xxh3_128;
 
-use crate::limits::{GROUP_PAGES, NAME_BYTES_MAX};
+use crate::limits::GROUP_PAGES;
 
 /// The kind of the keys that say what is absent.
 pub const KIND: u8 = 0xD8;
-const VERSION: u8 = 1;
 const WORDS: usize = (GROUP_PAGES / 64) as usize;
 /// Values that are read at once.
 const BATCH: usize = 1024;
@@ -44,82 +40,7 @@ const fn key(number: u64) -> Key {
 
 /// The key of the origin.
 pub(crate) const ORIGIN_KEY: Key = key(0);
-const END: Key = Key::new(u64::MAX, KIND + 1, 0);
-
-/// Where the rest of a dataset is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origin {
-    /// The repository.
-    pub repository: [u8; 16],
-    /// The backup's number in it.
-    pub backup: u64,
-    /// Where the repository lies, as it was named.
-    pub place: String,
-    /// The backup's name.
-    pub name: String,
-}
-
-impl Origin {
-    /// Names the backup among all, and so who reads it.
-    pub fn token(&self) -> Token {
-        Token::new(&self.repository, self.backup)
-    }
-
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = vec![VERSION];
-        out.extend_from_slice(&self.repository);
-        put_varint(&mut out, self.backup);
-        put_bytes(&mut out, self.place.as_bytes());
-        put_bytes(&mut out, self.name.as_bytes());
-        out
-    }
-
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
-        let mut reader = Reader::new(bytes, "origin of a dataset that is not complete");
-        if reader.u8()? != VERSION {
-            return Err(pagefold_engine::Error::Unsupported(
-                "the rest of the dataset is described in a way that this version does not know".into(),
-            ));
-        }
-        let mut repository = [0; 16];
-        repository.copy_from_slice(reader.take(16)?);
-        let backup = reader.varint()?;
-        let mut text = || {
-            let text = std::str::from_utf8(reader.bytes(NAME_BYTES_MAX)?);
-            text.map(str::to_owned).map_err(|_| reader.bad("a name is not UTF-8"))
-        };
-        let (place, name) = (text()?, text()?);
-        reader.end()?;
-        Ok(Self { repository, backup, place, name })
-    }
-}
-
-/// Names a backup among all: whoever reads it listens at a socket of this name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Token(pub [u8; 16]);
-
-impl Token {
-    /// That of a backup of a repository.
-    pub fn new(repository: &[u8; 16], backup: u64) -> Self {
-        let mut bytes = repository.to_vec();
-        bytes.extend_from_slice(&backup.to_le_bytes());
-        Self(xxh3_128(&bytes).to_be_bytes())
-    }
-}
-
-impl fmt::Display for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-/// Where the rest of a dataset is; `None` if it is complete.
-///
-/// # Errors
-/// Of reading it.
-pub fn origin_of(dataset: &dyn Dataset) -> Result<Option<Origin>> {
-    dataset.get(&ORIGIN_KEY)?.map(|bytes| Origin::decode(&bytes)).transpose()
-}
+pub(crate) const END: Key = Key::new(u64::MAX, KIND + 1, 0);
 
 /// A group of pages of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -341,103 +262,13 @@ pub(crate) fn changes(amended: &Amended, pages: u64) -> Vec<Change<'static>> {
     changes
 }
 
-/// Values of `dataset` but for those that say what is absent, as [`Dataset::range`].
-pub(crate) fn visible(
-    dataset: &dyn Dataset,
-    from: &Key,
-    to: &Key,
-    limit: usize,
-) -> Result<Vec<(Key, Vec<u8>)>> {
-    let first = to.min(&ORIGIN_KEY);
-    let mut found = if from < first { dataset.range(from, first, limit)? } else { Vec::new() };
-    let behind = from.max(&END);
-    if found.len() < limit && behind < to {
-        found.extend(dataset.range(behind, to, limit - found.len())?);
-    }
-    Ok(found)
-}
-
-/// A dataset without what says that pages are absent: for who looks at the file system alone, and takes absent pages for holes.
-pub fn without_marks(dataset: Arc<dyn Dataset>) -> Arc<dyn Dataset> {
-    Arc::new(Unmarked(dataset))
-}
-
-struct Unmarked(Arc<dyn Dataset>);
-
-impl Dataset for Unmarked {
-    fn get(&self, key: &Key) -> Result<Option<Vec<u8>>> {
-        self.0.get(key)
-    }
-    fn range(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Vec<u8>)>> {
-        visible(self.0.as_ref(), from, to, limit)
-    }
-    fn first_damage(&self, from: &Key, to: &Key) -> Option<(Key, Key)> {
-        self.0.first_damage(from, to)
-    }
-    fn apply(&self, changes: &[Change<'_>]) -> Result<()> {
-        self.0.apply(changes)
-    }
-    fn accepts_at_once(&self) -> bool {
-        self.0.accepts_at_once()
-    }
-    fn read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.0.read(object, record_size, offset, buf)
-    }
-    fn try_read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<Attempt> {
-        self.0.try_read(object, record_size, offset, buf)
-    }
-    fn next_data(&self, object: u64, page: u64) -> Result<Option<u64>> {
-        self.0.next_data(object, page)
-    }
-    fn next_hole(&self, object: u64, page: u64) -> Result<u64> {
-        self.0.next_hole(object, page)
-    }
-    fn usage(&self, object: u64) -> Result<Usage> {
-        self.0.usage(object)
-    }
-    fn sync(&self) -> Result<()> {
-        self.0.sync()
-    }
-    fn sync_then(&self, then: Synced) {
-        self.0.sync_then(then);
-    }
-    fn settle_then(&self, then: Synced) {
-        self.0.settle_then(then);
-    }
-    fn space(&self) -> Space {
-        self.0.space()
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 
     #[test]
-    fn origins_survive_and_damage_is_told() {
-        let origin = Origin {
-            repository: [8; 16],
-            backup: 300,
-            place: "s3://bucket/tank".into(),
-            name: "tank/db@monday".into(),
-        };
-        let bytes = origin.encode();
-        assert_eq!(Origin::decode(&bytes).unwrap(), origin);
-        let other = Origin { backup: 301, ..origin.clone() };
-        assert_ne!(origin.token(), other.token());
-        assert_eq!(origin.token().to_string().len(), 32);
-        for len in 0..bytes.len() {
-            assert!(Origin::decode(&bytes[..len]).is_err());
-        }
-    }
-
-    #[test]
-    fn the_stored_form_is_as_docs_backup_format_has_it() {
-        let origin =
-            Origin { repository: [0xAB; 16], backup: 300, place: "/srv".into(), name: "tank@a".into() };
-        let expected = [&[1][..], &[0xAB; 16], &[0xAC, 2], &[4], b"/srv", &[6], b"tank@a"].concat();
-        assert_eq!(origin.encode(), expected);
+    fn groups_are_stored_as_docs_backup_format_has_it() {
         let mut group = Group::new(5, 8192);
         group.add(2049, 200);
         group.add(2058, 100);

@@ -9,11 +9,12 @@
 //! manifest, blocks, models   what is read of the store, and kept
 //! ahead          what is read before it is wanted
 //! dataset        the backup as a dataset
-//! absent         which pages a dataset does not have yet, as it stores that
+//! origin, absent   where the rest of a dataset is, and which pages it does not have yet, as it stores that
+//! unmarked       a dataset without these marks
 //! overlay        a dataset that is not complete, over who has the rest
 //! hydrate        brings what nobody has read
 //! skeleton       such a dataset as a stream that a pool receives
-//! link           the pages of a backup over a socket: the server of a pool has neither network nor keys
+//! frames, link, answers   the pages of a backup over a socket: the server of a pool has neither network nor keys
 //! ```
 //!
 //! - L1: what is given out of a backup was verified: the seal of its block, the checksum of its record. Otherwise it is an error.
@@ -25,22 +26,30 @@
 
 mod absent;
 mod ahead;
+mod answers;
 mod blocks;
 mod dataset;
+mod frames;
 mod hydrate;
 mod kept;
 pub mod limits;
 mod link;
 mod manifest;
 mod models;
+mod origin;
 mod overlay;
 mod patience;
 mod skeleton;
+mod unmarked;
 
-pub use absent::{KIND, Origin, Token, origin_of, without_marks};
+pub use absent::KIND;
+pub use answers::{Answers, serve};
 pub use dataset::{BackupDataset, ReadFigures, ReadOptions};
+pub use frames::{Greeting, Wishes};
 pub use hydrate::{Hydrating, Progress};
-pub use link::{Answers, Greeting, Link, LinkError, Wishes, serve};
+pub use link::{Link, LinkError};
+pub use origin::{Origin, Token, origin_of};
 pub use overlay::{Lower, Overlay};
 pub use patience::Wanted;
 pub use skeleton::{Built, skeleton};
+pub use unmarked::without_marks;

@@ -1,115 +1,26 @@
-//! The pages of a backup over a local socket: who has network and keys reads them, and the server of a pool, which has neither, asks.
-//!
-//! Whoever connects hears a greeting first, then asks and hears an answer, one after the other. Numbers are little endian.
-//!
-//! | bytes | of the greeting |
-//! |---|---|
-//! | 8 | `PFlazy`, version 1, 0 |
-//! | 16 | the token of the backup |
-//! | 8 | seconds that a read may wait for the store |
-//!
-//! | bytes | of a question |
-//! |---|---|
-//! | 1 | 1 pages, 2 figures, 3 wishes, 4 other wishes |
-//! | 8 | object |
-//! | 4 | recordsize; of other wishes, 1: what nobody reads is to be brought, too |
-//! | 8 | byte offset; of other wishes, so many bytes a second of that at most, 0: no bound |
-//! | 4 | how many bytes |
-//!
-//! Wishes are answered by 9 bytes: those of other wishes as above.
-//!
-//! An answer is a byte (0 done, 1 damaged, 2 the store does not answer, 3 anything else), a length (4), and bytes: what was asked for, or why not.
+//! The side of a pool's server, which has neither network nor keys: it asks who reads the backup.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagefold_engine::dataset::Dataset;
-use pagefold_engine::wire::Reader;
 use pagefold_engine::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 
-use crate::absent::Token;
-use crate::dataset::BackupDataset;
+use crate::frames::{
+    ANSWER_HEAD_BYTES, DAMAGED, DONE, FIGURES, GREETING_BYTES, Greeting, PAGES, WISH, WISHES, Wishes,
+    question,
+};
 use crate::limits::{ANSWER_MARGIN, CONNECTIONS_MAX, PIECE_BYTES};
+use crate::origin::Token;
 use crate::overlay::Lower;
 
-const MAGIC: [u8; 8] = *b"PFlazy\x01\0";
-const GREETING_BYTES: usize = 32;
-const QUESTION_BYTES: usize = 25;
-const ANSWER_HEAD_BYTES: usize = 5;
-const PAGES: u8 = 1;
-const FIGURES: u8 = 2;
-const WISHES: u8 = 3;
-const WISH: u8 = 4;
-const DONE: u8 = 0;
-const DAMAGED: u8 = 1;
-const AWAY: u8 = 2;
-const OTHER: u8 = 3;
 /// Pause between two tries to reach who reads the backup.
 const RECONNECT: Duration = Duration::from_millis(200);
-/// How often a server looks whether anybody is connected.
-const LOOK: Duration = Duration::from_millis(100);
-
-/// What is said to whoever connects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Greeting {
-    /// The backup.
-    pub token: Token,
-    /// How long a read may wait for the store; whole seconds count.
-    pub patience: Duration,
-}
-
-/// What is wanted of those who have datasets over a backup.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wishes {
-    /// What nobody reads is to be brought, too.
-    pub hydrate: bool,
-    /// At most so many bytes of records a second.
-    pub rate: Option<u64>,
-}
-
-impl Wishes {
-    fn encode(self) -> Vec<u8> {
-        let mut out = vec![u8::from(self.hydrate)];
-        out.extend_from_slice(&self.rate.unwrap_or(0).to_le_bytes());
-        out
-    }
-
-    fn decode(bytes: &[u8]) -> Result<Self> {
-        let mut reader = Reader::new(bytes, "wishes");
-        let hydrate = reader.u8()? != 0;
-        let rate = Some(reader.u64()?).filter(|rate| *rate > 0);
-        reader.end()?;
-        Ok(Self { hydrate, rate })
-    }
-}
-
-impl Greeting {
-    fn encode(&self) -> Vec<u8> {
-        let mut out = MAGIC.to_vec();
-        out.extend_from_slice(&self.token.0);
-        out.extend_from_slice(&self.patience.as_secs().to_le_bytes());
-        out
-    }
-
-    fn decode(bytes: &[u8]) -> Result<Self> {
-        let mut reader = Reader::new(bytes, "greeting");
-        if reader.take(MAGIC.len())? != MAGIC {
-            return Err(reader.bad("it is none of this version"));
-        }
-        let mut token = [0; 16];
-        token.copy_from_slice(reader.take(16)?);
-        let patience = Duration::from_secs(reader.u64()?.min(24 * 60 * 60));
-        reader.end()?;
-        Ok(Self { token: Token(token), patience })
-    }
-}
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -326,15 +237,6 @@ fn away(why: &str) -> Error {
     Error::Io { op: "read", device: "the backup".into(), offset: 0, len_bytes: 0, source }
 }
 
-fn question(kind: u8, object: u64, record_size: u32, offset: u64, len: u32) -> Vec<u8> {
-    let mut out = vec![kind];
-    out.extend_from_slice(&object.to_le_bytes());
-    out.extend_from_slice(&record_size.to_le_bytes());
-    out.extend_from_slice(&offset.to_le_bytes());
-    out.extend_from_slice(&len.to_le_bytes());
-    out
-}
-
 /// Asks; an error of the connection is the outer one, what was answered the inner.
 fn exchange<T>(
     mut stream: &UnixStream,
@@ -373,120 +275,6 @@ impl Lower for Link {
                 }
                 stream.read_exact(part)
             })?;
-        }
-        Ok(())
-    }
-}
-
-/// Who answers for a backup.
-pub struct Answers {
-    /// The backup.
-    pub dataset: Arc<BackupDataset>,
-    /// What is said to whoever connects.
-    pub greeting: Greeting,
-    /// What is wanted of those who have datasets over it.
-    pub wishes: Mutex<Wishes>,
-    /// What is told of figures.
-    pub figures: Box<dyn Fn() -> String + Send + Sync>,
-}
-
-/// Answers whoever connects, until nobody has been connected for `idle`; for ever without.
-///
-/// # Errors
-/// Of the socket.
-pub fn serve(listener: &UnixListener, answers: &Arc<Answers>, idle: Option<Duration>) -> io::Result<()> {
-    listener.set_nonblocking(true)?;
-    let connected = Arc::new(AtomicUsize::new(0));
-    let mut last = Instant::now();
-    loop {
-        match listener.accept() {
-            Ok((stream, _)) if connected.load(Ordering::Acquire) < 2 * CONNECTIONS_MAX => {
-                let (answers, place) = (Arc::clone(answers), Place::take(&connected));
-                let answering = move || {
-                    let _place = place;
-                    if let Err(error) = answers.answer(stream) {
-                        tracing::debug!(%error, "a connection ended");
-                    }
-                };
-                thread::Builder::new().name("answering".into()).spawn(answering)?;
-            }
-            Ok(_) => tracing::warn!("too many are connected: one more is not heard"),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(LOOK),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-        if connected.load(Ordering::Acquire) > 0 {
-            last = Instant::now();
-        } else if idle.is_some_and(|idle| last.elapsed() >= idle) {
-            return Ok(());
-        }
-    }
-}
-
-/// A connection that is counted.
-struct Place(Arc<AtomicUsize>);
-
-impl Place {
-    fn take(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::AcqRel);
-        Self(Arc::clone(count))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-impl Answers {
-    fn answer(&self, mut stream: UnixStream) -> io::Result<()> {
-        stream.set_nonblocking(false)?;
-        stream.write_all(&self.greeting.encode())?;
-        let mut bytes = Vec::new();
-        loop {
-            let mut asked = [0; QUESTION_BYTES];
-            if let Err(error) = stream.read_exact(&mut asked) {
-                let ended = error.kind() == io::ErrorKind::UnexpectedEof;
-                return if ended { Ok(()) } else { Err(error) };
-            }
-            let read = self.find(&asked, &mut bytes);
-            let (status, body) = match &read {
-                Ok(()) => (DONE, bytes.as_slice()),
-                Err((status, why)) => (*status, why.as_bytes()),
-            };
-            let mut out = vec![status];
-            out.extend_from_slice(&(body.len() as u32).to_le_bytes());
-            stream.write_all(&out)?;
-            stream.write_all(body)?;
-        }
-    }
-
-    /// Does what was asked, into `out`; or the status and why not.
-    fn find(&self, asked: &[u8; QUESTION_BYTES], out: &mut Vec<u8>) -> Result<(), (u8, String)> {
-        let parse = || {
-            let mut reader = Reader::new(asked, "question");
-            Ok((reader.u8()?, reader.u64()?, reader.u32()?, reader.u64()?, reader.u32()?))
-        };
-        let parsed: Result<_> = parse();
-        let (kind, object, record_size, offset, len) = parsed.map_err(|error| (OTHER, error.to_string()))?;
-        out.clear();
-        match kind {
-            PAGES if u64::from(len) <= PIECE_BYTES => {
-                out.resize(len as usize, 0);
-                self.dataset.read(object, record_size, offset, out).map_err(|error| match error {
-                    Error::Corrupt { .. } | Error::Unsupported(_) => (DAMAGED, error.to_string()),
-                    Error::Io { .. } => (AWAY, error.to_string()),
-                    other => (OTHER, other.to_string()),
-                })?;
-            }
-            FIGURES => out.extend_from_slice((self.figures)().as_bytes()),
-            WISHES => out.extend_from_slice(&self.wishes.lock().encode()),
-            WISH => {
-                let rate = Some(offset).filter(|rate| *rate > 0);
-                *self.wishes.lock() = Wishes { hydrate: record_size != 0, rate };
-            }
-            _ => return Err((OTHER, "that cannot be asked".into())),
         }
         Ok(())
     }

@@ -12,8 +12,9 @@ use pagefold_engine::dataset::journal::aside;
 use pagefold_engine::dataset::{Attempt, Change, Dataset, Space, Synced, Usage};
 use pagefold_engine::{Error, Key, Result};
 
-use crate::absent::{Absent, Amended, Run, changes as stored, visible};
+use crate::absent::{Absent, Amended, Run, changes as stored};
 use crate::limits::PIECE_BYTES;
+use crate::unmarked::visible;
 
 /// Who has the pages that a dataset does not have yet.
 pub trait Lower: Send + Sync {

@@ -6,8 +6,9 @@ use std::io::Write;
 use pagefold_backup::{Contents, Entry, Error, Result};
 use pagefold_engine::pool::{StreamHead, StreamWriter};
 
-use crate::absent::{Group, KIND, ORIGIN_KEY, Origin};
+use crate::absent::{Group, KIND, ORIGIN_KEY};
 use crate::limits::{CHUNKS_AT_ONCE, GROUP_PAGES};
+use crate::origin::Origin;
 
 /// What such a stream has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

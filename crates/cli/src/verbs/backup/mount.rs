@@ -135,7 +135,7 @@ fn writable(args: &BackupMount) -> Result<()> {
     match &there {
         Some(figures) => check_made_of(&name, &of, figures, &task)?,
         None => build(&name, &contents, &task.source.repository, token)
-            .map_err(|failure| in_doing(&doing(), failure))?,
+            .map_err(|failure| in_doing(&doing(), &failure))?,
     }
     finish_building(&name, &of, token)?;
     have_read(&task, token)?;
@@ -153,7 +153,7 @@ fn writable(args: &BackupMount) -> Result<()> {
     crate::verbs::mount::run(&mount)
 }
 
-fn in_doing(doing: &str, failure: Failure) -> Failure {
+fn in_doing(doing: &str, failure: &Failure) -> Failure {
     let told = Failure::new(format!("{doing}: {}", failure.what()));
     match failure.advice() {
         Some(hint) => told.hint(hint),
