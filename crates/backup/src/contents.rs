@@ -75,7 +75,7 @@ impl Contents {
         self.repository.model(model)
     }
 
-    /// Whether the store shows the repository: where it does not, an object that is missing is no damage.
+    /// True if the store shows the repository: where it does not, an object that is missing is no damage.
     ///
     /// # Errors
     /// Of the store.

@@ -14,9 +14,9 @@ use parking_lot::{Condvar, Mutex};
 use crate::failure::{Context, Failure, Result};
 use crate::{names, reader, table, units};
 
-/// How often it is asked what is wanted.
+/// Pause between two questions for what is wanted.
 const ASK: Duration = Duration::from_secs(2);
-/// How often it is told how much is left.
+/// Pause between two lines that tell how much is left.
 const TELL: Duration = Duration::from_secs(60);
 /// A server that goes on with a mount waits so long for who reads the backup, before it knows what that says.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -32,7 +32,7 @@ pub struct Over {
 /// How a dataset is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// What is read stays in it.
+    /// Pages that are read stay in it.
     Writable,
     /// It is not changed.
     ReadOnly,
@@ -97,7 +97,7 @@ fn going_on(name: &str, origin: &Origin) -> String {
 
 /// Errors if a dataset or snapshot of a pool is not complete: what is done with its records would be done with a part of them.
 pub fn refuse(pool: &Pool, path: &str, doing: &str) -> Result<()> {
-    // What is not there is told by who does it.
+    // A name that is not there is told by who does it.
     let Ok(version) = pool.version(path) else { return Ok(()) };
     let name = names::full(pool.name(), path);
     let origin = origin_of(version.as_ref()).context(|| format!("cannot read {name}"))?;
@@ -138,7 +138,7 @@ impl Drop for Bringing {
         self.shared.stop.store(true, Ordering::Release);
         drop(held);
         self.shared.stopped.1.notify_all();
-        // What is asked of a store that is away is not waited for.
+        // An answer of a store that is away is not waited for.
         self.link.close();
         if let Some(thread) = self.thread.take() {
             // A panic of its own was told.

@@ -48,7 +48,7 @@ pub(crate) struct Group {
     /// Under which number it is stored.
     pub(crate) number: u64,
     pub(crate) record_size: u32,
-    /// What was absent at first: pages, and bytes of their records.
+    /// Absent at first: pages, and bytes of their records.
     pub(crate) pages: u64,
     pub(crate) bytes: u64,
     bits: [u64; WORDS],

@@ -25,11 +25,11 @@ const LOOK: Duration = Duration::from_millis(100);
 pub struct Answers {
     /// The backup.
     pub dataset: Arc<BackupDataset>,
-    /// What is said to whoever connects.
+    /// Said to whoever connects.
     pub greeting: Greeting,
-    /// What is wanted of those who have datasets over it.
+    /// Wanted of those who have datasets over it.
     pub wishes: Mutex<Wishes>,
-    /// What is told of figures.
+    /// Tells the figures.
     pub figures: Box<dyn Fn() -> String + Send + Sync>,
 }
 

@@ -40,7 +40,7 @@ pub(crate) const DAMAGED: u8 = 1;
 pub(crate) const AWAY: u8 = 2;
 pub(crate) const OTHER: u8 = 3;
 
-/// What is said to whoever connects.
+/// Said to whoever connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
     /// The backup.
@@ -49,10 +49,10 @@ pub struct Greeting {
     pub patience: Duration,
 }
 
-/// What is wanted of those who have datasets over a backup.
+/// Wanted of those who have datasets over a backup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
-    /// What nobody reads is to be brought, too.
+    /// Pages that nobody reads are to be brought, too.
     pub hydrate: bool,
     /// At most so many bytes of records a second.
     pub rate: Option<u64>,

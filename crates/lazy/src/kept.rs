@@ -1,4 +1,4 @@
-//! What is kept in memory, by how much it takes.
+//! Caches that are bounded by the memory that they take.
 
 use std::hash::Hash;
 

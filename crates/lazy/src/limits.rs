@@ -12,11 +12,11 @@ pub const MODEL_CACHE_BYTES: u64 = 64 << 20;
 pub const TYPICAL_BYTES: u64 = 128 << 10;
 /// Threads that read what comes next.
 pub const AHEAD_THREADS: usize = 4;
-/// What they have yet to do at most; more is not read ahead.
+/// Jobs that wait for them at most; more is not read ahead.
 pub const AHEAD_QUEUE: usize = 32;
 /// Objects of which it is remembered where the last read ended.
 pub const AHEAD_OBJECTS: usize = 1024;
-/// What is read ahead of a reader who goes on where it was: this much at first, twice as much each time, ...
+/// Bytes that are read ahead of a reader who goes on where it was: at first, and then twice as many each time, ...
 pub const AHEAD_BYTES_MIN: u64 = 512 << 10;
 /// ... and so much at most. Eight requests of a MiB at 20 ms each fill a line of 3 Gbit/s.
 pub const AHEAD_BYTES_MAX: u64 = 8 << 20;

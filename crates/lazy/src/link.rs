@@ -95,12 +95,12 @@ impl Link {
         }
     }
 
-    /// What it said.
+    /// The greeting that it gave.
     pub fn greeting(&self) -> &Greeting {
         &self.greeting
     }
 
-    /// What is wanted just now.
+    /// The wishes of just now.
     ///
     /// # Errors
     /// As of reading pages, but without waiting.

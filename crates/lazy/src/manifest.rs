@@ -170,7 +170,7 @@ impl Manifest {
     /// The first page of `object` at or after `page`.
     pub(crate) fn next_page(&self, object: u64, page: u64) -> Result<Option<u64>> {
         for at in self.span(&Key::page(object, page), &Key::page(object, u64::MAX)) {
-            // What begins with such a page need not be read.
+            // A chunk that begins with such a page need not be read.
             if let Some(first) = self.first_key(at)
                 && first.object == object
                 && first.kind == Key::PAGE

@@ -1,6 +1,6 @@
 //! A dataset that is not complete, over who has the rest.
 //!
-//! What is read of an absent page is copied into the dataset at once, so that it is read from the backup once; where the dataset cannot take it
+//! An absent page that is read is copied into the dataset at once, so that it is read from the backup once; where the dataset cannot take it
 //! (it is read-only, or full) it is only passed on. All values are the dataset's own.
 
 use std::sync::Arc;
@@ -96,7 +96,7 @@ impl Overlay {
         Ok(Self { upper, lower, writable, absent, order: Mutex::new(()), complete })
     }
 
-    /// Whether nothing is absent.
+    /// True if nothing is absent.
     pub fn is_complete(&self) -> bool {
         self.complete.load(Ordering::Acquire)
     }

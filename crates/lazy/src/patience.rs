@@ -11,7 +11,7 @@ use crate::limits::{RETRY_MAX, RETRY_MIN};
 /// The errno of what a store could not give, or gave damaged.
 const EIO: i32 = 5;
 
-/// Whether anybody still wants what is waited for.
+/// Tells if anybody still wants what is waited for.
 pub type Wanted = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// How long reads wait for a store.
@@ -87,7 +87,7 @@ impl Waiting {
     }
 }
 
-/// Whether it may work later. An object is missing for good only where the store shows its repository.
+/// True if it may work later. An object is missing for good only where the store shows its repository.
 fn may_pass(contents: &Contents, error: &pagefold_backup::Error) -> bool {
     match error {
         pagefold_backup::Error::Missing { .. } => !matches!(contents.is_there(), Ok(true)),

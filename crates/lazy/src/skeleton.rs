@@ -10,7 +10,7 @@ use crate::absent::{Group, KIND, ORIGIN_KEY};
 use crate::limits::{CHUNKS_AT_ONCE, GROUP_PAGES};
 use crate::origin::Origin;
 
-/// What such a stream has.
+/// The contents of such a stream, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Built {
     /// Values.

@@ -149,7 +149,7 @@ fn a_store_that_stays_away_is_an_error_after_a_bounded_time_and_no_lasting_one()
     lazy.read(3, PAGE, 9 << 20, &mut bytes).unwrap_err();
     assert!(begun.elapsed() < Duration::from_millis(300), "{:?}", begun.elapsed());
     assert!(lazy.figures().outage.unwrap().1.contains("no route"));
-    // What was read before is still there, and all else once the store is.
+    // All that was read before is still there, and the rest is once the store is.
     read(&*lazy, 3, 0, 1);
     bench.odd.failing.store(0, Ordering::SeqCst);
     assert!(read(&*lazy, 3, 9 << 20, 1 << 20) == read(&*original, 3, 9 << 20, 1 << 20));

@@ -39,7 +39,7 @@ const TASK_BYTES_MAX: u64 = 1 << 20;
 const PATIENCE: Patience = Patience { request: Duration::from_secs(30), retry: Duration::from_secs(5) };
 /// Where nobody has been connected for so long, nobody needs it.
 const IDLE: Duration = Duration::from_secs(60);
-/// What `/proc/mounts` shows before a backup's name: no pool can be called so.
+/// Shown by `/proc/mounts` before a backup's name: no pool can be called so.
 pub const SOURCE: &str = "backup=";
 
 /// The name of a mount of a backup, as `/proc/mounts` shows it.
@@ -47,7 +47,7 @@ pub fn source_of(backup: &Backup) -> String {
     format!("{SOURCE}{}", backup.name())
 }
 
-/// Whether a source of a mount is a backup's.
+/// True if a source of a mount is a backup's.
 pub fn is_source(source: &str) -> bool {
     source.starts_with(SOURCE)
 }
@@ -82,7 +82,7 @@ pub struct Figures {
     pub outage_s: Option<u64>,
     /// Why.
     pub outage: Option<String>,
-    /// What nobody reads is brought, too.
+    /// Pages that nobody reads are brought, too.
     pub hydrate: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What the process that reads a backup is told by who starts it: over its standard input, so that no key is in a command line or an environment
+//! The task of the process that reads a backup. It comes from who starts it over standard input, so that no key is in a command line or an environment
 //! that others could read, and none stays in one.
 
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ pub struct Place {
     pub options: Vec<String>,
 }
 
-/// What is to be done.
+/// A task.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Task {
     /// The repository.
@@ -49,7 +49,7 @@ pub struct Task {
     pub patience_s: u64,
     /// Opened blocks in memory, in bytes.
     pub cache_bytes: Option<u64>,
-    /// What nobody reads is to be brought, too.
+    /// Pages that nobody reads are to be brought, too.
     pub hydrate: bool,
     /// At most so many bytes a second.
     pub rate: Option<u64>,

@@ -101,7 +101,7 @@ fn fill(pool: &Pool) {
 #[derive(Debug)]
 pub struct Odd {
     pub inner: Arc<InMemory>,
-    /// So many reads fail from now on.
+    /// Number of reads that fail from now on.
     pub failing: AtomicU64,
     /// Each read takes so many milliseconds.
     pub delay_ms: AtomicU64,

@@ -28,7 +28,7 @@ const OF: &str = "backup:of";
 const SKELETON: &str = "backup-mount-";
 /// Variables that begin so are for the access to a bucket.
 const AWS: &str = "AWS_";
-/// What who reads a backup needs of the environment beside what all of ours get: ways to the network, and keys that another program keeps.
+/// Variables that who reads a backup gets beside those that all of ours get: ways to the network, and to keys that another program keeps.
 const ENVIRONMENT: &[&str] = &[
     "HTTP_PROXY",
     "HTTPS_PROXY",
@@ -127,7 +127,7 @@ fn writable(args: &BackupMount) -> Result<()> {
     })?;
     let backup = repository.find(&args.backup).map_err(|error| failed(&error))?;
     let contents = Contents::open(repository, backup).map_err(|error| failed(&error))?;
-    // What is the newest one now may not be, a moment later.
+    // The newest one of now may not be that a moment later.
     task.backup = contents.backup().number.to_string();
     let token = reader::token_of(&contents)?;
     let there = find(&name)?;
@@ -200,7 +200,7 @@ fn build(name: &Name, contents: &Contents, place: &str, token: Token) -> Result<
     let backup = contents.backup();
     let snapshot =
         SnapshotOrigin { pool: Guid(token.0), number: backup.number, created: backup.origin.created };
-    // What an earlier one has brought before it was killed is not gone on with: all of it comes in seconds.
+    // A stream that was cut short when an earlier command was killed is not gone on with: all of it comes in seconds.
     let partials = datasets::partials_of(&name.pool)?;
     if partials.iter().any(|partial| partial.path == name.path && is_ours(partial, &snapshot)) {
         datasets::perform(&name.pool, Deed::AbortReceive { path: name.path.clone() })?;
