@@ -76,7 +76,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the same request may work later: the store or the way to it failed, not what is stored.
+    /// True if the same request may work later: the store or the way to it failed, not what is stored.
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Store { .. } | Self::Connection { .. })
     }

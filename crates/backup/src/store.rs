@@ -23,7 +23,7 @@ pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(600);
 /// A request that fails is tried again, each time later, for so long at most.
 pub(crate) const RETRY_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// How long requests to a bucket are waited for.
+/// Bounds of waiting for requests to a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// A request may take so long.
