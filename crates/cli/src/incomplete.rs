@@ -40,12 +40,31 @@ pub enum How {
     Resumed,
 }
 
-/// `dataset`, called `name`, over the backup that has the rest of it; itself if it is complete.
+/// On a dataset that is made of a backup: the repository and the backup's number.
+pub const OF: &str = "backup:of";
+
+/// Where the rest of a dataset or snapshot is. Damage to where that would stand hides it; then a dataset that was not made of a backup is taken for
+/// complete, as it would be without this question.
+fn origin(pool: &Pool, path: &str, dataset: &dyn Dataset) -> Result<Option<Origin>> {
+    let name = names::full(pool.name(), path);
+    match origin_of(dataset) {
+        Err(error)
+            if error.is_damage() && matches!(pool.property_of(names::dataset_of(path), OF), Ok(None)) =>
+        {
+            tracing::warn!(dataset = name, %error, "cannot read if it is complete: taken for complete");
+            Ok(None)
+        }
+        read => read.context(|| format!("cannot read if {name} is complete")),
+    }
+}
+
+/// `dataset`, which has `path` in the pool, over the backup that has the rest of it; itself if it is complete.
 ///
 /// # Errors
 /// If nobody reads the backup.
-pub fn over(name: &str, dataset: Arc<dyn Dataset>, how: How) -> Result<Over> {
-    let origin = origin_of(dataset.as_ref()).context(|| format!("cannot read {name}"))?;
+pub fn over(pool: &Pool, path: &str, dataset: Arc<dyn Dataset>, how: How) -> Result<Over> {
+    let name = &names::full(pool.name(), path);
+    let origin = origin(pool, path, dataset.as_ref())?;
     let Some(origin) = origin else { return Ok(Over { dataset, bringing: None }) };
     let (token, socket) = (origin.token(), reader::socket_of(origin.token()));
     let link = match how {
@@ -100,8 +119,7 @@ pub fn refuse(pool: &Pool, path: &str, doing: &str) -> Result<()> {
     // A name that is not there is told by who does it.
     let Ok(version) = pool.version(path) else { return Ok(()) };
     let name = names::full(pool.name(), path);
-    let origin = origin_of(version.as_ref()).context(|| format!("cannot read {name}"))?;
-    match origin {
+    match origin(pool, path, version.as_ref())? {
         None => Ok(()),
         Some(origin) => Err(Failure::new(format!("cannot {doing} {name}: {}", told("it", &origin)))
             .hint(format!("have the rest brought first: {} --hydrate", going_on(&name, &origin)))),

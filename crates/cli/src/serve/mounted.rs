@@ -97,7 +97,8 @@ impl Mounted {
             None if !read_only => How::Writable,
             _ => How::ReadOnly,
         };
-        let Over { dataset: whole, bringing } = incomplete::over(&name, version as Arc<dyn Dataset>, how)?;
+        let Over { dataset: whole, bringing } =
+            incomplete::over(pool, &wanted.path, version as Arc<dyn Dataset>, how)?;
         let policy = Arc::new(Policed::new(whole, SyncMode::Standard));
         let record_size = Arc::new(AtomicU32::new(0));
         for name in ["recordsize", "sync"] {

@@ -10,7 +10,6 @@ use parking_lot::RwLock;
 
 use super::keep::KeptMount;
 use crate::incomplete::{self, How};
-use crate::names;
 
 /// Those of the dataset with a number.
 pub(super) struct SnapshotsOf {
@@ -38,9 +37,8 @@ impl Snapshots for SnapshotsOf {
         let _unchanged = self.deeds.read_recursive();
         let dataset = self.pool.open_snapshot(number).ok_or(FsError::NotFound)?;
         let path = self.pool.path_of(number).unwrap_or_default();
-        let name = names::full(self.pool.name(), &path);
-        let over = incomplete::over(&name, dataset, How::ReadOnly).map_err(|failure| {
-            tracing::warn!(failure = failure.what(), snapshot = name, "cannot show a snapshot");
+        let over = incomplete::over(&self.pool, &path, dataset, How::ReadOnly).map_err(|failure| {
+            tracing::warn!(failure = failure.what(), snapshot = path, "cannot show a snapshot");
             FsError::Engine(Error::Busy(failure.what().to_owned()))
         })?;
         let inodes = Some(Arc::clone(&self.pool.beside().inodes));

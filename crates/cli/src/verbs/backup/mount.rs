@@ -14,6 +14,7 @@ use crate::args::{Access, BackupMount, BackupMounts, Mount, Set};
 use crate::control::Figures;
 use crate::deeds::Deed;
 use crate::failure::{Context, Failure, Result};
+use crate::incomplete::OF;
 use crate::launch::{self, For};
 use crate::names::Name;
 use crate::reader::{self, Opening, Place, Source, Task};
@@ -22,8 +23,6 @@ use crate::table::{Align, Table, printable};
 use crate::verbs::{dataset, print_json, properties, send};
 use crate::{datasets, mountpoint, mounts, places, raw, target, units};
 
-/// On a dataset that is made of a backup: the repository and the backup's number.
-const OF: &str = "backup:of";
 /// Begins the name of the snapshot as which such a dataset comes, and which goes at once.
 const SKELETON: &str = "backup-mount-";
 /// Variables that begin so are for the access to a bucket.
