@@ -37,7 +37,7 @@ else
 BUILD := :
 endif
 
-.PHONY: help setup build demo test lint sim cuts mutants flips streams streams-db backup-s3 branches posix fuzz soak takeover snapshots pitr coherence crash-states aged boot fill memory steps conformance predictions defaults round-trips ratios bench man dist install uninstall clean
+.PHONY: help setup build demo test lint sim cuts mutants flips streams streams-db backup-s3 backup-mount branches posix fuzz soak takeover snapshots pitr coherence crash-states aged boot fill memory steps conformance predictions defaults round-trips ratios bench man dist install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -132,6 +132,11 @@ branches: ## A branch of a database, timed until it answers, and many at once: S
 	@scripts/setup build test
 	@$(BUILD)
 	@$(LAB) branches $(if $(filter command line,$(origin SCALE)),--scale $(SCALE)) $(if $(filter command line,$(origin N)),--count $(N))
+
+backup-mount: ## A PostgreSQL on a backup in a bucket (versitygw) that is 20 ms away, timed: SCALE=340
+	@scripts/setup build test
+	@$(BUILD)
+	@$(LAB) backup-mount $(if $(filter command line,$(origin SCALE)),--scale $(SCALE))
 
 streams-db: ## A database sent from pool to pool, killed and gone on with; CPU beside pg_basebackup: SCALE=100 ROUNDS=20
 	@scripts/setup build test

@@ -84,6 +84,9 @@ def main() -> int:
     pitr.add_argument("--times", type=int, default=50, help="points")
     pitr.add_argument("--seed", type=int, help="of the moments (random)")
     pitr.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
+    backup_mount = verbs.add_parser("backup-mount", help="a PostgreSQL on a backup in a bucket that is 20 ms away, timed")
+    backup_mount.add_argument("--scale", type=int, default=340, help="of pgbench: 340 makes 5 GB")
+    backup_mount.add_argument("--delay-ms", type=float, default=20.0, help="by which requests come later")
     takeover = verbs.add_parser("takeover", help="the server killed under load, and another goes on: no client notices")
     takeover.add_argument("--rounds", type=int, default=200)
     takeover.add_argument("--seed", type=int, help="of the moments of death (random)")
@@ -215,6 +218,10 @@ def run(options: argparse.Namespace) -> int:
             from .branches import branches
 
             return branches(options.scale, options.count, keep_logs=logs / "branches-logs")
+        case "backup-mount":
+            from .backup_mount import run as backup_mount_run
+
+            return backup_mount_run(options.scale, options.delay_ms)
         case "streams":
             from .streams import streams
 

@@ -38,14 +38,15 @@ impl Kind {
 
 /// A block of a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct BlockRef {
-    pub(crate) pack: PackId,
+pub struct BlockRef {
+    /// The pack.
+    pub pack: PackId,
     /// Its place among the pack's blocks.
-    pub(crate) index: u32,
-    /// Where it begins in the pack.
-    pub(crate) offset: u32,
-    /// Its length as it is stored.
-    pub(crate) len: u32,
+    pub index: u32,
+    /// Where it begins in the pack, in bytes.
+    pub offset: u32,
+    /// Its length in bytes, as it is stored.
+    pub len: u32,
 }
 
 impl BlockRef {
@@ -83,10 +84,11 @@ impl BlockRef {
 
 /// A model in a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct ModelRef {
-    /// Of its body.
-    pub(crate) hash: u128,
-    pub(crate) block: BlockRef,
+pub struct ModelRef {
+    /// XXH3 of its body, 128 bits.
+    pub hash: u128,
+    /// Where it is stored.
+    pub block: BlockRef,
 }
 
 impl ModelRef {
@@ -104,12 +106,15 @@ impl ModelRef {
 
 /// A page's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RecordRef {
-    pub(crate) block: BlockRef,
-    /// Where it begins in the block, and its length, both of what is sealed.
-    pub(crate) at: u32,
-    pub(crate) len: u32,
+pub struct RecordRef {
+    /// The block that has it.
+    pub block: BlockRef,
+    /// Where it begins in the opened block, in bytes.
+    pub at: u32,
+    /// Its length in bytes.
+    pub len: u32,
     /// XXH3 of the record, 64 bits.
-    pub(crate) hash: u64,
-    pub(crate) model: Option<ModelRef>,
+    pub hash: u64,
+    /// The model that it is coded by.
+    pub model: Option<ModelRef>,
 }

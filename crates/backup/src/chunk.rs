@@ -20,24 +20,31 @@ const TAG_PAGES: u8 = 2;
 
 /// An entry of a snapshot's tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
+pub enum Entry {
+    /// A value of the file system.
     Value(Key, Box<[u8]>),
+    /// A page of an object.
     Page(PageEntry),
 }
 
 /// A page and where its record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PageEntry {
-    pub(crate) object: u64,
-    pub(crate) page: u64,
-    pub(crate) record_size: u32,
-    pub(crate) record: RecordRef,
-    /// An earlier page that had the same record when this one was backed up.
-    pub(crate) shared: Option<(u64, u64)>,
+pub struct PageEntry {
+    /// The object.
+    pub object: u64,
+    /// The page's number.
+    pub page: u64,
+    /// Bytes of a page of the object.
+    pub record_size: u32,
+    /// Where its record is.
+    pub record: RecordRef,
+    /// An earlier page that had the same record when this one was backed up: object and number.
+    pub shared: Option<(u64, u64)>,
 }
 
 impl Entry {
-    pub(crate) fn key(&self) -> Key {
+    /// Its key in the snapshot's tree.
+    pub fn key(&self) -> Key {
         match self {
             Self::Value(key, _) => *key,
             Self::Page(page) => Key::page(page.object, page.page),

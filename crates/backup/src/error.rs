@@ -76,6 +76,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// True if the same request may work later: the store or the way to it failed, not what is stored.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Store { .. } | Self::Connection { .. })
+    }
+
     /// A damaged object.
     pub(crate) fn damaged(object: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::Damaged { object: object.into(), detail: detail.into() }

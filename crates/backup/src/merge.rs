@@ -32,13 +32,8 @@ impl<'a> Chunks<'a> {
         if let Some((_, chunk)) = self.kept.iter().find(|(block, _)| *block == row.block) {
             return Ok(Arc::clone(chunk));
         }
-        let object = row.block.pack.path();
         let squeezed = self.repository.read(&[(Kind::Chunk, row.block)])?;
-        let bytes = unsqueeze(squeezed.first().map_or(&[], Vec::as_slice), CHUNK_BYTES_MAX, &object)?;
-        let entries = chunk::decode(&bytes).map_err(Error::in_object(&object))?;
-        if entries.len() != row.entries as usize || entries.first().map(Entry::key) != Some(row.first) {
-            return Err(Error::damaged(object, "a chunk is not the one that its manifest means"));
-        }
+        let entries = open_chunk(row, squeezed.first().map_or(&[], Vec::as_slice))?;
         if self.kept.len() == CHUNK_CACHE {
             self.kept.pop_front();
         }
@@ -58,6 +53,17 @@ impl<'a> Chunks<'a> {
             _ => None,
         })
     }
+}
+
+/// The entries of the chunk that a manifest means by `row`, of what its block has.
+pub(crate) fn open_chunk(row: &Row, squeezed: &[u8]) -> Result<Vec<Entry>> {
+    let object = row.block.pack.path();
+    let bytes = unsqueeze(squeezed, CHUNK_BYTES_MAX, &object)?;
+    let entries = chunk::decode(&bytes).map_err(Error::in_object(&object))?;
+    if entries.len() != row.entries as usize || entries.first().map(Entry::key) != Some(row.first) {
+        return Err(Error::damaged(object, "a chunk is not the one that its manifest means"));
+    }
+    Ok(entries)
 }
 
 /// A chunk of the new manifest.

@@ -22,7 +22,7 @@ use crate::store::Store;
 
 const MAGIC: [u8; 8] = *b"PFbkup\x01\0";
 /// The object that describes a repository.
-const CONFIG: &str = "repository";
+pub(crate) const CONFIG: &str = "repository";
 const FLAG_ENCRYPTED: u32 = 1;
 
 /// How a repository is made.

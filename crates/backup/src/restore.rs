@@ -174,11 +174,20 @@ impl<'a> Blocks<'a> {
 
     /// A record of a block that was fetched, verified.
     pub(crate) fn record(&self, record: &RecordRef) -> Result<&[u8]> {
-        let block = self.kept.get(&record.block).map_or(&[][..], Vec::as_slice);
-        let (begin, end) = (record.at as usize, record.at as usize + record.len as usize);
-        let found = block.get(begin..end).filter(|found| xxh3_64(found) == record.hash);
+        record.of(self.kept.get(&record.block).map_or(&[], Vec::as_slice))
+    }
+}
+
+impl RecordRef {
+    /// The record, verified, of its block's opened bytes.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] if the block does not have it.
+    pub fn of<'a>(&self, block: &'a [u8]) -> Result<&'a [u8]> {
+        let (begin, end) = (self.at as usize, self.at as usize + self.len as usize);
+        let found = block.get(begin..end).filter(|found| xxh3_64(found) == self.hash);
         found.ok_or_else(|| {
-            let BlockRef { pack, index, .. } = record.block;
+            let BlockRef { pack, index, .. } = self.block;
             Error::damaged(
                 pack.path(),
                 format!("the record at {begin} of block {index} is not the one that the manifest means"),

@@ -14,12 +14,13 @@ type Decoded<T> = pagefold_engine::Result<T>;
 
 /// A chunk, as the root knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Row {
+pub struct Row {
     /// Its first key.
-    pub(crate) first: Key,
+    pub first: Key,
     /// Entries in it.
-    pub(crate) entries: u32,
-    pub(crate) block: BlockRef,
+    pub entries: u32,
+    /// Where it is stored.
+    pub block: BlockRef,
 }
 
 /// The contents of a backup, counted.

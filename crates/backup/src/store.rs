@@ -23,6 +23,21 @@ pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(600);
 /// A request that fails is tried again, each time later, for so long at most.
 pub(crate) const RETRY_TIMEOUT: Duration = Duration::from_secs(180);
 
+/// Bounds of waiting for requests to a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// A request may take so long.
+    pub request: Duration,
+    /// One that fails is tried again for so long.
+    pub retry: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { request: REQUEST_TIMEOUT, retry: RETRY_TIMEOUT }
+    }
+}
+
 /// Where a repository lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
@@ -150,6 +165,24 @@ impl Store {
     /// # Errors
     /// [`Error::NotFound`] if there is no such directory; [`Error::Connection`] of another host; [`Error::Invalid`] for what the environment or location says.
     pub fn open(location: &Location, create: bool) -> Result<Self> {
+        let of_environment = std::env::vars_os().filter_map(|(name, value)| {
+            let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
+            name.starts_with("AWS_").then_some((name, value))
+        });
+        Self::open_with(location, create, &of_environment.collect::<Vec<_>>(), Patience::default())
+    }
+
+    /// As [`Store::open`], with `settings` of a bucket's access (`AWS_ACCESS_KEY_ID` and so on) in place of what the environment has: a process
+    /// that lives long keeps no keys there.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_with(
+        location: &Location,
+        create: bool,
+        settings: &[(String, String)],
+        patience: Patience,
+    ) -> Result<Self> {
         match location {
             Location::Directory(path) => Self::new(Arc::new(Directory::open(path, create)?), ""),
             Location::Host(host) => {
@@ -160,9 +193,16 @@ impl Store {
             Location::S3 { bucket, prefix, endpoint, region } => {
                 // Another one may have been installed by the program: it is used then.
                 let _ = rustls::crypto::ring::default_provider().install_default();
-                let options = ClientOptions::new().with_timeout(REQUEST_TIMEOUT);
-                let retry = RetryConfig { retry_timeout: RETRY_TIMEOUT, ..RetryConfig::default() };
-                let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+                let options = ClientOptions::new().with_timeout(patience.request);
+                let retry = RetryConfig { retry_timeout: patience.retry, ..RetryConfig::default() };
+                let mut builder = AmazonS3Builder::new();
+                for (name, value) in settings {
+                    // As AmazonS3Builder::from_env has it: names that it does not know are somebody else's.
+                    if let Ok(key) = name.to_ascii_lowercase().parse() {
+                        builder = builder.with_config(key, value);
+                    }
+                }
+                builder = builder.with_bucket_name(bucket);
                 if let Some(endpoint) = endpoint {
                     builder = builder.with_endpoint(endpoint.trim_end_matches('/'));
                 }

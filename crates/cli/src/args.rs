@@ -13,8 +13,9 @@ use clap_complete::Shell;
 
 pub use archive::{Archive, ArchiveFetch, ArchiveList, ArchivePush};
 pub use backup::{
-    Access, Backup, BackupCheck, BackupCreate, BackupForget, BackupInit, BackupList, BackupPrune,
-    BackupRestore, BackupRun, BackupServe, BackupShow, BackupVerify, RecoveryAction,
+    Access, Backup, BackupCheck, BackupCreate, BackupForget, BackupInit, BackupList, BackupMount,
+    BackupMounts, BackupPrune, BackupRestore, BackupRun, BackupServe, BackupShow, BackupVerify,
+    RecoveryAction,
 };
 pub use basebackup::{BaseFormat, Basebackup};
 pub use branch::{

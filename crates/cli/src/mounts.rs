@@ -36,13 +36,21 @@ pub struct MountEntry {
 impl MountEntry {
     /// The pool that a mount of ours is of.
     pub fn pool(&self) -> &str {
-        self.source.split(['/', '@']).next().unwrap_or_default()
+        pool_of(&self.source)
     }
 
     /// Whether it is one of ours.
     pub fn is_ours(&self) -> bool {
         self.fs_type == FS_TYPE
     }
+}
+
+/// The pool that the source of a mount of ours names; of a backup's mount, what all of these begin with and no pool is called.
+pub fn pool_of(source: &str) -> &str {
+    if crate::reader::is_source(source) {
+        return crate::reader::SOURCE;
+    }
+    source.split(['/', '@']).next().unwrap_or_default()
 }
 
 /// All mounts of this process's namespace, oldest first.

@@ -8,7 +8,7 @@ use parking_lot::RwLock;
 use crate::control::{Moving, Rebased};
 use crate::deeds::{self, Mounts};
 use crate::failure::{Context, Failure, Result};
-use crate::{names, pools, raw, units};
+use crate::{incomplete, names, pools, raw, units};
 
 /// Conflicts that are told one by one; beyond, they are counted.
 const CONFLICTS_MAX: usize = 1000;
@@ -24,6 +24,7 @@ pub fn perform(
 ) -> Result<Rebased> {
     let Moving { path, onto, own } = what;
     let name = names::full(pool.name(), path);
+    [path, onto].into_iter().try_for_each(|path| incomplete::refuse(pool, path, "rebase"))?;
     let doing = || format!("cannot rebase {name} onto {}", names::full(pool.name(), onto));
     let failed = |error: Error| {
         let missing = [path, onto].into_iter().find(|path| pool.version(path).is_err());

@@ -9,7 +9,7 @@ use pagefold_fs::diff::{Fate, FileDifference};
 
 pub use crate::control::{Difference, PartialFigures, Sendable, Transferred};
 use crate::failure::{Context, Failure, Result};
-use crate::{names, pools, raw, units};
+use crate::{incomplete, names, pools, raw, units};
 
 /// Sees after each frame how far a stream is.
 pub type Watch<'a> = &'a mut dyn FnMut(&Transfer);
@@ -33,6 +33,9 @@ fn with_source<T>(
     match what {
         Sendable::Snapshot { path, from } => {
             let name = names::full(pool.name(), path);
+            for path in [Some(path), from.as_ref()].into_iter().flatten() {
+                incomplete::refuse(pool, path, "send")?;
+            }
             work(&Source::Snapshot { path, from: from.as_deref() }).map_err(|error| {
                 let missing = [Some(path), from.as_ref()].into_iter().flatten();
                 let missing = missing.map(String::as_str).find(|path| pool.version(path).is_err());
@@ -140,6 +143,7 @@ pub fn partials(pool: &Pool) -> Vec<PartialFigures> {
 pub fn diff(pool: &Pool, old: &str, new: &str, ranges: bool, out: &mut dyn Write) -> Result<()> {
     let (old_name, new_name) = (names::full(pool.name(), old), names::full(pool.name(), new));
     let created = units::now();
+    [old, new].into_iter().try_for_each(|path| incomplete::refuse(pool, path, "compare"))?;
     let doing = || format!("cannot compare {old_name} with {new_name}");
     let comparison = pool.compare_versions(old, new, created).map_err(|error| {
         let missing = [old, new].into_iter().find(|path| pool.version(path).is_err());

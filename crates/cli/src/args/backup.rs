@@ -98,6 +98,30 @@ Examples:
   pagefold backup run --now tank    whether they are due or not"
     )]
     Run(BackupRun),
+    /// Mount a backup without restoring it: read-only, or as a dataset that is written to.
+    #[command(
+        after_long_help = "At a directory it is read-only, and needs no pool: what is read comes from the repository when it is read.
+
+As a dataset of a pool it is written to. The dataset is there in seconds with all names, and its pages come when they are read, or by
+--hydrate all of them; what was read or written stays. When all has come it is a dataset like others, and the repository is not needed
+any more. Until then it is mounted only while the backup can be read: this command goes on where it was.
+
+Where the repository does not answer, who reads waits for --patience seconds; then it is an I/O error, until the repository is back.
+
+Examples:
+  pagefold backup mount /mnt/backup/tank tank/db /mnt/db
+  pagefold backup mount s3://bucket/tank tank/db@monday tank/again /srv/again --hydrate
+  pagefold backup mounts
+  pagefold unmount /mnt/db"
+    )]
+    Mount(BackupMount),
+    /// List the backups that are being read for mounts.
+    #[command(after_long_help = "Examples:
+  pagefold backup mounts")]
+    Mounts(BackupMounts),
+    /// Read a backup for mounts; what `backup mount` starts.
+    #[command(hide = true)]
+    Reader,
 }
 
 /// A repository, and what opens it.
@@ -332,4 +356,43 @@ pub struct BackupRun {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// See [`Backup::Mount`].
+#[derive(Args, Debug)]
+pub struct BackupMount {
+    /// A directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
+    pub repository: String,
+    /// The backup: a number, POOL/DATASET@SNAPSHOT, or POOL/DATASET for the newest.
+    pub backup: String,
+    /// A directory, with a slash in front or as ./DIR; or POOL/DATASET, which is made.
+    pub target: String,
+    /// Where the dataset is mounted, if its property says nothing.
+    pub dir: Option<PathBuf>,
+    /// Options of the mount, as of `pagefold mount`.
+    #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
+    pub options: Vec<String>,
+    /// Bring what nobody reads, too.
+    #[arg(long)]
+    pub hydrate: bool,
+    /// Bring so many bytes per second of that at most: 50M.
+    #[arg(long, requires = "hydrate")]
+    pub rate: Option<String>,
+    /// Seconds that a read waits for a repository that does not answer.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    pub patience: u64,
+    /// Memory for what was read last: 64M.
+    #[arg(long, value_name = "SIZE")]
+    pub cache: Option<String>,
+    /// How it is opened.
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`Backup::Mounts`].
+#[derive(Args, Debug)]
+pub struct BackupMounts {
+    /// How to print.
+    #[command(flatten)]
+    pub output: Output,
 }

@@ -10,6 +10,7 @@ mod syscalls;
 #[cfg(test)]
 mod tests;
 
+use pagefold_backup::Location;
 use rustix::thread::CapabilitySet;
 
 use crate::control::ConfinementFigures;
@@ -56,6 +57,37 @@ pub fn server(wish: Confine) -> Result<ConfinementFigures> {
 /// Confines the holder of servers; what it starts begins with what it has.
 pub fn holder(wish: Confine) -> Result<()> {
     privileged("holder", wish, HOLDER)
+}
+
+/// Confines who reads a backup: it needs the network, or the directory, or a program that has the network for it.
+pub fn reader(wish: Confine, of: &Location) -> Result<()> {
+    let is_directory = matches!(of, Location::Directory(_));
+    let runs_programs = matches!(of, Location::Host(_));
+    // Directories of backups may belong to others.
+    let kept = if is_directory && places::is_root() {
+        CapabilitySet::DAC_READ_SEARCH
+    } else {
+        CapabilitySet::empty()
+    };
+    let calls = || match runs_programs {
+        true => syscalls::forbid(),
+        false => syscalls::forbid().and_then(|()| syscalls::no_programs()),
+    };
+    let paths = || if runs_programs { Ok(()) } else { paths::only_to_read(of) };
+    let steps = Steps::take(
+        wish,
+        &[
+            ("new privileges", &no_new_privileges),
+            (PATHS, &paths),
+            ("capabilities", &|| keep(kept)),
+            (SYSTEM_CALLS, &calls),
+        ],
+    );
+    steps.check("process that reads the backup")?;
+    if !steps.missing.is_empty() {
+        tracing::warn!(missing = steps.missing.join("; "), "who reads the backup is not confined in full");
+    }
+    Ok(())
 }
 
 /// Confines a mounter.

@@ -7,6 +7,8 @@ use landlock::{
     Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope, path_beneath_rules,
 };
 
+use pagefold_backup::Location;
+
 use crate::places;
 
 /// What is asked of the kernel: it has had all of it since Linux 6.12.
@@ -19,7 +21,16 @@ const NOTIFY_VARIABLE: &str = "NOTIFY_SOCKET";
 
 /// Leaves this process the paths that it needs. What was opened before stays open.
 pub(super) fn only_needed() -> Result<(), String> {
-    let status = restrict().map_err(|error| error.to_string())?;
+    outcome(restrict())
+}
+
+/// Leaves this process what it reads for a backup, and nothing to write but what it remembers of repositories.
+pub(super) fn only_to_read(location: &Location) -> Result<(), String> {
+    outcome(restrict_reader(location))
+}
+
+fn outcome(status: Result<RestrictionStatus, RulesetError>) -> Result<(), String> {
+    let status = status.map_err(|error| error.to_string())?;
     match (status.ruleset, status.landlock) {
         (RulesetStatus::FullyEnforced, _) => Ok(()),
         (_, LandlockStatus::NotImplemented) => Err("this kernel has no Landlock".into()),
@@ -30,6 +41,34 @@ pub(super) fn only_needed() -> Result<(), String> {
             effective_abi as i32, KNOWN as i32
         )),
     }
+}
+
+/// Names are looked up, and certificates found, by files in many places: who reads a bucket may read all that its user may. Who reads a
+/// directory reads that one.
+fn restrict_reader(location: &Location) -> Result<RestrictionStatus, RulesetError> {
+    let read = AccessFs::ReadFile | AccessFs::ReadDir;
+    let fuse = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
+    let null = AccessFs::ReadFile | AccessFs::WriteFile;
+    let runtime = AccessFs::RemoveFile | AccessFs::MakeSock;
+    let remembered = AccessFs::from_all(KNOWN);
+    let readable: Vec<&Path> = match location {
+        Location::Directory(path) => READ.iter().map(Path::new).chain([path.as_path()]).collect(),
+        _ => vec![Path::new("/")],
+    };
+    let program = std::env::current_exe().ok();
+    let state = places::state_dir().ok().map(|dir| dir.join("backup"));
+    Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(KNOWN))?
+        .scope(BitFlags::from(Scope::Signal))?
+        .create()?
+        .add_rules(path_beneath_rules(readable, read))?
+        .add_rules(path_beneath_rules(program, AccessFs::ReadFile))?
+        .add_rules(path_beneath_rules([Path::new("/dev/fuse")], fuse))?
+        .add_rules(path_beneath_rules([Path::new("/dev/null")], null))?
+        .add_rules(path_beneath_rules([places::runtime_dir()], runtime))?
+        .add_rules(path_beneath_rules(state, remembered))?
+        .restrict_self()
 }
 
 fn restrict() -> Result<RestrictionStatus, RulesetError> {

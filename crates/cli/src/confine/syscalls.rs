@@ -207,9 +207,14 @@ pub(super) fn forbid() -> Result<(), String> {
     install(compile(unconditional(&[NEVER]), SeccompAction::Allow, SeccompAction::KillProcess))
 }
 
+/// Has the kernel end this process when it starts a program, or mounts.
+pub(super) fn no_programs() -> Result<(), String> {
+    install(compile(unconditional(&[NEVER_SERVER]), SeccompAction::Allow, SeccompAction::KillProcess))
+}
+
 /// Lets a server make the calls that it needs.
 pub(super) fn only_needed() -> Result<(), String> {
-    install(compile(unconditional(&[NEVER_SERVER]), SeccompAction::Allow, SeccompAction::KillProcess))?;
+    no_programs()?;
     install(needed().and_then(|rules| {
         compile(rules, SeccompAction::Errno(libc::ENOSYS.cast_unsigned()), SeccompAction::Allow)
     }))

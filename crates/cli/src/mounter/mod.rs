@@ -104,7 +104,7 @@ impl Bounds {
 
     /// Errors where it is of another pool, or asks for what the server was not started for.
     fn permit(&self, how: &How) -> Result<(), MountError> {
-        let pool = how.source.split(['/', '@']).next().unwrap_or_default();
+        let pool = mounts::pool_of(&how.source);
         if pool != self.pool {
             return Err(refused(format!("{} is not of pool {}", how.source, self.pool)));
         }

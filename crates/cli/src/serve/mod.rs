@@ -7,14 +7,14 @@
 mod answers;
 mod background;
 mod claim;
-mod events;
+pub mod events;
 mod folding;
 mod fullness;
 mod keep;
 mod keeper;
 mod limits;
 mod memory;
-mod mounted;
+pub mod mounted;
 pub mod plan;
 mod policy;
 mod remount;

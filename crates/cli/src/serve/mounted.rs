@@ -20,6 +20,7 @@ use super::rewriting::Rewrites;
 use super::server::Server;
 use super::snapdir::SnapshotsOf;
 use crate::failure::{Context, Failure, Result};
+use crate::incomplete::{self, Bringing, How, Over};
 use crate::mountopts::{IoUring, MountOptions};
 use crate::mounts;
 use crate::names;
@@ -59,6 +60,8 @@ pub struct Mounted {
     /// The same as the engine has it.
     dataset: Arc<LiveDataset>,
     work: Background,
+    /// Brings the rest of a dataset that is not complete.
+    bringing: Mutex<Option<Bringing>>,
     /// Files that are just given another recordsize.
     pub(super) rewrites: Rewrites,
     /// What is kept of it for a server that comes after.
@@ -89,7 +92,14 @@ impl Mounted {
         fuse_options.takeover = keep.is_held();
         let id = version.id;
         let own = Arc::clone(&version);
-        let policy = Arc::new(Policed::new(version as Arc<dyn Dataset>, SyncMode::Standard));
+        let how = match &left {
+            Some(_) if !read_only => How::Resumed,
+            None if !read_only => How::Writable,
+            _ => How::ReadOnly,
+        };
+        let Over { dataset: whole, bringing } =
+            incomplete::over(pool, &wanted.path, version as Arc<dyn Dataset>, how)?;
+        let policy = Arc::new(Policed::new(whole, SyncMode::Standard));
         let record_size = Arc::new(AtomicU32::new(0));
         for name in ["recordsize", "sync"] {
             take_effect(&policy, &record_size, name, &effective(name)?)?;
@@ -153,6 +163,7 @@ impl Mounted {
             record_size,
             dataset: own,
             work,
+            bringing: Mutex::new(bringing),
             rewrites: Rewrites::default(),
             kept,
             ending: AtomicBool::new(false),
@@ -163,6 +174,7 @@ impl Mounted {
     /// Stops what goes on in the background and writes what is only in memory: access times.
     pub(super) fn settle(&self) -> Result<(), String> {
         self.rewrites.stop();
+        drop(self.bringing.lock().take());
         self.work.stop();
         self.dataset.set_mount_compression(None);
         if self.is_read_only() { Ok(()) } else { self.fs.flush_times().map_err(|error| error.to_string()) }
@@ -269,7 +281,8 @@ fn atime(value: &str) -> AtimePolicy {
     }
 }
 
-fn fuse_options(name: &str, wanted: &MountOptions, read_only: bool) -> pagefold_fuse::MountOptions {
+/// The front end's options of a mount.
+pub fn fuse_options(name: &str, wanted: &MountOptions, read_only: bool) -> pagefold_fuse::MountOptions {
     let mut options = pagefold_fuse::MountOptions {
         source: name.to_owned(),
         read_only,
@@ -293,7 +306,7 @@ fn fuse_options(name: &str, wanted: &MountOptions, read_only: bool) -> pagefold_
 }
 
 /// The front end's errors say what to do after a semicolon; we say it on a line of its own.
-pub(super) fn mount_failed(error: &MountError) -> Failure {
+pub fn mount_failed(error: &MountError) -> Failure {
     let text = error.to_string();
     match text.split_once("; ") {
         Some((what, hint)) => Failure::new(what).hint(hint),

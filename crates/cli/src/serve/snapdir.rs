@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use pagefold_engine::Error;
 use pagefold_engine::pool::Pool;
 use pagefold_fs::{AtimePolicy, Fs, FsError, FsOptions, SystemClock};
 use pagefold_fuse::Snapshots;
 use parking_lot::RwLock;
 
 use super::keep::KeptMount;
+use crate::incomplete::{self, How};
 
 /// Those of the dataset with a number.
 pub(super) struct SnapshotsOf {
@@ -34,10 +36,15 @@ impl Snapshots for SnapshotsOf {
         // kernel.
         let _unchanged = self.deeds.read_recursive();
         let dataset = self.pool.open_snapshot(number).ok_or(FsError::NotFound)?;
+        let path = self.pool.path_of(number).unwrap_or_default();
+        let over = incomplete::over(&self.pool, &path, dataset, How::ReadOnly).map_err(|failure| {
+            tracing::warn!(failure = failure.what(), snapshot = path, "cannot show a snapshot");
+            FsError::Engine(Error::Busy(failure.what().to_owned()))
+        })?;
         let inodes = Some(Arc::clone(&self.pool.beside().inodes));
         let options =
             FsOptions { atime: AtimePolicy::Never, read_only: true, inodes, ..FsOptions::default() };
-        enter(Arc::new(Fs::mount(dataset, Arc::new(SystemClock), options)?));
+        enter(Arc::new(Fs::mount(over.dataset, Arc::new(SystemClock), options)?));
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 mod attempts;
 mod clusters;
 mod create;
+mod mount;
 mod point;
 mod restore;
 mod run;
@@ -50,11 +51,14 @@ pub fn run(args: &Backup) -> Result<()> {
         Backup::Prune(args) => prune(args),
         Backup::Serve(args) => serve(args),
         Backup::Run(args) => run::run(args),
+        Backup::Mount(args) => mount::run(args),
+        Backup::Mounts(args) => mount::list(args),
+        Backup::Reader => crate::reader::run(),
     }
 }
 
 /// What the crate says, and what to do about it.
-pub(super) fn told(doing: impl std::fmt::Display, error: &Error) -> Failure {
+pub fn told(doing: impl std::fmt::Display, error: &Error) -> Failure {
     let failure = match error {
         Error::Invalid(_) => Failure::usage(format!("{doing}: {error}")),
         _ => Failure::new(format!("{doing}: {error}")),
@@ -73,6 +77,12 @@ pub(super) fn told(doing: impl std::fmt::Display, error: &Error) -> Failure {
 }
 
 fn secret(access: &Access) -> Result<Option<Secret>> {
+    let secret = secret_bytes(access)?.map(Secret::new).transpose();
+    secret.map_err(|error| told("cannot use the key", &error))
+}
+
+/// The passphrase or key, if there is one.
+fn secret_bytes(access: &Access) -> Result<Option<Vec<u8>>> {
     let bytes = if let Some(path) = &access.key_file {
         let mut bytes = Vec::new();
         let file = File::open(path).and_then(|file| file.take(KEY_BYTES_MAX).read_to_end(&mut bytes));
@@ -92,8 +102,7 @@ fn secret(access: &Access) -> Result<Option<Secret>> {
         return Ok(None);
     };
     let end = bytes.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |last| last + 1);
-    let secret = Secret::new(bytes.get(..end).unwrap_or_default().to_vec());
-    secret.map(Some).map_err(|error| told("cannot use the key", &error))
+    Ok(Some(bytes.get(..end).unwrap_or_default().to_vec()))
 }
 
 fn store(repository: &str, access: &Access, make: bool) -> Result<Store> {

@@ -11,7 +11,7 @@ use crate::leaving::{self, Outcome};
 use crate::mounts::{self, MountEntry};
 use crate::names::{self, Name};
 use crate::registry::Registry;
-use crate::{failures, finding, holders, patience, raw, table, target};
+use crate::{failures, finding, holders, patience, raw, reader, table, target};
 
 /// Which of a pool's mounts.
 #[derive(Clone, Debug)]
@@ -63,7 +63,25 @@ pub fn whole_pool(client: &mut Client, mode: UnmountMode) -> Result<()> {
     end(client, &chosen, mode)
 }
 
+/// Takes a backup's mount away. Nothing is to be made durable, and who reads the backup ends by itself.
+fn backup(mount: &MountEntry, mode: UnmountMode) -> Result<()> {
+    let places = std::slice::from_ref(mount);
+    match mode {
+        UnmountMode::Normal => leave(places),
+        UnmountMode::Lazy => leaving::leave(places, true).map(drop),
+        UnmountMode::Force => {
+            use pagefold_fuse::{Here, Mounter as _, Unmount};
+            Here.unmount(&mount.dir, Unmount::CutOff).map_err(|error| Failure::new(error.to_string()))
+        }
+    }
+}
+
 fn one(which: &Which, word: &str, mode: UnmountMode) -> Result<()> {
+    if let Which::At(mount) = which
+        && reader::is_source(&mount.source)
+    {
+        return backup(mount, mode);
+    }
     let pool = match which {
         Which::Named(name) => name.pool.clone(),
         Which::At(mount) => mount.pool().to_owned(),

@@ -1,0 +1,227 @@
+//! Datasets that are not complete: the rest is in a backup, which another process reads
+//! ([decision 0048](../../../docs/decisions/0048-backup-mount.md)).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use pagefold_engine::dataset::Dataset;
+use pagefold_engine::pool::Pool;
+use pagefold_lazy::{Hydrating, Link, Lower, Origin, Overlay, Wishes, origin_of};
+use parking_lot::{Condvar, Mutex};
+
+use crate::failure::{Context, Failure, Result};
+use crate::{names, reader, table, units};
+
+/// Pause between two questions for what is wanted.
+const ASK: Duration = Duration::from_secs(2);
+/// Pause between two lines that tell how much is left.
+const TELL: Duration = Duration::from_secs(60);
+/// A server that goes on with a mount waits so long for who reads the backup, before it knows what that says.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A dataset as it is to be used.
+pub struct Over {
+    /// The dataset, or it over the backup.
+    pub dataset: Arc<dyn Dataset>,
+    /// Brings the rest when that is wanted; none for what is complete or cannot be changed.
+    pub bringing: Option<Bringing>,
+}
+
+/// How a dataset is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Pages that are read stay in it.
+    Writable,
+    /// It is not changed.
+    ReadOnly,
+    /// Another server had it open, and died: it is gone on with, whether or not the backup can be read just now.
+    Resumed,
+}
+
+/// On a dataset that is made of a backup: the repository and the backup's number.
+pub const OF: &str = "backup:of";
+
+/// Where the rest of a dataset or snapshot is. Damage to where that would stand hides it; then a dataset that was not made of a backup is taken for
+/// complete, as it would be without this question.
+fn origin(pool: &Pool, path: &str, dataset: &dyn Dataset) -> Result<Option<Origin>> {
+    let name = names::full(pool.name(), path);
+    match origin_of(dataset) {
+        Err(error)
+            if error.is_damage() && matches!(pool.property_of(names::dataset_of(path), OF), Ok(None)) =>
+        {
+            tracing::warn!(dataset = name, %error, "cannot read if it is complete: taken for complete");
+            Ok(None)
+        }
+        read => read.context(|| format!("cannot read if {name} is complete")),
+    }
+}
+
+/// `dataset`, which has `path` in the pool, over the backup that has the rest of it; itself if it is complete.
+///
+/// # Errors
+/// If nobody reads the backup.
+pub fn over(pool: &Pool, path: &str, dataset: Arc<dyn Dataset>, how: How) -> Result<Over> {
+    let name = &names::full(pool.name(), path);
+    let origin = origin(pool, path, dataset.as_ref())?;
+    let Some(origin) = origin else { return Ok(Over { dataset, bringing: None }) };
+    let (token, socket) = (origin.token(), reader::socket_of(origin.token()));
+    let link = match how {
+        How::Resumed => Link::later(socket, token, PATIENCE),
+        _ => Link::open(socket, token).map_err(|error| unread(name, &origin, &error.to_string()))?,
+    };
+    let link = Arc::new(link);
+    let overlay = Overlay::open(dataset, Arc::clone(&link) as Arc<dyn Lower>, how != How::ReadOnly);
+    let overlay = Arc::new(overlay.context(|| format!("cannot read what is absent of {name}"))?);
+    let (pages, bytes) = overlay.absent();
+    tracing::info!(
+        dataset = name,
+        backup = origin.backup,
+        repository = origin.place,
+        pages,
+        bytes,
+        "is not complete"
+    );
+    let bringing = match how {
+        How::ReadOnly => None,
+        _ => Some(Bringing::start(name, Arc::clone(&overlay), link)?),
+    };
+    Ok(Over { dataset: overlay, bringing })
+}
+
+fn unread(name: &str, origin: &Origin, why: &str) -> Failure {
+    Failure::new(format!("{}; {why}", told(name, origin))).hint(going_on(name, origin))
+}
+
+fn told(name: &str, origin: &Origin) -> String {
+    format!(
+        "{name} is not complete: the rest is in the backup {} (number {}) of {}",
+        table::printable(&origin.name),
+        origin.backup,
+        table::printable(&origin.place)
+    )
+}
+
+/// The command that goes on with it. What a pool says of itself is quoted: somebody may run it as it stands.
+fn going_on(name: &str, origin: &Origin) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-:@+".contains(c);
+    let place = table::printable(&origin.place);
+    let place = match place.chars().all(is_plain) && !place.starts_with('-') {
+        true => place,
+        false => format!("'{}'", place.replace('\'', "'\\''")),
+    };
+    format!("pagefold backup mount {place} {} {}", origin.backup, names::dataset_of(name))
+}
+
+/// Errors if a dataset or snapshot of a pool is not complete: what is done with its records would be done with a part of them.
+pub fn refuse(pool: &Pool, path: &str, doing: &str) -> Result<()> {
+    // A name that is not there is told by who does it.
+    let Ok(version) = pool.version(path) else { return Ok(()) };
+    let name = names::full(pool.name(), path);
+    match origin(pool, path, version.as_ref())? {
+        None => Ok(()),
+        Some(origin) => Err(Failure::new(format!("cannot {doing} {name}: {}", told("it", &origin)))
+            .hint(format!("have the rest brought first: {} --hydrate", going_on(&name, &origin)))),
+    }
+}
+
+/// Asks what is wanted, and does it. It ends when it is dropped.
+pub struct Bringing {
+    shared: Arc<Shared>,
+    link: Arc<Link>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    stopped: (Mutex<()>, Condvar),
+}
+
+impl Bringing {
+    fn start(name: &str, overlay: Arc<Overlay>, link: Arc<Link>) -> Result<Self> {
+        let shared: Arc<Shared> = Arc::default();
+        let (name, with, asked) = (name.to_owned(), Arc::clone(&shared), Arc::clone(&link));
+        let thread = thread::Builder::new().name("bringing".into());
+        let thread = thread.spawn(move || with.work(&name, &overlay, &asked));
+        let thread = Some(thread.context(|| "cannot start a thread".into())?);
+        Ok(Self { shared, link, thread })
+    }
+}
+
+impl Drop for Bringing {
+    fn drop(&mut self) {
+        let held = self.shared.stopped.0.lock();
+        self.shared.stop.store(true, Ordering::Release);
+        drop(held);
+        self.shared.stopped.1.notify_all();
+        // An answer of a store that is away is not waited for.
+        self.link.close();
+        if let Some(thread) = self.thread.take() {
+            // A panic of its own was told.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn work(&self, name: &str, overlay: &Arc<Overlay>, link: &Link) {
+        let (mut wanted, mut under_way, mut told) = (Wishes::default(), None, Instant::now());
+        while !self.stop.load(Ordering::Acquire) && !overlay.is_complete() {
+            // Who cannot be asked wants what it wanted before.
+            let wishes = link.wishes().unwrap_or(wanted);
+            if wishes != wanted {
+                drop(under_way.take());
+                wanted = wishes;
+                if wishes.hydrate {
+                    under_way = start(name, overlay, wishes.rate);
+                }
+            }
+            if under_way.is_some() && told.elapsed() >= TELL {
+                let (pages, bytes) = overlay.absent();
+                tracing::info!(dataset = name, pages, left = units::size(bytes), "is being completed");
+                told = Instant::now();
+            }
+            let mut held = self.stopped.0.lock();
+            if !self.stop.load(Ordering::Acquire) {
+                self.stopped.1.wait_for(&mut held, ASK);
+            }
+        }
+        drop(under_way);
+        if overlay.is_complete() {
+            link.close();
+            tracing::info!(dataset = name, "is complete: the backup is not needed any more");
+        }
+    }
+}
+
+fn start(name: &str, overlay: &Arc<Overlay>, rate: Option<u64>) -> Option<Hydrating> {
+    match Hydrating::start(Arc::clone(overlay), rate) {
+        Ok(hydrating) => Some(hydrating),
+        Err(error) => {
+            tracing::warn!(dataset = name, %error, "cannot start threads: nothing is brought but what is read");
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_pool_says_of_itself_is_no_command() {
+        let origin = |place: &str| Origin {
+            repository: [1; 16],
+            backup: 7,
+            place: place.into(),
+            name: "tank/db@a".into(),
+        };
+        let plain = going_on("tank/db@x", &origin("s3://bucket/tank"));
+        assert_eq!(plain, "pagefold backup mount s3://bucket/tank 7 tank/db");
+        let hostile = going_on("tank/db", &origin("/x'; rm -rf $(pwd) #"));
+        assert_eq!(hostile, "pagefold backup mount '/x'\\''; rm -rf $(pwd) #' 7 tank/db");
+        assert!(going_on("tank/db", &origin("-rf")).contains("'-rf'"));
+    }
+}

@@ -1,0 +1,306 @@
+//! Who reads a backup: a process that has network and keys, and has given up all else
+//! ([decision 0048](../../../../docs/decisions/0048-backup-mount.md)).
+//!
+//! It mounts the backup, read-only; or the server of a pool, which has neither network nor keys, asks it for the pages of a dataset that is not
+//! complete. It ends with its mount, or when nobody has asked for a while.
+
+mod task;
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+use pagefold_backup::{Backup, Contents, Patience};
+use pagefold_engine::dataset::Dataset;
+use pagefold_fs::{AtimePolicy, Fs, FsOptions, SystemClock};
+use pagefold_fuse::{Dispatch, Mounter, Session};
+use pagefold_lazy::{Answers, BackupDataset, Greeting, ReadOptions, Token, Wishes, origin_of, serve};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+pub use task::{Opening, Place, Source, Task};
+
+use crate::failure::{Context, Failure, Result};
+use crate::mounter::Asking;
+use crate::mountopts::{self, MountOptions};
+use crate::serve::{Outcome, events, mounted, report};
+use crate::{confine, launch, places, units, verbs};
+
+/// A task is no longer than this.
+const TASK_BYTES_MAX: u64 = 1 << 20;
+/// Requests to a store that does not answer end so soon: reads try again by themselves.
+const PATIENCE: Patience = Patience { request: Duration::from_secs(30), retry: Duration::from_secs(5) };
+/// Where nobody has been connected for so long, nobody needs it.
+const IDLE: Duration = Duration::from_secs(60);
+/// Shown by `/proc/mounts` before a backup's name: no pool can be called so.
+pub const SOURCE: &str = "backup=";
+
+/// The name of a mount of a backup, as `/proc/mounts` shows it.
+pub fn source_of(backup: &Backup) -> String {
+    format!("{SOURCE}{}", backup.name())
+}
+
+/// True if a source of a mount is a backup's.
+pub fn is_source(source: &str) -> bool {
+    source.starts_with(SOURCE)
+}
+
+/// The socket of who reads a backup.
+pub fn socket_of(token: Token) -> PathBuf {
+    places::runtime_dir().join(format!("backup-{token}.sock"))
+}
+
+/// How a backup is read, as `backup mounts` tells it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Figures {
+    /// The process.
+    pub pid: u32,
+    /// The repository, as it was named.
+    pub repository: String,
+    /// The backup.
+    pub backup: u64,
+    /// Its name.
+    pub name: String,
+    /// Where it is mounted; none where it is read for datasets.
+    pub dir: Option<PathBuf>,
+    /// Bytes of its records.
+    pub record_bytes: u64,
+    /// Bytes that were read from the store.
+    pub read_bytes: u64,
+    /// Requests for them.
+    pub requests: u64,
+    /// Opened blocks in memory, in bytes.
+    pub cache_bytes: u64,
+    /// Since so many seconds the store does not answer, if it does not.
+    pub outage_s: Option<u64>,
+    /// Why.
+    pub outage: Option<String>,
+    /// Pages that nobody reads are brought, too.
+    pub hydrate: bool,
+}
+
+/// Does the task that comes over standard input.
+pub fn run() -> Result<()> {
+    launch::settle(None, true)?;
+    crate::ignore_sigpipe();
+    let _events = events::start();
+    let done = prepare();
+    let running = match done {
+        Ok(running) => running,
+        Err(failure) => {
+            report::tell(&Outcome::failed(&failure));
+            return Err(failure);
+        }
+    };
+    report::tell(&Outcome::Ready {});
+    running.until_the_end()
+}
+
+fn task() -> Result<Task> {
+    let mut text = Vec::new();
+    let read = std::io::stdin().lock().take(TASK_BYTES_MAX).read_to_end(&mut text);
+    read.context(|| "cannot read the task".into())?;
+    serde_json::from_slice(&text)
+        .context(|| "this is started by `pagefold backup mount`, not by people".into())
+}
+
+/// Opens the backup, and mounts it or listens. Who mounts is started, and all is given up, before anything of the repository is read.
+fn prepare() -> Result<Running> {
+    let task = task()?;
+    rustix::process::setsid().map(drop).context(|| "cannot start a session".into())?;
+    rustix::process::chdir("/").context(|| "cannot change to /".into())?;
+    let options = match &task.place {
+        Some(place) => mountopts::parse(&place.options)?,
+        None => MountOptions::default(),
+    };
+    let signals = Signals::new([SIGTERM, SIGINT]).context(|| "cannot catch signals".into())?;
+    let location = task.source.location()?;
+    // It may mount backups, and nothing of a pool's.
+    let asking = task.place.as_ref().map(|_| Asking::start(SOURCE, &options)).transpose()?;
+    confine::reader(options.confine.unwrap_or_default(), &location)?;
+    let doing = || format!("cannot read the backup {} of {}", task.backup, task.source.repository);
+    let told = |error: &pagefold_backup::Error| verbs::backup_failed(doing(), error);
+    let repository = task.source.open(PATIENCE).map_err(|why| match why {
+        Opening::Told(error) => told(&error),
+        Opening::Failed(failure) => failure,
+    })?;
+    let backup = repository.find(&task.backup).map_err(|error| told(&error))?;
+    let contents = Contents::open(repository, backup).map_err(|error| told(&error))?;
+    let session: Arc<OnceLock<Session>> = Arc::default();
+    let watched = Arc::clone(&session);
+    let dataset = BackupDataset::new(contents, read_options(&task, watched));
+    if origin_of(dataset.as_ref()).context(doing)?.is_some() {
+        return Err(Failure::new(format!(
+            "{}: it is of a dataset that was not complete itself, and has only a part of its pages",
+            doing()
+        ))
+        .hint("mount the backup that this dataset was made of"));
+    }
+    let token = token_of(dataset.contents())?;
+    // One for datasets listens under the name that their servers know. One with a mount of its own is only asked for figures.
+    let socket = if task.place.is_some() { own_socket() } else { socket_of(token) };
+    let listener = listen(&socket)?;
+    if let (Some(place), Some(mounter)) = (&task.place, asking) {
+        let mounted = mount(&dataset, Arc::new(mounter), place, &options)?;
+        // It was empty until now.
+        let _first = session.set(mounted);
+    }
+    let running = Running { listener, socket, session, answers: answers(&task, dataset, token) };
+    running.end_when_told(signals)?;
+    Ok(running)
+}
+
+fn read_options(task: &Task, session: Arc<OnceLock<Session>>) -> ReadOptions {
+    let defaults = ReadOptions::default();
+    ReadOptions {
+        patience: Duration::from_secs(task.patience_s),
+        // A mount that was taken away needs no store.
+        wanted: Box::new(move || session.get().is_none_or(Session::is_attached)),
+        cache_bytes: task.cache_bytes.unwrap_or(defaults.cache_bytes),
+    }
+}
+
+/// The token of the backup.
+pub fn token_of(contents: &Contents) -> Result<Token> {
+    Ok(Token::new(&repository_bytes(contents)?, contents.backup().number))
+}
+
+/// The repository's name in bytes.
+pub fn repository_bytes(contents: &Contents) -> Result<[u8; 16]> {
+    let id = u128::from_str_radix(&contents.repository_id(), 16);
+    Ok(id.context(|| "the repository has no name".into())?.to_be_bytes())
+}
+
+fn own_socket() -> PathBuf {
+    places::runtime_dir().join(format!("backup-mount-{}.sock", std::process::id()))
+}
+
+/// Listens. What another one that was killed has left is taken away; one that lives is told.
+fn listen(socket: &Path) -> Result<UnixListener> {
+    places::make_private(&places::runtime_dir())?;
+    let doing = || format!("cannot listen at {}", socket.display());
+    if std::os::unix::net::UnixStream::connect(socket).is_ok() {
+        return Err(Failure::new(format!("{}: another process reads this backup already", doing())));
+    }
+    match fs::remove_file(socket) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(Failure::new(format!("{}: {error}", doing())));
+        }
+        _ => {}
+    }
+    let listener = UnixListener::bind(socket).context(doing)?;
+    fs::set_permissions(socket, fs::Permissions::from_mode(0o600)).context(doing)?;
+    Ok(listener)
+}
+
+fn mount(
+    dataset: &Arc<BackupDataset>,
+    mounter: Arc<dyn Mounter>,
+    place: &Place,
+    options: &MountOptions,
+) -> Result<Session> {
+    let name = dataset.contents().backup().name();
+    let fs_options = FsOptions { atime: AtimePolicy::Never, read_only: true, ..FsOptions::default() };
+    let fs = Fs::mount(Arc::clone(dataset) as Arc<dyn Dataset>, Arc::new(SystemClock), fs_options);
+    let fs = fs.context(|| format!("cannot open the file system of {name}"))?;
+    let source = source_of(dataset.contents().backup());
+    let fuse = mounted::fuse_options(&source, options, true);
+    let handler = Arc::new(Dispatch::new(Arc::new(fs)));
+    let session = Session::mount_by(mounter, handler, &place.dir, &fuse);
+    let session = session.map_err(|error| mounted::mount_failed(&error))?;
+    tracing::info!(backup = name, dir = crate::raw::text(session.dir()), "mounted");
+    Ok(session)
+}
+
+fn answers(task: &Task, dataset: Arc<BackupDataset>, token: Token) -> Arc<Answers> {
+    let place = task.place.as_ref().map(|place| place.dir.clone());
+    let repository = task.source.repository.clone();
+    Arc::new_cyclic(|this: &std::sync::Weak<Answers>| {
+        let this = this.clone();
+        let of = Arc::clone(&dataset);
+        let figures = move || {
+            let read = of.figures();
+            let backup = of.contents().backup();
+            let (outage_s, outage) = read.outage.unzip();
+            let figures = Figures {
+                pid: std::process::id(),
+                repository: repository.clone(),
+                backup: backup.number,
+                name: backup.name(),
+                dir: place.clone(),
+                record_bytes: backup.totals.record_bytes,
+                read_bytes: read.requests.get_bytes,
+                requests: read.requests.gets,
+                cache_bytes: read.kept_bytes,
+                outage_s,
+                outage,
+                hydrate: this.upgrade().is_some_and(|answers| answers.wishes.lock().hydrate),
+            };
+            serde_json::to_string(&figures).unwrap_or_default()
+        };
+        Answers {
+            dataset,
+            greeting: Greeting { token, patience: Duration::from_secs(task.patience_s) },
+            wishes: Mutex::new(Wishes { hydrate: task.hydrate, rate: task.rate }),
+            figures: Box::new(figures),
+        }
+    })
+}
+
+/// A backup that is read.
+struct Running {
+    listener: UnixListener,
+    socket: PathBuf,
+    session: Arc<OnceLock<Session>>,
+    answers: Arc<Answers>,
+}
+
+impl Running {
+    /// Takes the mount away when this process is told to end, and ends at once where there is none.
+    fn end_when_told(&self, mut signals: Signals) -> Result<()> {
+        let (session, socket) = (Arc::clone(&self.session), self.socket.clone());
+        let spawned = thread::Builder::new().name("signals".into()).spawn(move || {
+            for signal in signals.forever() {
+                tracing::info!(signal, "told to end");
+                let Some(session) = session.get() else {
+                    let _gone_all_the_same = fs::remove_file(&socket);
+                    std::process::exit(0);
+                };
+                if let Err(error) = session.unmount(true) {
+                    tracing::warn!(%error, "cannot detach the mount");
+                }
+            }
+        });
+        spawned.map(drop).context(|| "cannot start a thread".into())
+    }
+
+    fn until_the_end(self) -> Result<()> {
+        let Self { listener, socket, session, answers } = self;
+        let served = match session.get() {
+            None => serve(&listener, &answers, Some(IDLE)),
+            Some(session) => {
+                let asked = Arc::clone(&answers);
+                let spawned = thread::Builder::new().name("figures".into()).spawn(move || {
+                    if let Err(error) = serve(&listener, &asked, None) {
+                        tracing::warn!(%error, "nobody is told figures any more");
+                    }
+                });
+                spawned.context(|| "cannot start a thread".into())?;
+                session.wait();
+                Ok(())
+            }
+        };
+        // The next one takes it away if this one cannot.
+        let _best_effort = fs::remove_file(&socket);
+        let read = answers.dataset.figures().requests;
+        tracing::info!(requests = read.gets, bytes = read.get_bytes, at = units::now(), "ended");
+        served.context(|| "cannot hear who asks for pages".into())
+    }
+}

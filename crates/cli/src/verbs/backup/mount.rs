@@ -1,0 +1,381 @@
+//! `backup mount`: a backup at a directory, or as a dataset of a pool whose pages come when they are read.
+
+use std::fs;
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use pagefold_backup::{Contents, Patience};
+use pagefold_engine::pool::{Guid, Origin as SnapshotOrigin, StreamHead};
+use pagefold_lazy::{Link, Origin, Token, Wishes, skeleton};
+
+use super::{as_file, pipe, secret_bytes, told};
+use crate::args::{Access, BackupMount, BackupMounts, Mount, Set};
+use crate::control::Figures;
+use crate::deeds::Deed;
+use crate::failure::{Context, Failure, Result};
+use crate::incomplete::OF;
+use crate::launch::{self, For};
+use crate::names::Name;
+use crate::reader::{self, Opening, Place, Source, Task};
+use crate::serve::Outcome;
+use crate::table::{Align, Table, printable};
+use crate::verbs::{dataset, print_json, properties, send};
+use crate::{datasets, mountpoint, mounts, places, raw, target, units};
+
+/// Begins the name of the snapshot as which such a dataset comes, and which goes at once.
+const SKELETON: &str = "backup-mount-";
+/// Variables that begin so are for the access to a bucket.
+const AWS: &str = "AWS_";
+/// Variables that who reads a backup gets beside those that all of ours get: ways to the network, and to keys that another program keeps.
+const ENVIRONMENT: &[&str] = &[
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "SSH_AUTH_SOCK",
+    "USER",
+    "LOGNAME",
+];
+
+/// Mounts.
+pub fn run(args: &BackupMount) -> Result<()> {
+    if target::is_path(&args.target) || args.target.ends_with('/') {
+        return read_only(args);
+    }
+    if raw::path_of(&args.target).is_dir() && !args.target.contains('/') {
+        return Err(Failure::usage(format!(
+            "{} is a directory, and no POOL/DATASET",
+            printable(&args.target)
+        ))
+        .hint(format!("as a directory it is written ./{}", printable(&args.target))));
+    }
+    writable(args)
+}
+
+fn source(repository: &str, access: &Access) -> Result<Source> {
+    let remote = repository.contains("://");
+    let only = |word: &Option<String>| word.clone().filter(|_| remote);
+    let path = raw::path_of(repository);
+    let absolute =
+        || std::path::absolute(&path).context(|| format!("cannot resolve {}", printable(repository)));
+    let settings = std::env::vars_os().filter_map(|(name, value)| {
+        let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
+        (remote && name.starts_with(AWS)).then_some((name, value))
+    });
+    Ok(Source {
+        repository: if remote { repository.to_owned() } else { raw::text(&absolute()?) },
+        endpoint: only(&access.endpoint),
+        region: only(&access.region),
+        remote_command: access.remote_command.clone(),
+        settings: settings.collect(),
+        secret: secret_bytes(access)?,
+    })
+}
+
+fn task(args: &BackupMount) -> Result<Task> {
+    Ok(Task {
+        source: source(&args.repository, &args.access)?,
+        backup: args.backup.clone(),
+        place: None,
+        patience_s: args.patience,
+        cache_bytes: args.cache.as_deref().map(units::parse_size).transpose()?,
+        hydrate: args.hydrate,
+        rate: args.rate.as_deref().map(units::parse_size).transpose()?,
+    })
+}
+
+fn read_only(args: &BackupMount) -> Result<()> {
+    if args.dir.is_some() || args.hydrate {
+        return Err(Failure::usage(format!(
+            "{} is a directory: a backup is mounted there as it is, read-only",
+            printable(&args.target)
+        ))
+        .hint("to write to it, or to have all of it brought, name a dataset: POOL/DATASET"));
+    }
+    let dir = raw::path_of(&args.target);
+    let dir = std::path::absolute(&dir).context(|| format!("cannot resolve {}", dir.display()))?;
+    // One that is wrong is told before anything is read.
+    crate::mountopts::parse(&args.options)?;
+    let mut task = task(args)?;
+    let made = mountpoint::make(&dir)?;
+    task.place = Some(Place { dir, options: args.options.clone() });
+    start(&task)?;
+    if let Some(dir) = made.keep() {
+        eprintln!("pagefold: made the directory {}", printable(&raw::text(&dir)));
+    }
+    Ok(())
+}
+
+fn writable(args: &BackupMount) -> Result<()> {
+    let name = dataset::dataset(&args.target)?;
+    if name.path.is_empty() {
+        return Err(Failure::usage(format!("{name} is a pool, not a dataset"))
+            .hint(format!("a backup becomes a dataset: {name}/NAME; to look at it: ./DIR")));
+    }
+    let doing = || format!("cannot mount {} as {name}", args.backup);
+    let mut task = task(args)?;
+    let failed = |error: &pagefold_backup::Error| told(doing(), error);
+    let repository = task.source.open(Patience::default()).map_err(|why| match why {
+        Opening::Told(error) => failed(&error),
+        Opening::Failed(failure) => failure,
+    })?;
+    let backup = repository.find(&args.backup).map_err(|error| failed(&error))?;
+    let contents = Contents::open(repository, backup).map_err(|error| failed(&error))?;
+    // The newest one of now may not be that a moment later.
+    task.backup = contents.backup().number.to_string();
+    let token = reader::token_of(&contents)?;
+    let there = find(&name)?;
+    let of = format!("{}/{}", contents.repository_id(), contents.backup().number);
+    match &there {
+        Some(figures) => check_made_of(&name, &of, figures, &task)?,
+        None => build(&name, &contents, &task.source.repository, token)
+            .map_err(|failure| in_doing(&doing(), &failure))?,
+    }
+    finish_building(&name, &of, token)?;
+    have_read(&task, token)?;
+    if let Some(dir) = there.as_ref().and_then(|figures| figures.mounted.clone())
+        && args
+            .dir
+            .as_ref()
+            .is_none_or(|wanted| std::path::absolute(wanted).is_ok_and(|wanted| wanted == dir))
+    {
+        eprintln!("pagefold: {name} is mounted at {} already, and is read on", printable(&raw::text(&dir)));
+        return Ok(());
+    }
+    let mut mount = Mount::of(name.to_string(), args.dir.clone());
+    mount.options.clone_from(&args.options);
+    crate::verbs::mount::run(&mount)
+}
+
+fn in_doing(doing: &str, failure: &Failure) -> Failure {
+    let told = Failure::new(format!("{doing}: {}", failure.what()));
+    match failure.advice() {
+        Some(hint) => told.hint(hint),
+        None => told,
+    }
+}
+
+fn find(name: &Name) -> Result<Option<Figures>> {
+    Ok(datasets::of_pool(&name.pool)?.into_iter().find(|figures| figures.path == name.path))
+}
+
+/// The snapshot as which the dataset of a backup comes.
+fn skeleton_of(name: &Name, token: Token) -> Name {
+    Name::new(&name.pool, &format!("{}@{SKELETON}{token}", name.path))
+}
+
+/// Errors if the dataset that is there is not one that was made of this backup.
+fn check_made_of(name: &Name, of: &str, there: &Figures, task: &Task) -> Result<()> {
+    let known = properties::values(name)?.into_iter().find(|value| value.name == OF).map(|value| value.value);
+    if known.as_deref() == Some(of) || find(&skeleton_of(name, token_in(of)?))?.is_some() {
+        return Ok(());
+    }
+    let why = match known {
+        Some(_) => "was made of another backup",
+        None => "was not made of this backup",
+    };
+    Err(Failure::new(format!("there is a dataset {} already, and it {why}", there.name)).hint(format!(
+        "name another one: pagefold backup mount {} {} {}/NAME",
+        printable(&task.source.repository),
+        task.backup,
+        name.pool
+    )))
+}
+
+fn token_in(of: &str) -> Result<Token> {
+    let nonsense = || Failure::new(format!("\"{of}\" names no backup"));
+    let (repository, number) = of.split_once('/').ok_or_else(nonsense)?;
+    let repository = u128::from_str_radix(repository, 16).map_err(|_| nonsense())?;
+    Ok(Token::new(&repository.to_be_bytes(), number.parse().map_err(|_| nonsense())?))
+}
+
+/// Makes the dataset: all values of the backup, and no pages.
+fn build(name: &Name, contents: &Contents, place: &str, token: Token) -> Result<()> {
+    let backup = contents.backup();
+    let snapshot =
+        SnapshotOrigin { pool: Guid(token.0), number: backup.number, created: backup.origin.created };
+    // A stream that was cut short when an earlier command was killed is not gone on with: all of it comes in seconds.
+    let partials = datasets::partials_of(&name.pool)?;
+    if partials.iter().any(|partial| partial.path == name.path && is_ours(partial, &snapshot)) {
+        datasets::perform(&name.pool, Deed::AbortReceive { path: name.path.clone() })?;
+    }
+    let origin = Origin {
+        repository: reader::repository_bytes(contents)?,
+        backup: backup.number,
+        place: place.to_owned(),
+        name: backup.name(),
+    };
+    let head = StreamHead {
+        to: snapshot,
+        from: None,
+        after: None,
+        name: format!("{SKELETON}{token}"),
+        expected_bytes: 0,
+    };
+    let (input, output) = pipe()?;
+    crate::ignore_sigpipe();
+    let (received, built) = std::thread::scope(|scope| {
+        let building = scope.spawn(move || {
+            let mut out = BufWriter::with_capacity(1 << 20, output);
+            let built = skeleton(contents, &origin, &head, &mut out);
+            out.flush().ok();
+            built
+        });
+        (send::receive_from(name, false, as_file(input)), building.join())
+    });
+    match (received, built.map_err(|_| Failure::new("it ended by a bug"))?) {
+        (Ok(_), Ok(_)) => Ok(()),
+        (Err(failure), Err(pagefold_backup::Error::Stream(_)) | Ok(_)) => Err(failure),
+        (_, Err(error)) => Err(told("cannot read the manifest", &error)),
+    }
+}
+
+fn is_ours(partial: &crate::control::PartialFigures, snapshot: &SnapshotOrigin) -> bool {
+    let token: Option<pagefold_engine::pool::Token> = partial.receive_resume_token.parse().ok();
+    token.is_some_and(|token| token.to == *snapshot)
+}
+
+/// Notes what the dataset was made of, and lets the snapshot go as which it came. That may have been done before.
+fn finish_building(name: &Name, of: &str, token: Token) -> Result<()> {
+    let snapshot = skeleton_of(name, token);
+    if find(&snapshot)?.is_none() {
+        return Ok(());
+    }
+    properties::set(&Set { words: vec![format!("{OF}={of}"), name.to_string()] })?;
+    let what = vec![snapshot.path];
+    datasets::perform(&name.pool, Deed::Destroy { what, recursive: false, dry_run: false }).map(drop)
+}
+
+/// Sees to it that somebody reads the backup, as is wished.
+fn have_read(task: &Task, token: Token) -> Result<()> {
+    match Link::open(reader::socket_of(token), token) {
+        Ok(link) if task.hydrate => {
+            let wishes = Wishes { hydrate: true, rate: task.rate };
+            link.wish(wishes).context(|| "cannot tell who reads the backup what is wished".into())
+        }
+        Ok(_) => Ok(()),
+        Err(_) => start(task),
+    }
+}
+
+/// Starts who reads a backup, and waits until it does.
+fn start(task: &Task) -> Result<()> {
+    places::make_private(&places::runtime_dir())?;
+    let log_path = places::log_dir()?.join("backup-mount.log");
+    let (log, log_start) = crate::verbs::mount::open_log(&log_path)?;
+    let program = std::env::current_exe().context(|| "cannot find this program's own file".into())?;
+    // Rules for paths name it: it has to be there.
+    let remembered = places::state_dir()?.join("backup");
+    fs::create_dir_all(&remembered).context(|| format!("cannot make {}", remembered.display()))?;
+    let mut command = Command::new(program);
+    launch::set_environment(&mut command, For::Background);
+    for name in ENVIRONMENT {
+        if let Some(value) = std::env::var_os(name) {
+            command.env(name, value);
+        }
+    }
+    let mut child = command
+        .args(["backup", "reader"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .context(|| "cannot start the process that reads the backup".into())?;
+    let text = serde_json::to_vec(task).context(|| "cannot tell it what to do".into())?;
+    if let Some(mut input) = child.stdin.take() {
+        // Why it does not listen is in what it says.
+        let _ = input.write_all(&text);
+    }
+    let mut line = String::new();
+    if let Some(output) = child.stdout.take() {
+        let heard = BufReader::new(output).read_line(&mut line);
+        heard.context(|| "cannot hear from the process that reads the backup".into())?;
+    }
+    match serde_json::from_str(&line) {
+        Ok(Outcome::Ready {}) => Ok(()),
+        Ok(Outcome::Failed { what, hint }) => {
+            let _ = child.wait();
+            let failure = Failure::new(what);
+            Err(match hint {
+                Some(hint) => failure.hint(hint),
+                None => failure,
+            })
+        }
+        Err(_) => {
+            let ended = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+            Err(Failure::new(format!("the process that reads the backup died while it started ({ended})"))
+                .hint(format!(
+                    "its log is {}; the end of it:\n{}",
+                    log_path.display(),
+                    crate::verbs::mount::tail(&log_path, log_start)
+                )))
+        }
+    }
+}
+
+/// Those who read backups, as their sockets tell.
+fn readers() -> Result<Vec<reader::Figures>> {
+    let folder = places::runtime_dir();
+    if !places::is_private(&folder)? {
+        return Ok(Vec::new());
+    }
+    let mut all = Vec::new();
+    for entry in fs::read_dir(&folder).context(|| format!("cannot read {}", folder.display()))? {
+        let path = entry.context(|| format!("cannot read {}", folder.display()))?.path();
+        let is_ours = path.file_name().and_then(|name| name.to_str());
+        if is_ours.is_some_and(|name| name.starts_with("backup-") && name.ends_with(".sock")) {
+            // One that has ended just now, or was killed, has nothing to tell.
+            all.extend(figures_of(&path));
+        }
+    }
+    all.sort_by(|a, b| (&a.name, a.pid).cmp(&(&b.name, b.pid)));
+    Ok(all)
+}
+
+fn figures_of(socket: &Path) -> Option<reader::Figures> {
+    let text = Link::figures_at(socket).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+/// Lists what is read.
+pub fn list(args: &BackupMounts) -> Result<()> {
+    let readers = readers()?;
+    if args.output.json {
+        return print_json(&serde_json::json!({ "mounts": readers }));
+    }
+    let exact = args.output.exact || args.output.script;
+    let size = |bytes: u64| if exact { bytes.to_string() } else { units::size(bytes) };
+    let mut table = Table::new(&[
+        ("NAME", Align::Left),
+        ("BACKUP", Align::Right),
+        ("REPOSITORY", Align::Left),
+        ("MOUNTED AT", Align::Left),
+        ("STORED", Align::Right),
+        ("READ", Align::Right),
+        ("STATE", Align::Left),
+    ]);
+    let places = mounts::ours()?;
+    for reader in readers {
+        let dir: Option<PathBuf> = reader.dir.filter(|dir| mounts::topmost(&places, dir).is_some());
+        table.row(vec![
+            reader.name,
+            reader.backup.to_string(),
+            reader.repository,
+            dir.map_or_else(|| "-".into(), |dir| raw::text(&dir)),
+            size(reader.record_bytes),
+            size(reader.read_bytes),
+            match (reader.outage_s, reader.hydrate) {
+                (Some(seconds), _) => format!("no answer for {seconds} s"),
+                (None, true) => "brings the rest".into(),
+                (None, false) => "reads what is read".into(),
+            },
+        ]);
+    }
+    table.print(args.output.script);
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! Reading ahead: who reads an object where the last read ended will want what follows.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Weak};
+use std::thread;
+
+use parking_lot::Mutex;
+
+use crate::limits::{AHEAD_BYTES_MAX, AHEAD_BYTES_MIN, AHEAD_OBJECTS, AHEAD_QUEUE, AHEAD_THREADS};
+
+/// Reads that are so near to each other are of one reader: the kernel sends two requests of a MiB at once.
+const NEAR_BYTES: u64 = 2 << 20;
+
+/// Pages of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pages {
+    pub(crate) object: u64,
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+}
+
+/// Where a reader of an object is.
+#[derive(Clone, Copy)]
+struct Place {
+    /// The page after the last one that was read.
+    next: u64,
+    /// The page after the last one that was asked for ahead.
+    asked: u64,
+    /// Bytes that are asked for beyond `next`.
+    window: u64,
+}
+
+#[derive(Default)]
+struct Places {
+    of: HashMap<u64, Place>,
+    /// The oldest first.
+    order: VecDeque<u64>,
+}
+
+impl Places {
+    /// Notes a read; the pages to read ahead, if any.
+    fn note(&mut self, read: Pages, record_size: u64) -> Option<Pages> {
+        let Pages { object, from, to } = read;
+        let fresh = Place { next: to, asked: to, window: AHEAD_BYTES_MIN / 2 };
+        let Some(place) = self.of.get_mut(&object) else {
+            self.of.insert(object, fresh);
+            self.order.push_back(object);
+            if self.order.len() > AHEAD_OBJECTS
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.of.remove(&oldest);
+            }
+            return None;
+        };
+        // Several reads of one reader are under way at once, and come in any order.
+        let near = (place.window.max(NEAR_BYTES) / record_size).max(1);
+        if from > place.next.saturating_add(near) || to.saturating_add(near) < place.next {
+            *place = fresh;
+            return None;
+        }
+        if to <= place.next {
+            return None;
+        }
+        place.next = to;
+        // Half of what was asked for has been read: time for more.
+        let ahead = place.asked.saturating_sub(place.next).saturating_mul(record_size);
+        if ahead > place.window / 2 {
+            return None;
+        }
+        place.window = (place.window * 2).min(AHEAD_BYTES_MAX);
+        let begin = place.asked.max(place.next);
+        let end = place.next.saturating_add((place.window / record_size).max(1));
+        place.asked = place.asked.max(end);
+        (begin < end).then_some(Pages { object, from: begin, to: end })
+    }
+}
+
+/// Threads that read ahead.
+pub(crate) struct Ahead {
+    places: Mutex<Places>,
+    queue: SyncSender<Pages>,
+}
+
+/// Who does it.
+pub(crate) trait Prepare: Send + Sync + 'static {
+    /// Has what these pages need in memory soon.
+    fn prepare(&self, pages: Pages);
+}
+
+impl Ahead {
+    /// Starts the threads; they end when `who` and this have gone.
+    pub(crate) fn start<P: Prepare>(who: &Weak<P>) -> Self {
+        let (queue, jobs) = sync_channel(AHEAD_QUEUE);
+        let jobs = Arc::new(Mutex::new(jobs));
+        for _ in 0..AHEAD_THREADS {
+            let (who, jobs) = (Weak::clone(who), Arc::clone(&jobs));
+            let started =
+                thread::Builder::new().name("read ahead".into()).spawn(move || work(&who, &jobs)).map(drop);
+            if let Err(error) = started {
+                tracing::warn!(%error, "cannot start a thread: less is read ahead");
+            }
+        }
+        Self { places: Mutex::default(), queue }
+    }
+
+    /// Notes that pages of `record_size` bytes are read, and has others read what follows.
+    pub(crate) fn note(&self, read: Pages, record_size: u32) {
+        let wish = self.places.lock().note(read, record_size.max(1).into());
+        if let Some(pages) = wish
+            && let Err(TrySendError::Full(_)) = self.queue.try_send(pages)
+        {
+            tracing::trace!("too much is read ahead already");
+        }
+    }
+}
+
+fn work<P: Prepare>(who: &Weak<P>, jobs: &Mutex<Receiver<Pages>>) {
+    loop {
+        let job = jobs.lock().recv();
+        let (Ok(pages), Some(who)) = (job, who.upgrade()) else { return };
+        who.prepare(pages);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = 8192;
+
+    fn read(places: &mut Places, object: u64, from: u64, count: u64) -> Option<Pages> {
+        places.note(Pages { object, from, to: from + count }, PAGE)
+    }
+
+    #[test]
+    fn who_reads_on_is_read_ahead_of_and_who_jumps_is_not() {
+        let mut places = Places::default();
+        assert_eq!(read(&mut places, 1, 0, 16), None);
+        let first = read(&mut places, 1, 16, 16).unwrap();
+        assert_eq!((first.from, first.to), (32, 32 + AHEAD_BYTES_MIN / PAGE));
+        let (mut at, mut asked) = (32, first.to);
+        for _ in 0..1000 {
+            if let Some(next) = read(&mut places, 1, at, 16) {
+                assert_eq!(next.from, asked, "nothing twice, nothing left out");
+                asked = next.to;
+            }
+            at += 16;
+            assert!(asked >= at && (asked - at) * PAGE <= AHEAD_BYTES_MAX + 16 * PAGE);
+        }
+        for far in [1_000_000, 5_000_000, 9_000_000] {
+            assert_eq!(read(&mut places, 1, far, 1), None);
+        }
+    }
+
+    #[test]
+    fn memory_for_it_is_bounded() {
+        let mut places = Places::default();
+        for object in 0..5 * AHEAD_OBJECTS as u64 {
+            read(&mut places, object, 0, 1);
+        }
+        assert!(places.of.len() <= AHEAD_OBJECTS && places.order.len() <= AHEAD_OBJECTS);
+    }
+}

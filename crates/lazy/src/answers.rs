@@ -1,0 +1,136 @@
+//! The side that reads the backup: it answers whoever connects.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pagefold_engine::dataset::Dataset;
+use pagefold_engine::wire::Reader;
+use pagefold_engine::{Error, Result};
+use parking_lot::Mutex;
+
+use crate::dataset::BackupDataset;
+use crate::frames::{
+    AWAY, DAMAGED, DONE, FIGURES, Greeting, OTHER, PAGES, QUESTION_BYTES, WISH, WISHES, Wishes,
+};
+use crate::limits::{CONNECTIONS_MAX, PIECE_BYTES};
+
+/// Pause between two looks at who is connected.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Who answers for a backup.
+pub struct Answers {
+    /// The backup.
+    pub dataset: Arc<BackupDataset>,
+    /// Said to whoever connects.
+    pub greeting: Greeting,
+    /// Wanted of those who have datasets over it.
+    pub wishes: Mutex<Wishes>,
+    /// Tells the figures.
+    pub figures: Box<dyn Fn() -> String + Send + Sync>,
+}
+
+/// Answers whoever connects, until nobody has been connected for `idle`; for ever without.
+///
+/// # Errors
+/// Of the socket.
+pub fn serve(listener: &UnixListener, answers: &Arc<Answers>, idle: Option<Duration>) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let connected = Arc::new(AtomicUsize::new(0));
+    let mut last = Instant::now();
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) if connected.load(Ordering::Acquire) < 2 * CONNECTIONS_MAX => {
+                let (answers, place) = (Arc::clone(answers), Place::take(&connected));
+                let answering = move || {
+                    let _place = place;
+                    if let Err(error) = answers.answer(stream) {
+                        tracing::debug!(%error, "a connection ended");
+                    }
+                };
+                thread::Builder::new().name("answering".into()).spawn(answering)?;
+            }
+            Ok(_) => tracing::warn!("too many are connected: one more is not heard"),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(LOOK),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if connected.load(Ordering::Acquire) > 0 {
+            last = Instant::now();
+        } else if idle.is_some_and(|idle| last.elapsed() >= idle) {
+            return Ok(());
+        }
+    }
+}
+
+/// A connection that is counted.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Answers {
+    fn answer(&self, mut stream: UnixStream) -> io::Result<()> {
+        stream.set_nonblocking(false)?;
+        stream.write_all(&self.greeting.encode())?;
+        let mut bytes = Vec::new();
+        loop {
+            let mut asked = [0; QUESTION_BYTES];
+            if let Err(error) = stream.read_exact(&mut asked) {
+                let ended = error.kind() == io::ErrorKind::UnexpectedEof;
+                return if ended { Ok(()) } else { Err(error) };
+            }
+            let read = self.find(&asked, &mut bytes);
+            let (status, body) = match &read {
+                Ok(()) => (DONE, bytes.as_slice()),
+                Err((status, why)) => (*status, why.as_bytes()),
+            };
+            let mut out = vec![status];
+            out.extend_from_slice(&(body.len() as u32).to_le_bytes());
+            stream.write_all(&out)?;
+            stream.write_all(body)?;
+        }
+    }
+
+    /// Does what was asked, into `out`; or the status and why not.
+    fn find(&self, asked: &[u8; QUESTION_BYTES], out: &mut Vec<u8>) -> Result<(), (u8, String)> {
+        let parse = || {
+            let mut reader = Reader::new(asked, "question");
+            Ok((reader.u8()?, reader.u64()?, reader.u32()?, reader.u64()?, reader.u32()?))
+        };
+        let parsed: Result<_> = parse();
+        let (kind, object, record_size, offset, len) = parsed.map_err(|error| (OTHER, error.to_string()))?;
+        out.clear();
+        match kind {
+            PAGES if u64::from(len) <= PIECE_BYTES => {
+                out.resize(len as usize, 0);
+                self.dataset.read(object, record_size, offset, out).map_err(|error| match error {
+                    Error::Corrupt { .. } | Error::Unsupported(_) => (DAMAGED, error.to_string()),
+                    Error::Io { .. } => (AWAY, error.to_string()),
+                    other => (OTHER, other.to_string()),
+                })?;
+            }
+            FIGURES => out.extend_from_slice((self.figures)().as_bytes()),
+            WISHES => out.extend_from_slice(&self.wishes.lock().encode()),
+            WISH => {
+                let rate = Some(offset).filter(|rate| *rate > 0);
+                *self.wishes.lock() = Wishes { hydrate: record_size != 0, rate };
+            }
+            _ => return Err((OTHER, "that cannot be asked".into())),
+        }
+        Ok(())
+    }
+}

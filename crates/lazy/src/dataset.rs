@@ -1,0 +1,219 @@
+//! A backup as a dataset that cannot be changed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pagefold_backup::{BlockRef, Contents, Requests};
+use pagefold_engine::dataset::{Attempt, Change, Dataset, Space, Synced, Usage};
+use pagefold_engine::record::decode;
+use pagefold_engine::{Error, Key, Result};
+
+use crate::ahead::{Ahead, Pages, Prepare};
+use crate::blocks::{Block, Blocks};
+use crate::limits::BLOCK_CACHE_BYTES;
+use crate::manifest::{Found, Manifest};
+use crate::models::{Models, Only};
+use crate::patience::{Waiting, Wanted};
+
+/// How a backup is read.
+pub struct ReadOptions {
+    /// A read waits for a store that does not answer until it has been away for so long.
+    pub patience: Duration,
+    /// Asked while a store does not answer: whether anybody still waits.
+    pub wanted: Wanted,
+    /// Opened blocks that are kept in memory, in bytes.
+    pub cache_bytes: u64,
+}
+
+impl Default for ReadOptions {
+    fn default() -> Self {
+        Self { patience: Duration::from_secs(120), wanted: Box::new(|| true), cache_bytes: BLOCK_CACHE_BYTES }
+    }
+}
+
+/// Figures of a backup that is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadFigures {
+    /// Requests to the store.
+    pub requests: Requests,
+    /// Opened blocks in memory, in bytes.
+    pub kept_bytes: u64,
+    /// Since how many seconds the store does not answer, if it does not, and why.
+    pub outage: Option<(u64, String)>,
+}
+
+/// The contents of a backup. What is read was verified: the seals of its blocks and the checksum of each record (L1).
+pub struct BackupDataset {
+    contents: Arc<Contents>,
+    waiting: Arc<Waiting>,
+    manifest: Manifest,
+    blocks: Blocks,
+    models: Models,
+    ahead: Ahead,
+}
+
+/// A part of a page that is wanted.
+struct Part<'a> {
+    page: u64,
+    within: usize,
+    out: &'a mut [u8],
+}
+
+impl BackupDataset {
+    /// For the contents of a backup.
+    pub fn new(contents: Contents, options: ReadOptions) -> Arc<Self> {
+        let contents = Arc::new(contents);
+        let waiting = Arc::new(Waiting::new(options.patience, options.wanted));
+        Arc::new_cyclic(|this| Self {
+            manifest: Manifest::new(Arc::clone(&contents), Arc::clone(&waiting)),
+            blocks: Blocks::new(Arc::clone(&contents), Arc::clone(&waiting), options.cache_bytes),
+            models: Models::new(Arc::clone(&contents), Arc::clone(&waiting)),
+            ahead: Ahead::start(this),
+            contents,
+            waiting,
+        })
+    }
+
+    /// The backup's contents.
+    pub fn contents(&self) -> &Contents {
+        &self.contents
+    }
+
+    /// How it is read.
+    pub fn figures(&self) -> ReadFigures {
+        ReadFigures {
+            requests: self.contents.requests(),
+            kept_bytes: self.blocks.kept_bytes(),
+            outage: self.waiting.outage(),
+        }
+    }
+
+    fn fill(&self, object: u64, found: &Found, block: &Block, page: &mut [u8]) -> Result<()> {
+        let damaged = |why: String| {
+            tracing::error!(object, page = found.page, why, "a page cannot be read");
+            Error::corrupt(format!("page {} of object {object} of the backup", found.page), why)
+        };
+        let record = found.record.of(block).map_err(|error| damaged(error.to_string()))?;
+        let model = found.record.model.as_ref().map(|model| self.models.get(model)).transpose()?;
+        decode(record, &Only(model), page).map_err(|error| damaged(error.to_string()))
+    }
+}
+
+/// The blocks that pages lie in, each once.
+fn blocks_of(found: &[Found]) -> Vec<BlockRef> {
+    let mut blocks: Vec<BlockRef> = Vec::new();
+    for found in found {
+        let block = found.record.block;
+        if blocks.last() != Some(&block) {
+            blocks.push(block);
+        }
+    }
+    blocks.sort_unstable();
+    blocks.dedup();
+    blocks
+}
+
+/// Cuts what is wanted by pages.
+fn parts(record_size: u32, offset: u64, buf: &mut [u8]) -> Vec<Part<'_>> {
+    let page_bytes = u64::from(record_size);
+    let (mut at, mut rest, mut parts) = (offset, buf, Vec::new());
+    while !rest.is_empty() {
+        let within = (at % page_bytes) as usize;
+        let len = rest.len().min(record_size as usize - within);
+        let (out, behind) = rest.split_at_mut(len);
+        parts.push(Part { page: at / page_bytes, within, out });
+        at += len as u64;
+        rest = behind;
+    }
+    parts
+}
+
+impl Prepare for BackupDataset {
+    fn prepare(&self, Pages { object, from, to }: Pages) {
+        match self.manifest.pages(object, from, to) {
+            Ok(found) => self.blocks.prepare(&blocks_of(&found)),
+            Err(error) => tracing::debug!(%error, "cannot read ahead"),
+        }
+    }
+}
+
+impl Dataset for BackupDataset {
+    fn get(&self, key: &Key) -> Result<Option<Vec<u8>>> {
+        self.manifest.get(key)
+    }
+
+    fn range(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Vec<u8>)>> {
+        self.manifest.range(from, to, limit)
+    }
+
+    fn apply(&self, _: &[Change<'_>]) -> Result<()> {
+        Err(Error::ReadOnly("a backup is not changed".into()))
+    }
+
+    fn read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()> {
+        if record_size == 0 {
+            return Err(Error::Invalid("a recordsize is 0".into()));
+        }
+        buf.fill(0);
+        let parts = parts(record_size, offset, buf);
+        let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return Ok(()) };
+        let pages = Pages { object, from: first.page, to: last.page.saturating_add(1) };
+        let found = self.manifest.pages(object, pages.from, pages.to)?;
+        let blocks = blocks_of(&found);
+        self.ahead.note(pages, record_size);
+        let opened: HashMap<BlockRef, Block> =
+            blocks.iter().copied().zip(self.blocks.get(&blocks)?).collect();
+        let mut found = found.into_iter().peekable();
+        let mut whole = Vec::new();
+        for part in parts {
+            let Some(here) = found.next_if(|found| found.page == part.page) else { continue };
+            if here.record_size != record_size {
+                return Err(Error::corrupt(
+                    format!("page {} of object {object} of the backup", here.page),
+                    format!("it has {} bytes, and its file's pages have {record_size}", here.record_size),
+                ));
+            }
+            let Some(block) = opened.get(&here.record.block) else { continue };
+            if part.out.len() == record_size as usize {
+                self.fill(object, &here, block, part.out)?;
+                continue;
+            }
+            whole.resize(record_size as usize, 0);
+            self.fill(object, &here, block, &mut whole)?;
+            let end = part.within + part.out.len();
+            part.out.copy_from_slice(whole.get(part.within..end).unwrap_or_default());
+        }
+        Ok(())
+    }
+
+    fn try_read(&self, _: u64, _: u32, _: u64, _: &mut [u8]) -> Result<Attempt> {
+        Ok(Attempt::Wait)
+    }
+
+    fn next_data(&self, object: u64, page: u64) -> Result<Option<u64>> {
+        self.manifest.next_page(object, page)
+    }
+
+    fn next_hole(&self, object: u64, page: u64) -> Result<u64> {
+        self.manifest.next_hole(object, page)
+    }
+
+    fn usage(&self, object: u64) -> Result<Usage> {
+        let (pages, stored_bytes) = self.manifest.usage(object)?;
+        Ok(Usage { pages, stored_bytes })
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn sync_then(&self, then: Synced) {
+        then(Ok(()));
+    }
+
+    fn space(&self) -> Space {
+        let stored = self.contents.backup().totals.record_bytes;
+        Space { capacity_bytes: stored, used_bytes: stored, available_bytes: 0, logical_bytes: stored }
+    }
+}

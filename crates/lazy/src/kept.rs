@@ -1,0 +1,27 @@
+//! Caches that are bounded by the memory that they take.
+
+use std::hash::Hash;
+
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
+
+use crate::limits::TYPICAL_BYTES;
+
+/// Few: what is heavier than a shard's part is not kept at all, and the longest block has 4 MiB.
+const SHARDS: usize = 4;
+
+/// A cache of so many bytes.
+pub(crate) fn kept<K: Eq + Hash, V: Clone, W: Weighter<K, V> + Clone>(
+    bytes: u64,
+    weighter: W,
+) -> Cache<K, V, W> {
+    let items = (bytes / TYPICAL_BYTES) as usize;
+    let options =
+        OptionsBuilder::new().estimated_items_capacity(items).weight_capacity(bytes).shards(SHARDS).build();
+    let (hashing, lifecycle) = (DefaultHashBuilder::default(), DefaultLifecycle::default());
+    match options {
+        Ok(options) => Cache::with_options(options, weighter, hashing, lifecycle),
+        // Only said where a required option is missing; none is.
+        Err(_) => Cache::with(items, bytes, weighter, hashing, lifecycle),
+    }
+}

@@ -1,0 +1,214 @@
+//! Backups that are read part by part: the same as what was backed up, and what becomes of it when the store is slow, fails or lies.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use common::{Bench, MODELLED, PAGE, read};
+use pagefold_engine::dataset::{Attempt, Change, Dataset};
+use pagefold_engine::{Error, Key};
+use pagefold_lazy::ReadOptions;
+
+const OBJECTS: [u64; 5] = [3, 4, 5, 6, 99];
+
+/// Numbers below `bound` from a seed.
+fn below(state: &mut u64, bound: u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) % bound
+}
+
+fn assert_same(found: &dyn Dataset, expected: &dyn Dataset) {
+    let all = |dataset: &dyn Dataset| dataset.range(&Key::FIRST, &Key::LAST, usize::MAX).unwrap();
+    let values = all(expected);
+    assert!(values.len() >= 500 && all(found) == values);
+    for (key, value) in values.iter().step_by(37) {
+        assert_eq!(found.get(key).unwrap().as_ref(), Some(value));
+        assert_eq!(found.get(&Key::new(key.object, key.kind, key.offset + 1)).unwrap(), None);
+    }
+    let (middle, _) = &values[values.len() / 2];
+    let few = |dataset: &dyn Dataset| dataset.range(middle, &Key::LAST, 7).unwrap();
+    assert_eq!(few(found), few(expected));
+    for object in OBJECTS {
+        assert!(read(found, object, 0, 12 << 20) == read(expected, object, 0, 12 << 20), "object {object}");
+        for page in (0..1400).step_by(13) {
+            assert_eq!(found.next_data(object, page).unwrap(), expected.next_data(object, page).unwrap());
+            assert_eq!(found.next_hole(object, page).unwrap(), expected.next_hole(object, page).unwrap());
+        }
+    }
+    let mut state = 7;
+    for _ in 0..500 {
+        let object = OBJECTS[below(&mut state, 5) as usize];
+        let (offset, len) = (below(&mut state, 11 << 20), below(&mut state, 200_000) as usize);
+        assert!(read(found, object, offset, len) == read(expected, object, offset, len));
+    }
+}
+
+#[test]
+fn a_backup_reads_as_what_was_backed_up() {
+    for secret in [None, Some("horse")] {
+        let bench = Bench::new(secret);
+        let (lazy, original) = (bench.lazy(), bench.original());
+        assert_same(&*lazy, &*original);
+        let usage = lazy.usage(6).unwrap();
+        assert_eq!(usage.pages, MODELLED);
+        assert!(
+            usage.stored_bytes > 0 && usage.stored_bytes < MODELLED * u64::from(PAGE) / 2,
+            "by a model: {usage:?}"
+        );
+        let (found, expected) = (lazy.usage(3).unwrap(), original.usage(3).unwrap());
+        assert_eq!(found.pages, expected.pages);
+    }
+}
+
+#[test]
+fn it_cannot_be_changed_and_does_not_answer_from_memory_alone() {
+    let lazy = Bench::new(None).lazy();
+    let put = Change::Put(Key::new(1, 2, 3), vec![1]);
+    assert!(matches!(lazy.apply(&[put]), Err(Error::ReadOnly(_))));
+    let mut page = [0; 100];
+    assert!(matches!(lazy.try_read(3, PAGE, 0, &mut page), Ok(Attempt::Wait)));
+    assert!(lazy.read(3, 0, 0, &mut page).is_err(), "no recordsize");
+    assert!(matches!(lazy.read(3, 2 * PAGE, 0, &mut page), Err(Error::Corrupt { .. })), "another recordsize");
+    lazy.sync().unwrap();
+}
+
+#[test]
+fn little_is_read_for_little_and_memory_stays_bounded() {
+    let bench = Bench::new(None);
+    let options = ReadOptions { cache_bytes: 1 << 20, ..ReadOptions::default() };
+    let lazy = bench.lazy_with(options);
+    let before = lazy.figures().requests.get_bytes;
+    assert_eq!(lazy.get(&Key::new(150, 2, 7)).unwrap().unwrap().len(), 40);
+    read(&*lazy, 3, 777 * u64::from(PAGE), 100);
+    let total = lazy.contents().backup().totals.record_bytes;
+    let share = lazy.figures().requests.get_bytes - before;
+    assert!(share < total / 20, "{share} of {total} bytes");
+    for _ in 0..3 {
+        read(&*lazy, 3, 0, 10 << 20);
+        assert!(lazy.figures().kept_bytes <= 1 << 20, "{:?}", lazy.figures());
+    }
+}
+
+#[test]
+fn who_reads_on_waits_for_few_requests() {
+    let bench = Bench::new(None);
+    let lazy = bench.lazy();
+    // The manifest is in memory then.
+    lazy.next_hole(3, 0).unwrap();
+    read(&*lazy, 3, 0, 1);
+    bench.odd.delay_ms.store(20, Ordering::SeqCst);
+    let begun = Instant::now();
+    for at in (0..10 << 20).step_by(64 << 10) {
+        read(&*lazy, 3, at, 64 << 10);
+    }
+    // One after the other it would be 82 requests of 20 ms and more.
+    let requests = lazy.figures().requests.gets;
+    assert!(begun.elapsed() < Duration::from_millis(1200), "{:?}, {requests} requests", begun.elapsed());
+}
+
+#[test]
+fn readers_of_the_same_share_a_request() {
+    let bench = Bench::new(None);
+    let lazy = bench.lazy();
+    lazy.next_hole(3, 0).unwrap();
+    read(&*lazy, 3, 0, 1);
+    bench.odd.delay_ms.store(50, Ordering::SeqCst);
+    let before = lazy.figures().requests.gets;
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| read(&*lazy, 3, 900 * u64::from(PAGE), 100));
+        }
+    });
+    assert_eq!(lazy.figures().requests.gets - before, 1);
+}
+
+#[test]
+fn a_store_that_fails_for_a_while_is_waited_for() {
+    let bench = Bench::new(None);
+    let (lazy, original) = (bench.lazy(), bench.original());
+    bench.odd.failing.store(3, Ordering::SeqCst);
+    assert!(read(&*lazy, 3, 0, 1 << 20) == read(&*original, 3, 0, 1 << 20));
+    assert_eq!(lazy.figures().outage, None);
+}
+
+#[test]
+fn a_store_that_stays_away_is_an_error_after_a_bounded_time_and_no_lasting_one() {
+    let bench = Bench::new(None);
+    let (lazy, original) = (bench.lazy(), bench.original());
+    read(&*lazy, 3, 0, 1);
+    bench.odd.failing.store(u64::MAX, Ordering::SeqCst);
+    let begun = Instant::now();
+    let mut bytes = [0; 10];
+    let error = lazy.read(3, PAGE, 9 << 20, &mut bytes).unwrap_err();
+    assert!(matches!(&error, Error::Io { op: "read", .. }) && error.is_damage(), "{error}");
+    assert!(begun.elapsed() >= Duration::from_millis(400) && begun.elapsed() < Duration::from_secs(5));
+    // It has been away for so long: who comes now does not wait as long again.
+    let begun = Instant::now();
+    lazy.read(3, PAGE, 9 << 20, &mut bytes).unwrap_err();
+    assert!(begun.elapsed() < Duration::from_millis(300), "{:?}", begun.elapsed());
+    assert!(lazy.figures().outage.unwrap().1.contains("no route"));
+    // All that was read before is still there, and the rest is once the store is.
+    read(&*lazy, 3, 0, 1);
+    bench.odd.failing.store(0, Ordering::SeqCst);
+    assert!(read(&*lazy, 3, 9 << 20, 1 << 20) == read(&*original, 3, 9 << 20, 1 << 20));
+    assert_eq!(lazy.figures().outage, None);
+}
+
+#[test]
+fn nobody_waits_where_nobody_wants_it() {
+    let bench = Bench::new(None);
+    let options = ReadOptions {
+        patience: Duration::from_secs(3600),
+        wanted: Box::new(|| false),
+        ..ReadOptions::default()
+    };
+    let lazy = bench.lazy_with(options);
+    bench.odd.failing.store(u64::MAX, Ordering::SeqCst);
+    assert!(matches!(lazy.read(3, PAGE, 0, &mut [0; 10]), Err(Error::Io { .. })));
+}
+
+#[test]
+fn a_store_that_shows_nothing_is_away_and_one_that_lost_objects_is_damaged() {
+    let bench = Bench::new(None);
+    let lazy = bench.lazy();
+    read(&*lazy, 3, 0, 1);
+    bench.odd.empty.store(true, Ordering::SeqCst);
+    assert!(matches!(lazy.read(3, PAGE, 9 << 20, &mut [0; 10]), Err(Error::Io { .. })));
+    bench.odd.empty.store(false, Ordering::SeqCst);
+    bench.damage(|bytes| bytes.truncate(100));
+    let error = lazy.read(3, PAGE, 9 << 20, &mut [0; 10]).unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }) && error.to_string().contains("packs/"), "{error}");
+}
+
+#[test]
+fn what_was_changed_is_an_error_and_never_wrong_data() {
+    for secret in [None, Some("horse")] {
+        let bench = Bench::new(secret);
+        let (lazy, original) = (bench.lazy(), bench.original());
+        // All manifests are in memory: it is the records that are struck.
+        for object in OBJECTS {
+            lazy.next_hole(object, 0).unwrap();
+            lazy.usage(object).unwrap();
+        }
+        bench.damage(|bytes| (5000..bytes.len()).step_by(400_000).for_each(|at| bytes[at] ^= 4));
+        let (mut failed, mut read) = (0, 0);
+        for page in 0..1300 {
+            let offset = page * u64::from(PAGE);
+            let (mut found, mut expected) = (vec![0; PAGE as usize], vec![0; PAGE as usize]);
+            original.read(3, PAGE, offset, &mut expected).unwrap();
+            match lazy.read(3, PAGE, offset, &mut found) {
+                Ok(()) => {
+                    assert!(found == expected);
+                    read += 1;
+                }
+                Err(error) => {
+                    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+                    failed += 1;
+                }
+            }
+        }
+        assert!(failed > 100 && read > 100, "{failed} failed, {read} read");
+    }
+}
