@@ -5,7 +5,7 @@ use pagefold_engine::pool::{Guid, Origin};
 
 use crate::block::{BlockRef, Kind, ModelRef, RecordRef};
 use crate::chunk::{Entry, PageEntry};
-use crate::commit::{Backup, State};
+use crate::commit::{Backup, Described, State};
 use crate::keys::Sealer;
 use crate::pack::{PackBuilder, PackId};
 use crate::root::{Needs, Root, Row, Totals};
@@ -59,7 +59,18 @@ pub(crate) fn state() -> State {
         packs: 1,
         root: vec![block(3)],
     };
-    State { epoch: 1, next_number: 2, backups: vec![backup], condemned: vec![PackId(*b"a condemned pack")] }
+    let described = Described {
+        pool: "tank".into(),
+        dataset: "db".into(),
+        properties: vec![("atime".into(), "off".into())],
+    };
+    State {
+        epoch: 1,
+        next_number: 2,
+        backups: vec![backup],
+        condemned: vec![PackId(*b"a condemned pack")],
+        described: vec![described],
+    }
 }
 
 /// A pack with a block of records.

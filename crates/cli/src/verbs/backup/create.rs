@@ -149,6 +149,8 @@ impl Source<'_> {
             dataset: self.name.dataset().to_owned(),
             made: units::now(),
             rate: self.rate,
+            keep: None,
+            properties: Vec::new(),
         };
         let what = Sendable::Snapshot { path: path.to_owned(), from: from.map(Into::into) };
         let (mut reader, writer) = pipe()?;
