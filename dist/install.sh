@@ -17,7 +17,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 bindir=$PREFIX/bin
 mandir=$PREFIX/share/man/man8
-units="pagefold@.service pagefold-backup.service pagefold-backup.timer"
+units="pagefold@.service pagefold-backup.service pagefold-backup.timer pagefold-replicate@.service"
 helpers="mount.pagefold mount.fuse.pagefold umount.pagefold umount.fuse.pagefold"
 bash_completion=$PREFIX/share/bash-completion/completions/pagefold
 zsh_completion=$PREFIX/share/zsh/site-functions/_pagefold

@@ -88,11 +88,11 @@ impl Chance {
 }
 
 const OBJECTS: u64 = 4;
-const PAGES: u64 = 120;
+const PAGES: u64 = 60;
 
 fn change(bench: &Bench, chance: &mut Chance) {
     let dataset = bench.pool.open_dataset("db").unwrap();
-    for _ in 0..chance.below(60) {
+    for _ in 0..chance.below(150) {
         let (object, page) = (3 + chance.below(OBJECTS), chance.below(PAGES));
         match chance.below(12) {
             0 => put(&*dataset, 100 + chance.below(40), &noise(chance.below(1 << 30), 30)),
@@ -201,7 +201,7 @@ fn whatever_happened_every_backup_comes_back() {
         killed += deaths;
     }
     println!("{count} histories, {repacked} packs were emptied, {killed} runs killed");
-    assert!(repacked >= count / 4 && killed >= count / 4, "{repacked} packs, {killed} deaths");
+    assert!(repacked >= count / 10 && killed >= count / 4, "{repacked} packs, {killed} deaths");
 }
 
 #[test]

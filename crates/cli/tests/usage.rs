@@ -4,9 +4,10 @@ mod common;
 
 use common::{Sandbox, assert_failure};
 
-const VERBS: [&str; 45] = [
+const VERBS: [&str; 46] = [
     "create",
     "backup",
+    "replicate",
     "basebackup",
     "destroy",
     "import",

@@ -2,6 +2,9 @@
 
 mod attempts;
 mod create;
+mod replica;
+pub(super) mod replicate;
+mod restore_pool;
 mod run;
 mod standing;
 
@@ -11,7 +14,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
 
 use pagefold_backup::{
-    Checked, Error, InitOptions, Keep, Location, Repository, Secret, Seen, ServeOptions, Store,
+    Checked, Error, InitOptions, Keep, Location, Repacked, Repository, Secret, Seen, ServeOptions, Store,
+    limits,
 };
 use pagefold_engine::pool::{Origin, Token};
 use serde_json::json;
@@ -28,6 +32,7 @@ use crate::progress::Progress;
 use crate::table::{Align, Table};
 use crate::{datasets, names, places, units};
 
+pub(super) use replica::{Behind, replicas};
 pub(super) use standing::{Standing, standings};
 
 /// A passphrase in the environment.
@@ -45,6 +50,7 @@ pub fn run(args: &Backup) -> Result<()> {
         Backup::Verify(args) => verify(args),
         Backup::Check(args) => check(args),
         Backup::Restore(args) => restore(args),
+        Backup::RestorePool(args) => restore_pool::run(args),
         Backup::Forget(args) => forget(args),
         Backup::Prune(args) => prune(args),
         Backup::Serve(args) => serve(args),
@@ -288,9 +294,47 @@ fn restore(args: &BackupRestore) -> Result<()> {
             .hint(format!("backups are restored into datasets: {name}/NAME")));
     }
     let repository = open(&args.repository, &args.access)?;
-    let doing = || format!("cannot restore {} into {name}", args.backup);
+    let backup = repository.find(&args.backup);
+    let backup =
+        backup.map_err(|error| told(format!("cannot restore {} into {name}", args.backup), &error))?;
+    let Restoring { restored, received, since } =
+        restore_one(&repository, &args.backup, &backup, &name, args.force)?;
+    if args.json {
+        return print_json(&json!({
+            "backup": figures(&backup),
+            "since": since.map(|since| since.number),
+            "restored": restored,
+            "received": received,
+            "requests": repository.store().requests(),
+        }));
+    }
+    println!(
+        "{name}: restored backup {}, {} in {} pages{}",
+        backup.number,
+        units::size(restored.record_bytes),
+        restored.pages,
+        since.map_or_else(String::new, |since| format!(", on top of backup {}", since.number))
+    );
+    Ok(())
+}
+
+/// The outcome of a restore at both ends, and the backup that it came on top of.
+struct Restoring {
+    restored: pagefold_backup::Restored,
+    received: crate::control::Transferred,
+    since: Option<pagefold_backup::Backup>,
+}
+
+/// Restores a backup, which the user calls `word`, into a dataset; goes on with what was interrupted.
+fn restore_one(
+    repository: &Repository,
+    word: &str,
+    backup: &pagefold_backup::Backup,
+    name: &Name,
+    force: bool,
+) -> Result<Restoring> {
+    let doing = || format!("cannot restore {word} into {name}");
     let failed = |error: Error| told(doing(), &error);
-    let backup = repository.find(&args.backup).map_err(failed)?;
     let backups = repository.backups().map_err(failed)?;
     let by_origin = |origin: &Origin| backups.iter().find(|backup| backup.origin == *origin).cloned();
     // What an earlier restore has brought is gone on with.
@@ -307,43 +351,24 @@ fn restore(args: &BackupRestore) -> Result<()> {
             });
             (since.transpose()?, token.after())
         }
-        None => (newest_backup(&name, &backups)?, None),
+        None => (newest_backup(name, &backups)?, None),
     };
     let (reader, writer) = pipe()?;
     crate::ignore_sigpipe();
     let (received, restored) = std::thread::scope(|scope| {
-        let repository = &repository;
-        let (backup, since) = (&backup, since.as_ref());
+        let since = since.as_ref();
         let restoring = scope.spawn(move || {
             let mut out = std::io::BufWriter::with_capacity(1 << 20, writer);
             let restored = repository.restore(backup, since, after, &mut out, &mut |_, _| {});
             out.flush().ok();
             restored
         });
-        let received = receive_from(&name, args.force, as_file(reader));
+        let received = receive_from(name, force, as_file(reader));
         (received, restoring.join())
     });
     let restored = restored.map_err(|_| Failure::new(format!("{}: it ended by a bug", doing())))?;
     match (received, restored) {
-        (Ok(received), Ok(restored)) => {
-            if args.json {
-                return print_json(&json!({
-                    "backup": figures(&backup),
-                    "since": since.map(|since| since.number),
-                    "restored": restored,
-                    "received": received,
-                    "requests": repository.store().requests(),
-                }));
-            }
-            println!(
-                "{name}: restored backup {}, {} in {} pages{}",
-                backup.number,
-                units::size(restored.record_bytes),
-                restored.pages,
-                since.map_or_else(String::new, |since| format!(", on top of backup {}", since.number))
-            );
-            Ok(())
-        }
+        (Ok(received), Ok(restored)) => Ok(Restoring { restored, received, since }),
         // Where the store or an object failed, the pool only knows that the stream has ended.
         (Err(failure), Err(Error::Stream(_)) | Ok(_)) => Err(failure),
         (_, Err(error)) => Err(failed(error)),
@@ -381,9 +406,25 @@ fn prune(args: &BackupPrune) -> Result<()> {
     let failed = |error: Error| told(format!("cannot prune {}", args.repository), &error);
     let keep: Option<Keep> = args.keep.as_deref().map(str::parse).transpose().map_err(failed)?;
     let repository = open(&args.repository, &args.access)?;
-    let pruned = repository.prune(keep.as_ref(), args.now, args.dry_run).map_err(failed)?;
+    let bound = match args.repack.as_deref() {
+        None => limits::REPACK_BYTES,
+        Some("none") => 0,
+        Some(text) => units::parse_size(text)?,
+    };
+    let mut pruned = repository.prune(keep.as_ref(), args.now, args.dry_run).map_err(failed)?;
+    let repacked = match bound {
+        0 => Repacked::default(),
+        bound => repository.repack(bound, args.dry_run).map_err(failed)?,
+    };
+    if args.now && repacked.packs > 0 && !args.dry_run {
+        let emptied = repository.prune(None, true, false).map_err(failed)?;
+        pruned.deleted_packs += emptied.deleted_packs;
+        pruned.deleted_bytes += emptied.deleted_bytes;
+    }
     if args.json {
-        return print_json(&json!(pruned));
+        let mut told = json!(pruned);
+        told["repacked"] = json!(repacked);
+        return print_json(&told);
     }
     println!(
         "{}: {} backups forgotten, {} packs deleted ({}), {} left to the next prune ({})",
@@ -394,7 +435,23 @@ fn prune(args: &BackupPrune) -> Result<()> {
         pruned.condemned_packs,
         units::size(pruned.condemned_bytes)
     );
+    if repacked.packs > 0 {
+        println!("{}: {}", args.repository, repacked_text(&repacked, args.dry_run));
+    }
     Ok(())
+}
+
+/// Packs that were emptied, in words.
+fn repacked_text(repacked: &Repacked, dry_run: bool) -> String {
+    let Repacked { packs, new_packs, backups, .. } = repacked;
+    let freed = units::size(repacked.freed_bytes);
+    if dry_run {
+        return format!("about {packs} packs would be emptied ({freed})");
+    }
+    let (read, written) = (units::size(repacked.read_bytes), units::size(repacked.written_bytes));
+    format!(
+        "{packs} packs emptied ({freed}, left to the prune after the next) into {new_packs}; {read} read, {written} written, manifests of {backups} backups anew"
+    )
 }
 
 /// Serves who is at the other end of standard input and output.

@@ -63,6 +63,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Send(args) => send::send(&args),
         Verb::Receive(args) => send::receive(&args),
         Verb::Backup(args) => backup::run(&args),
+        Verb::Replicate(args) => backup::replicate::run(&args),
         Verb::Basebackup(args) => basebackup::run(&args),
         Verb::Diff(args) => diff::run(&args),
         Verb::Import(args) => import::run(&args),
