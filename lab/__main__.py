@@ -80,6 +80,16 @@ def main() -> int:
     streams.add_argument("--compression", default="zstd", help="of both pools")
     streams.add_argument("--seed", type=int, help="of the moments of death (random)")
     streams.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
+    backups = verbs.add_parser("backups", help="backups, restores and prunes killed at random points; two writers at once")
+    backups.add_argument("--kills", type=int, default=500)
+    backups.add_argument("--writers", type=int, help="how often two write at once: a fifth as often as somebody is killed unless said")
+    backups.add_argument("--seed", type=int, help="of the moments of death (random)")
+    backups.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
+    compare = verbs.add_parser("backup-compare", help="a database backed up by pg_basebackup, pgBackRest and pagefold, measured")
+    compare.add_argument("--gb", type=float, default=5.0, help="of the database")
+    compare.add_argument("--compression", default="auto", help="of the pool")
+    compare.add_argument("--json", action="store_true", help="print JSON")
+    compare.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     takeover = verbs.add_parser("takeover", help="the server killed under load, and another goes on: no client notices")
     takeover.add_argument("--rounds", type=int, default=200)
     takeover.add_argument("--seed", type=int, help="of the moments of death (random)")
@@ -158,6 +168,15 @@ def run(options: argparse.Namespace) -> int:
                 options.mib_per_s,
                 logs / "aged-logs",
             )
+        case "backups":
+            from .backups import backups
+
+            writers = max(1, options.kills // 5) if options.writers is None else options.writers
+            return backups(options.kills, writers, seed=options.seed, keep_logs=logs / "backups-logs")
+        case "backup-compare":
+            from .backup_compare import compare
+
+            return compare(options.gb, compression=options.compression, as_json=options.json, keep_logs=logs / "backup-compare-logs")
         case "boot":
             from .boot import boot
 

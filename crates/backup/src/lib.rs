@@ -14,6 +14,8 @@
 mod block;
 mod chunk;
 mod commit;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod crafted;
 mod create;
 mod directory;
 mod error;

@@ -6,7 +6,7 @@ mod bench;
 use std::io::Read;
 use std::sync::Arc;
 
-use bench::{Bench, PAGE, contents, create, noise, options, pool, put, receive, restore, write};
+use bench::{Bench, Chance, PAGE, contents, create, noise, options, pool, put, receive, restore, write};
 use futures_util::stream::BoxStream;
 use object_store::memory::InMemory;
 use object_store::path::Path;
@@ -16,7 +16,7 @@ use object_store::{
 };
 use pagefold_backup::{Error, InitOptions, Keep, Location, Repository, Secret, Seen, Store, select};
 use pagefold_engine::Key;
-use pagefold_engine::dataset::{Change, Dataset};
+use pagefold_engine::dataset::Change;
 
 #[test]
 fn backups_come_back_as_they_were_and_increments_cost_what_changed() {
@@ -394,4 +394,75 @@ fn stores_that_break_promises_are_refused_and_lost_responses_are_no_loss() {
     create(&repository, &bench.stream(&one, None)).unwrap();
     assert_eq!(repository.backups().unwrap().len(), 1);
     assert_eq!(repository.check().unwrap().commits, 2);
+}
+
+/// PAGEFOLD_DAMAGES says how many. An object is changed in some bytes, cut, swapped with another one, replaced by an older one, or taken away; half
+/// of the time a restore is under way on top of what is there. What comes back is right, or it is told.
+#[test]
+fn damaged_by_the_thousand_and_nothing_comes_back_wrong() {
+    let count: u64 = std::env::var("PAGEFOLD_DAMAGES").map_or(300, |count| count.parse().unwrap());
+    let (mut told, mut harmless) = (0, 0);
+    for secret in [None, Some("horse")] {
+        let bench = Bench::new(60);
+        let repository = bench.init(secret);
+        let mut last: Option<String> = None;
+        for number in 0..4_u64 {
+            write(&*bench.pool.open_dataset("db").unwrap(), 3, number, &noise(number + 12, PAGE as usize));
+            let path = bench.snapshot(&format!("s{number}"));
+            create(&repository, &bench.stream(&path, last.as_deref())).unwrap();
+            last = Some(path);
+        }
+        let expected =
+            [restore(&repository, "4", None).unwrap(), restore(&repository, "4", Some("2")).unwrap()];
+        let objects = bench.objects();
+        let names: Vec<&String> = objects.keys().filter(|name| !name.ends_with("repository")).collect();
+        let mut chance = Chance(7);
+        for round in 0..count / 2 {
+            let name = names[chance.below(names.len() as u64) as usize];
+            let other = names[chance.below(names.len() as u64) as usize];
+            let mut bytes = objects[name].clone();
+            let mut also = None;
+            match chance.below(5) {
+                0 => bytes.truncate(chance.below(bytes.len() as u64) as usize),
+                1 => {
+                    also = Some((other, bytes));
+                    bytes = objects[other].clone();
+                }
+                2 => bytes.clone_from(&objects[other]),
+                _ => {
+                    for _ in 0..=chance.below(3) {
+                        let at = chance.below(bytes.len() as u64) as usize;
+                        bytes[at] ^= 1 << chance.below(8);
+                    }
+                }
+            }
+            bench.set(name, (chance.below(20) > 0).then_some(&bytes[..]));
+            if let Some((other, bytes)) = &also {
+                bench.set(other, Some(bytes));
+            }
+            let which = (round % 2) as usize;
+            match restore(&repository, "4", [None, Some("2")][which]) {
+                Ok(stream) => {
+                    assert!(
+                        stream == expected[which],
+                        "round {round}: {name} was damaged, and something else came back"
+                    );
+                    harmless += 1;
+                }
+                Err(
+                    Error::Damaged { .. }
+                    | Error::Missing { .. }
+                    | Error::Unsupported(_)
+                    | Error::NotFound(_),
+                ) => told += 1,
+                Err(error) => panic!("round {round}: {name}: told as something else: {error}"),
+            }
+            for name in [Some(name), also.map(|(other, _)| other)].into_iter().flatten() {
+                bench.set(name, Some(&objects[name]));
+            }
+        }
+        assert!(restore(&repository, "4", None).unwrap() == expected[0]);
+    }
+    println!("{count} damaged objects: {told} told, {harmless} of which nothing was needed");
+    assert!(told >= count / 10, "{told}");
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use bench::{Bench, PAGE, contents, noise, options, pool, put, receive, restore, write};
+use bench::{Bench, Chance, PAGE, contents, noise, options, pool, put, receive, restore, write};
 use futures_util::stream::BoxStream;
 use object_store::path::Path;
 use object_store::{
@@ -75,15 +75,6 @@ impl ObjectStore for Mortal {
     }
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> StoreResult<()> {
         self.inner.copy_opts(from, to, options).await
-    }
-}
-
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
-        (self.0 >> 33) % bound
     }
 }
 

@@ -1,5 +1,5 @@
 //! A pool and a store in memory, for tests of backups.
-#![allow(dead_code, reason = "each test uses some of it")]
+#![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -164,4 +164,14 @@ pub fn restore(repository: &Repository, word: &str, since: Option<&str>) -> Resu
 
 pub fn receive(pool: &Pool, path: &str, mut stream: &[u8]) {
     pool.receive(path, &RECEIVE, &mut stream, &mut |_| {}).unwrap();
+}
+
+/// Numbers that look drawn, the same for each seed.
+pub struct Chance(pub u64);
+
+impl Chance {
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        (self.0 >> 33) % bound
+    }
 }

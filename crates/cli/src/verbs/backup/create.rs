@@ -223,8 +223,7 @@ impl Source<'_> {
         options: &CreateOptions,
         idle: bool,
     ) -> Result<Option<Created>, Error> {
-        let create =
-            |input: &mut dyn Read| self.repository.create(input, options, &mut |_, _| {}).map(Some);
+        let create = |input: &mut dyn Read| self.repository.create(input, options, &mut |_, _| {}).map(Some);
         if !idle {
             return create(reader);
         }

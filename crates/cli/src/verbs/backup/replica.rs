@@ -10,7 +10,6 @@ use super::attempts::Failed;
 use super::create::snapshot_of;
 use super::run::planned;
 use crate::failure::{Context, Failure, Result};
-use crate::names::Name;
 use crate::{backups, datasets, places, target, units};
 
 const SUFFIX: &str = ".replica";
@@ -228,9 +227,4 @@ fn unkept(pool: &str, known: &[Replica]) -> Result<Vec<Replica>> {
         });
     }
     Ok(all)
-}
-
-/// The dataset's name as files and `status` have it.
-pub(super) fn text_of(name: &Name) -> String {
-    name.to_string()
 }

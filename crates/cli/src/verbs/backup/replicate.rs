@@ -13,11 +13,11 @@ use pagefold_backup::{Keep, Repository, Requests, limits};
 
 use super::attempts::Failed;
 use super::create::{Source, snapshot_of};
-use super::replica::{Replica, lock, now_ms, text_of};
+use super::replica::{Replica, lock, now_ms};
 use super::{open, run::access, told};
 use crate::args::{Access, Replicate};
 use crate::backups::{self, Policy};
-use crate::failure::{Failure, Result};
+use crate::failure::{Context, Failure, Result};
 use crate::names::Name;
 use crate::{datasets, target, units};
 
@@ -41,7 +41,7 @@ pub fn run(args: &Replicate) -> Result<()> {
         return end(&name);
     }
     let plan = Plan::of(args, &name)?;
-    let text = text_of(&name);
+    let text = name.to_string();
     let _alone = lock(&text)?;
     let before = Replica::read(&text)?.filter(|replica| replica.repository == plan.repository);
     let mut replica = before.unwrap_or_default();
@@ -69,7 +69,7 @@ pub fn run(args: &Replicate) -> Result<()> {
 
 /// Ends a replication for good.
 fn end(name: &Name) -> Result<()> {
-    let text = text_of(name);
+    let text = name.to_string();
     let _alone = lock(&text)?;
     let Some(replica) = Replica::read(&text)? else {
         return Err(Failure::new(format!("{text} is not replicated from this machine"))
@@ -100,6 +100,13 @@ fn keep(text: Option<&str>) -> Result<Keep> {
     text.parse().map_err(|error: pagefold_backup::Error| Failure::usage(error.to_string()))
 }
 
+/// A directory that need not be there now: a disc may come back.
+fn absolute(repository: &str) -> Result<String> {
+    let path =
+        std::path::absolute(repository).context(|| format!("cannot use the repository {repository}"))?;
+    Ok(path.to_string_lossy().into_owned())
+}
+
 impl Plan {
     fn of(args: &Replicate, name: &Name) -> Result<Self> {
         let Some(repository) = &args.repository else { return Self::of_policy(name) };
@@ -108,7 +115,7 @@ impl Plan {
         Ok(Self {
             repository: match repository.contains("://") {
                 true => repository.clone(),
-                false => target::absolute(repository.as_ref())?.to_string_lossy().into_owned(),
+                false => absolute(repository)?,
             },
             access: Access {
                 endpoint: access.endpoint.clone(),
@@ -279,11 +286,11 @@ impl Loop {
                 Ok(())
             }
             Err(failure) => {
-                stays = last.into_iter().chain(source.begun(&source.ours(&there_now(&source)?))?).collect();
+                stays = last.into_iter().chain(source.begun(&source.ours(&source.there()?))?).collect();
                 Err(failure)
             }
         };
-        let now = there_now(&source)?;
+        let now = source.there()?;
         for other in source.ours(&now).iter().map(|figures| snapshot_of(figures)) {
             if !stays.iter().any(|stays| stays == other) {
                 source.destroy(other)?;
@@ -345,10 +352,6 @@ impl Loop {
             Err(error) => eprintln!("pagefold: cannot start a thread to prune: {error}"),
         }
     }
-}
-
-fn there_now(source: &Source<'_>) -> Result<Vec<datasets::Figures>> {
-    source.there()
 }
 
 fn wait_until(moment: Instant) {
