@@ -19,7 +19,7 @@ from pathlib import Path
 
 from . import proc
 from .ledger import Run
-from .paths import ROOT, Missing, pagefold, require_room
+from .paths import ROOT, Missing, pagefold, require_room, tool
 from .pool import Pool
 from .snapshots import Mounted
 
@@ -58,9 +58,9 @@ class Store:
 
     def start(self) -> None:
         """Starts it and waits until it answers."""
-        environment = {**os.environ, "ROOT_ACCESS_KEY": "test", "ROOT_SECRET_KEY": "test"}
-        argv = [self.program, "--port", f"127.0.0.1:{self.port}", "--quiet", "posix", str(self.folder)]
-        self.process = proc.spawn(argv, log=self.log, env=environment)
+        keys = ["ROOT_ACCESS_KEY=test", "ROOT_SECRET_KEY=test"]
+        argv = [tool("env"), *keys, self.program, "--port", f"127.0.0.1:{self.port}", "--quiet", "posix", str(self.folder)]
+        self.process = proc.spawn(argv, log=self.log)
         self._entry = self.run.process(self.process.pid, "versitygw")
         for _ in range(200):
             try:
@@ -154,8 +154,9 @@ class Campaign:
 
     def round(self) -> None:
         """One kill, and a restore."""
-        victim = self.chance.choice(VICTIMS)
-        doer = victim if victim in self.longest else self.chance.choice(list(self.longest))
+        # Most of what is killed is a backup.
+        victim = self.chance.choices(VICTIMS, (4, 2, 1, 3, 3))[0]
+        doer = victim if victim in self.longest else self.chance.choices(list(self.longest), (4, 2, 1))[0]
         self.change()
         now = digest(self.source)
         match doer:
@@ -220,7 +221,8 @@ class Campaign:
         told = json.loads(self.pool.pagefold("list", "-t", "partial", "--json", pool))["partials"]
         if any(one["name"] == f"{pool}/{name}" for one in told):
             self.pool.pagefold("receive", "--abort", f"{pool}/{name}")
-        if f"{pool}/{name}" in self.pool.pagefold("list", "-H", "-r", pool).replace("\t", "\n").split("\n"):
+        datasets = json.loads(self.pool.pagefold("dataset", "list", "--json", pool))["datasets"]
+        if any(one["name"] == f"{pool}/{name}" for one in datasets):
             self.pool.pagefold("destroy", "-r", f"{pool}/{name}")
 
     def restore_one(self) -> None:

@@ -233,16 +233,21 @@ def test_another_machine_makes_the_pool_of_it(pool, run):
             line.split("\t")[1:3] for line in elsewhere.pagefold("get", "-H", "-p", "all", of).splitlines()
         )
         found = values(f"{copy}/a/b/c")
-        assert (found["note:of"], found["compression"], found["recordsize"]) == ("who knows", "zstd-5", "16384"), found
+        assert (found["note:of"], found["compression"], found["recordsize"]) == ("who knows", "zstd-5", "16K"), found
         assert found["mountpoint"] == f"{run.dir}/mnt" and found["atime"] == "off" and values(copy)["backup"] == "none"
         back = run.fresh("back")
         back.mkdir()
         elsewhere.pagefold("mount", f"{copy}/a/b/c", back)
         assert (back / "rows").read_text() == "newer rows\n" * 10_000
         elsewhere.pagefold("unmount", back)
-        # Once more into what is there: nothing is to be done, and nothing fails.
         elsewhere.pagefold("mount", f"{copy}/restored", back)
         assert (back / "text").read_text() == (pool.mountpoint / "text").read_text()
+        elsewhere.pagefold("unmount", back)
+        # Again, as after an interruption: what is there stays, what is not comes.
+        elsewhere.pagefold("destroy", "-r", f"{copy}/a/b/c")
+        assert "2 datasets" in elsewhere.pagefold("backup", "restore-pool", repository, copy, "--into")
+        elsewhere.pagefold("mount", f"{copy}/a/b/c", back)
+        assert (back / "rows").read_text() == "newer rows\n" * 10_000
         elsewhere.pagefold("unmount", back)
     finally:
         elsewhere.pagefold("destroy", "--force", copy)

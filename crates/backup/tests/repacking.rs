@@ -17,7 +17,7 @@ use object_store::{
 };
 use pagefold_backup::{CreateOptions, Error, InitOptions, Keep, Repository, Seen, Store};
 use pagefold_engine::Key;
-use pagefold_engine::dataset::{Change, Dataset};
+use pagefold_engine::dataset::Change;
 
 /// A store that does so many more requests that change it, and then fails whatever is asked, as for a process that was killed.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use pagefold_backup::{Backup, Described};
 use serde_json::json;
 
-use super::{open, restore_one, told};
+use super::{newest_backup, open, restore_one, told};
 use crate::args::{BackupRestorePool, Create};
 use crate::backups::BACKUP;
 use crate::deeds::Deed;
@@ -42,9 +42,12 @@ pub(super) fn run(args: &BackupRestorePool) -> Result<()> {
     for backup in newest.values() {
         let path = if backup.dataset.is_empty() { OWN } else { backup.dataset.as_str() };
         let name = Name::new(&args.pool, path);
-        let restored =
-            parents(&name).and_then(|()| restore_one(&repository, &args.repository, backup, &name, false));
-        let left_out = set(&described, backup, &args.pool).and_then(|left_out| restored.map(|_| left_out));
+        let restored = parents(&name).and_then(|()| match newest_backup(&name, &backups)? {
+            // An earlier run has brought it.
+            Some(there) if there.number == backup.number => Ok(()),
+            _ => restore_one(&repository, &args.repository, backup, &name, false).map(drop),
+        });
+        let left_out = set(&described, backup, &args.pool).and_then(|left_out| restored.map(|()| left_out));
         if let Some(left_out) = failures.take(&name.to_string(), left_out) {
             done.push((name.to_string(), *backup, left_out));
         }
