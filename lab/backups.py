@@ -166,7 +166,7 @@ class Campaign:
                 words = ["backup", "prune", "--json", self.repository, "--keep", f"last={KEEP}"]
             case _:
                 words = ["backup", "restore", self.repository, str(self.chance.choice(sorted(self.listed()))), f"{self.pool.pool}/killed"]
-        forgettable = set(sorted(self.complete)[:-KEEP]) if doer == "pruner" else set()
+        forgettable = self.forgettable() if doer == "pruner" else set()
         process, begun = self.spawn(*words), time.monotonic()
         time.sleep(self.chance.random() * self.longest[doer] * 1.1)
         alive = process.poll() is None
@@ -196,6 +196,12 @@ class Campaign:
         else:
             self.give_up("killed")
         self.restore_one()
+
+    def forgettable(self) -> set[int]:
+        """The backups that a prune may forget: all but the newest by their snapshots, those among them of which nobody heard that they are complete."""
+        listed = self.require_listed()
+        by_age = sorted(listed, key=lambda number: (listed[number]["created"], number))
+        return set(by_age[:-KEEP])
 
     def require_few_requests(self, made: dict) -> None:
         """Of a backup that met no failure."""
