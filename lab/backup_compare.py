@@ -26,7 +26,7 @@ from .snapshots import Mounted
 from .streams import cpu_s
 
 DATABASE = "prices"
-ROWS_PER_GB = 2_900_000
+ROWS_PER_GB = 5_600_000
 """Of price_paid with its three indexes, about."""
 PRICES = Path(__file__).parent / "demo/prices.sql"
 WORKERS = 2
