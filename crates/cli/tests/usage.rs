@@ -234,7 +234,17 @@ fn manual_pages_exist_for_every_verb() {
         (
             "backup",
             &[
-                "init", "create", "list", "show", "verify", "check", "restore", "forget", "prune", "serve",
+                "init",
+                "create",
+                "list",
+                "show",
+                "verify",
+                "check",
+                "restore",
+                "restore-pool",
+                "forget",
+                "prune",
+                "serve",
                 "run",
             ],
         ),

@@ -62,7 +62,7 @@ What was interrupted is gone on with by --into, which takes a pool that is there
 
 Examples:
   pagefold backup restore-pool s3://bucket/tank tank /dev/sdb
-  pagefold backup restore-pool /mnt/backup/tank copy ~/copy.pf --size 100G --from tank"
+  pagefold backup restore-pool /mnt/b copy ~/copy.pf --size 9G --from tank"
     )]
     RestorePool(BackupRestorePool),
     /// Forget backups. What only they need is deleted by prunes.
