@@ -24,6 +24,8 @@ STATES = $(if $(filter command line,$(origin N)),$(N),300)
 HALF = $$(( $(if $(filter command line,$(origin N)),$(N),1000000) / 2 ))
 ONLY ?=
 SCALE ?= 1
+GB ?= 5
+TB ?= 10
 SECONDS ?= 60
 TARGET ?=
 SUITE ?=
@@ -37,7 +39,7 @@ else
 BUILD := :
 endif
 
-.PHONY: help setup build demo test lint sim cuts mutants flips streams streams-db backup-s3 backup-mount branches posix fuzz soak takeover snapshots pitr coherence crash-states aged boot fill memory steps conformance predictions defaults round-trips ratios bench man dist install uninstall clean
+.PHONY: help setup build demo test lint sim cuts mutants flips streams streams-db backup-s3 backup-kills backup-compare backup-damage backup-memory backup-mount branches posix fuzz soak takeover snapshots pitr coherence crash-states aged boot fill memory steps conformance predictions defaults round-trips ratios bench man dist install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -92,6 +94,24 @@ streams: ## N=10000 damaged streams of 'send', each to be rejected whole
 backup-s3: ## Backups to an S3 server on this machine (moto)
 	@scripts/setup build test
 	@scripts/backup-s3
+
+backup-kills: ## N=500 kills of backups, restores, prunes, servers and stores (versitygw); two writers at once
+	@scripts/setup build test
+	@$(BUILD)
+	@$(LAB) backups $(if $(filter command line,$(origin N)),--kills $(N)) $(if $(SEED),--seed $(SEED))
+
+backup-damage: ## N=10000 damaged, cut, swapped and replayed objects of backups, each told or harmless
+	@scripts/setup build
+	PAGEFOLD_DAMAGES=$(if $(filter command line,$(origin N)),$(N),10000) cargo test --locked --quiet -p pagefold-backup --test backup -- damaged --nocapture
+
+backup-memory: ## Resident memory with the manifest of a backup of TB=10
+	@scripts/setup build
+	cargo run --release --locked --quiet -p pagefold-backup --features fuzzing --example large -- --tb $(TB)
+
+backup-compare: ## A database of GB=5 backed up by pg_basebackup, pgBackRest and pagefold: seconds, processor seconds, bytes
+	@scripts/setup build backup
+	@$(BUILD)
+	@$(LAB) backup-compare --gb $(GB)
 
 posix: ## The same system calls on a pool and on ext4, compared: OPS=1000000
 	@scripts/setup build test

@@ -87,6 +87,16 @@ def main() -> int:
     backup_mount = verbs.add_parser("backup-mount", help="a PostgreSQL on a backup in a bucket that is 20 ms away, timed")
     backup_mount.add_argument("--scale", type=int, default=340, help="of pgbench: 340 makes 5 GB")
     backup_mount.add_argument("--delay-ms", type=float, default=20.0, help="by which requests come later")
+    backups = verbs.add_parser("backups", help="backups, restores and prunes killed at random points; two writers at once")
+    backups.add_argument("--kills", type=int, default=500)
+    backups.add_argument("--writers", type=int, help="how often two write at once: a fifth as often as somebody is killed unless said")
+    backups.add_argument("--seed", type=int, help="of the moments of death (random)")
+    backups.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
+    compare = verbs.add_parser("backup-compare", help="a database backed up by pg_basebackup, pgBackRest and pagefold, measured")
+    compare.add_argument("--gb", type=float, default=5.0, help="of the database")
+    compare.add_argument("--compression", default="auto", help="of the pool")
+    compare.add_argument("--json", action="store_true", help="print JSON")
+    compare.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     takeover = verbs.add_parser("takeover", help="the server killed under load, and another goes on: no client notices")
     takeover.add_argument("--rounds", type=int, default=200)
     takeover.add_argument("--seed", type=int, help="of the moments of death (random)")
@@ -165,6 +175,15 @@ def run(options: argparse.Namespace) -> int:
                 options.mib_per_s,
                 logs / "aged-logs",
             )
+        case "backups":
+            from .backups import backups
+
+            writers = max(1, options.kills // 5) if options.writers is None else options.writers
+            return backups(options.kills, writers, seed=options.seed, keep_logs=logs / "backups-logs")
+        case "backup-compare":
+            from .backup_compare import compare
+
+            return compare(options.gb, compression=options.compression, as_json=options.json, keep_logs=logs / "backup-compare-logs")
         case "boot":
             from .boot import boot
 

@@ -132,7 +132,7 @@ def test_two_runs_exclude_each_other(pool, run):
 
 
 def test_what_is_no_policy_is_refused(pool):
-    for value, told in (("x", "no absolute path"), ("/b,every=1s", "no length of time"), ("/b,daily=0", "nothing would be kept")):
+    for value, told in (("x", "no absolute path"), ("/b,every=0s", "at least 1s"), ("/b,daily=0", "nothing would be kept")):
         with pytest.raises(proc.CommandFailed, match=told):
             pool.pagefold("set", f"backup={value}", f"{pool.pool}/db")
     with pytest.raises(proc.CommandFailed, match='there is no pool "nowhere"'):

@@ -41,7 +41,7 @@ class Units:
         proc.run([ROOT / "dist/install.sh", pagefold()], env={"DESTDIR": str(self.root)})
         unit = self.root / "lib/systemd/system/pagefold@.service"
         # Where it will be installed it is not, yet.
-        for file in [unit, *unit.parent.glob("pagefold-backup.*")]:
+        for file in [unit, *unit.parent.glob("pagefold-backup.*"), *unit.parent.glob("pagefold-replicate@.*")]:
             (self.units / file.name).write_text(file.read_text().replace("/usr/local/bin/pagefold", "/bin/true"))
         self.wanted("multi-user.target", CLUSTER, SYSTEM_UNITS / "postgresql@.service")
         self.wanted("multi-user.target", MARIADB, SYSTEM_UNITS / MARIADB)
@@ -95,7 +95,7 @@ def units(run) -> Units:
 
 
 def test_the_timer_of_backups_is_sound_and_is_not_on_by_itself(units):
-    units.verify("pagefold-backup.timer", "pagefold-backup.service")
+    units.verify("pagefold-backup.timer", "pagefold-backup.service", "pagefold-replicate@tank-db.service")
     assert not list(units.root.rglob("*.wants"))
 
 

@@ -20,6 +20,8 @@ const MAGIC: [u8; 8] = *b"PFbklg\x01\0";
 const HEAD_BYTES: usize = 32;
 /// Longest name of a pool, dataset or snapshot that is believed.
 const NAME_BYTES_MAX: usize = 4096;
+/// Longest property that is believed.
+const PROPERTY_BYTES_MAX: usize = 64 << 10;
 
 /// A backup that can be restored, as the repository lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -140,10 +142,7 @@ impl Backup {
 
     fn decode(reader: &mut Reader<'_>) -> Decoded<Self> {
         let number = reader.varint()?;
-        let mut name = || {
-            let name = std::str::from_utf8(reader.bytes(NAME_BYTES_MAX)?);
-            name.map(str::to_owned).map_err(|_| reader.bad("a name is not UTF-8"))
-        };
+        let mut name = || text(reader, NAME_BYTES_MAX);
         let (pool, dataset, snapshot) = (name()?, name()?, name()?);
         let mut guid = Guid([0; 16]);
         guid.0.copy_from_slice(reader.take(16)?);
@@ -163,6 +162,45 @@ impl Backup {
     }
 }
 
+fn text(reader: &mut Reader<'_>, max: usize) -> Decoded<String> {
+    let text = std::str::from_utf8(reader.bytes(max)?);
+    text.map(str::to_owned).map_err(|_| reader.bad("a text is not UTF-8"))
+}
+
+/// What was set on a dataset when it was backed up last. Streams have the files of a dataset alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Described {
+    /// The pool.
+    pub pool: String,
+    /// The dataset within the pool; empty for the pool's own.
+    pub dataset: String,
+    /// Properties and their values.
+    pub properties: Vec<(String, String)>,
+}
+
+impl Described {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_bytes(out, self.pool.as_bytes());
+        put_bytes(out, self.dataset.as_bytes());
+        put_varint(out, self.properties.len() as u64);
+        for (name, value) in &self.properties {
+            put_bytes(out, name.as_bytes());
+            put_bytes(out, value.as_bytes());
+        }
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Decoded<Self> {
+        let (pool, dataset) = (text(reader, NAME_BYTES_MAX)?, text(reader, NAME_BYTES_MAX)?);
+        let properties =
+            table(reader, |reader| Ok((text(reader, NAME_BYTES_MAX)?, text(reader, PROPERTY_BYTES_MAX)?)))?;
+        Ok(Self { pool, dataset, properties })
+    }
+
+    fn is_of(&self, backup: &Backup) -> bool {
+        self.pool == backup.pool && self.dataset == backup.dataset
+    }
+}
+
 /// The contents of a commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
@@ -176,6 +214,8 @@ pub(crate) struct State {
     pub(crate) condemned: Vec<PackId>,
     /// How far the last prune would have deleted archived logs.
     pub(crate) floors: Vec<Floor>,
+    /// The datasets of which something is known besides their backups.
+    pub(crate) described: Vec<Described>,
 }
 
 impl State {
@@ -207,6 +247,22 @@ impl State {
         }
         self.floors = table(reader, Floor::decode)?;
         Ok(())
+    }
+
+    /// Keeps what is known of a dataset.
+    pub(crate) fn describe(&mut self, described: Described) {
+        let is_other =
+            |other: &Described| (&other.pool, &other.dataset) != (&described.pool, &described.dataset);
+        self.described.retain(is_other);
+        if !described.properties.is_empty() {
+            self.described.push(described);
+        }
+    }
+
+    /// Drops what is known of datasets that have no backup any more.
+    pub(crate) fn tidy(&mut self) {
+        let backups = &self.backups;
+        self.described.retain(|described| backups.iter().any(|backup| described.is_of(backup)));
     }
 }
 
@@ -244,6 +300,8 @@ pub(crate) fn encode_body(nonce: &[u8; 16], before: u128, state: &State) -> Vec<
     put_varint(&mut body, state.condemned.len() as u64);
     state.condemned.iter().for_each(|pack| body.extend_from_slice(&pack.0));
     state.encode_clusters(&mut body);
+    put_varint(&mut body, state.described.len() as u64);
+    state.described.iter().for_each(|described| described.encode(&mut body));
     body
 }
 
@@ -302,9 +360,15 @@ pub(crate) fn decode_body(body: &[u8]) -> Decoded<(u128, State)> {
         backups: table(&mut reader, Backup::decode)?,
         condemned: table(&mut reader, PackId::decode)?,
         floors: Vec::new(),
+        described: Vec::new(),
     };
+    // Commits of the first repositories end here.
     if reader.remaining() > 0 {
         state.decode_clusters(&mut reader)?;
+        state.described = table(&mut reader, Described::decode)?;
+    }
+    if state.described.iter().any(|described| described.properties.is_empty()) {
+        return Err(reader.bad("a dataset is described by nothing"));
     }
     reader.end()?;
     Ok((u128::from_le_bytes(before), state))

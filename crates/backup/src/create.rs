@@ -10,11 +10,12 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::block::{BlockRef, Kind, ModelRef, RecordRef};
 use crate::chunk::{self, CHUNK_BYTES_MAX, Entry, PageEntry};
-use crate::commit::{Backup, Cluster};
+use crate::commit::{Backup, Cluster, Described};
 use crate::error::{Error, Result};
 use crate::limits::{BLOCK_BYTES, CHUNK_ENTRIES, PACK_BYTES, ROOT_PART_BYTES};
 use crate::merge::{Chunks, Made, Merge};
 use crate::pack::{PackBuilder, PackId, squeeze, unsqueeze};
+use crate::prune::{Keep, select};
 use crate::repository::Repository;
 use crate::root::{Root, Row};
 use crate::upload::{Journal, Uploaded, Uploader};
@@ -35,6 +36,22 @@ pub struct CreateOptions {
     pub rate: Option<u64>,
     /// The database clusters in the snapshot, if they were looked for.
     pub clusters: Option<Vec<Cluster>>,
+    /// Forgets, by the same commit, the backups of the dataset that this does not keep; the new one stays in any case.
+    pub keep: Option<Keep>,
+    /// Properties that are set on the dataset.
+    pub properties: Vec<(String, String)>,
+}
+
+impl CreateOptions {
+    /// Takes out the backups of the dataset that are not kept; how many.
+    fn thin_out(&self, new: &Backup, backups: &mut Vec<Backup>) -> u64 {
+        let Some(keep) = &self.keep else { return 0 };
+        let of_it = |backup: &&Backup| backup.pool == self.pool && backup.dataset == self.dataset;
+        let gone = select(&backups.iter().filter(of_it).cloned().collect::<Vec<_>>(), keep);
+        let before = backups.len();
+        backups.retain(|backup| backup.number == new.number || !gone.contains(&backup.number));
+        (before - backups.len()) as u64
+    }
 }
 
 /// The outcome of making a backup.
@@ -48,6 +65,8 @@ pub struct Created {
     pub packs: u64,
     /// Packs that an earlier run had uploaded, which did not come to its end.
     pub resumed_packs: u64,
+    /// Earlier backups of the dataset that were forgotten.
+    pub forgotten: u64,
 }
 
 struct Making<'r> {
@@ -185,6 +204,7 @@ impl Repository {
             clusters: options.clusters.clone(),
             root: root_blocks,
         };
+        let mut forgotten = 0;
         self.commit(&mut |state| {
             exists(&state.backups)?;
             if state.epoch > epoch + 1 {
@@ -196,11 +216,17 @@ impl Repository {
             backup.number = state.next_number;
             state.next_number += 1;
             state.backups.push(backup.clone());
+            forgotten = options.thin_out(&backup, &mut state.backups);
+            state.describe(Described {
+                pool: options.pool.clone(),
+                dataset: options.dataset.clone(),
+                properties: options.properties.clone(),
+            });
             Ok(())
         })?;
         journal.as_ref().map_or(Ok(()), Journal::remove)?;
         let since = parent.map(|parent| parent.number);
-        Ok(Created { backup, since, packs, resumed_packs: reused.len() as u64 })
+        Ok(Created { backup, since, packs, resumed_packs: reused.len() as u64, forgotten })
     }
 }
 

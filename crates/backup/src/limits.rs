@@ -73,6 +73,17 @@ pub const DATA_PATH_BYTES_MAX: usize = 4096;
 
 const _: () = assert!(WAL_BLOCK_BYTES + 4096 < BLOCK_BYTES_MAX);
 const _: () = assert!(WAL_FILE_BYTES_MAX / WAL_BLOCK_BYTES * 5 + 512 < WAL_HEAD_BYTES_MAX);
+/// Records that one repacking copies at most: so much memory, some 100 bytes for each.
+pub const REPACK_RECORDS: u64 = 512 << 10;
+/// Bytes of records that a prune copies out of packs that are mostly dead, unless another bound is said.
+pub const REPACK_BYTES: u64 = 1 << 30;
+/// A shorter pack is small ...
+pub const REPACK_SMALL_BYTES: u64 = PACK_BYTES as u64 / 4;
+/// ... and so many small ones are put together: continuous backups write one each time.
+pub const REPACK_SMALL_MIN: usize = 32;
+/// Commits that a check reads, from the newest on: continuous backups make three million a year.
+pub const CHECK_COMMITS: u64 = 10_000;
+
 const _: () = assert!(NAMES_PER_ANSWER * (NAME_BYTES_MAX + 9) + 64 < ANSWER_BYTES_MAX as usize);
 const _: () = assert!(PART_BYTES + 64 < ANSWER_BYTES_MAX as usize && NAME_BYTES_MAX < 256);
 const _: () = assert!(BLOCK_BYTES < BLOCK_BYTES_MAX && ROOT_PART_BYTES * 2 < BLOCK_BYTES_MAX);

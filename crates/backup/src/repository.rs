@@ -8,7 +8,7 @@ use pagefold_engine::wire::{Reader, put_bytes};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::block::{BlockRef, Kind};
-use crate::commit::{self, Backup, Commit, State};
+use crate::commit::{self, Backup, Commit, Described, State};
 use crate::error::{Error, Result};
 use crate::keys::{Derivation, Sealer, Secret, random};
 use crate::limits::{
@@ -261,11 +261,13 @@ impl Repository {
             )
         };
         let mut there = seen.map_or(0, |seen| seen.number);
+        let mut known = None;
         if let Some(seen) = seen {
-            let known = self.read_commit(there)?.ok_or_else(|| older("it is missing"))?;
-            if halves(known.hash) != seen.hash {
+            let commit = self.read_commit(there)?.ok_or_else(|| older("it is missing"))?;
+            if halves(commit.hash) != seen.hash {
                 return Err(older("it is another commit"));
             }
+            known = Some(commit);
         }
         let mut step = 1;
         while self.has_commit(there.saturating_add(step))? {
@@ -277,6 +279,10 @@ impl Repository {
             if self.has_commit(there + step)? {
                 there += step;
             }
+        }
+        // Where nothing came since, it was read just now.
+        if let Some(known) = known.filter(|known| known.number == there) {
+            return Ok(known);
         }
         let head = self.read_commit(there)?;
         let head = head.ok_or_else(|| Error::Missing { object: commit::path(&self.id, there) })?;
@@ -294,6 +300,7 @@ impl Repository {
             let head = self.head()?;
             let mut state = head.state;
             change(&mut state)?;
+            state.tidy();
             let number = head.number + 1;
             let (bytes, new) = commit::encode(&self.id, number, head.hash, state, &self.sealer)?;
             let path = commit::path(&self.id, number);
@@ -315,6 +322,14 @@ impl Repository {
     /// Of reading the log.
     pub fn backups(&self) -> Result<Vec<Backup>> {
         Ok(self.head()?.state.backups)
+    }
+
+    /// What was set on the datasets that have backups.
+    ///
+    /// # Errors
+    /// Of reading the log.
+    pub fn described(&self) -> Result<Vec<Described>> {
+        Ok(self.head()?.state.described)
     }
 
     /// The backup that a user means: its number, `POOL/DATASET@SNAPSHOT`, or `POOL/DATASET`, the newest of it.

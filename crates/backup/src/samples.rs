@@ -6,7 +6,7 @@ use pagefold_engine::pool::{Guid, Origin};
 use crate::archive::object;
 use crate::block::{BlockRef, Kind, ModelRef, RecordRef};
 use crate::chunk::{Entry, PageEntry};
-use crate::commit::{Backup, Cluster, Floor, State};
+use crate::commit::{Backup, Cluster, Described, Floor, State};
 use crate::keys::Sealer;
 use crate::pack::{PackBuilder, PackId};
 use crate::root::{Needs, Root, Row, Totals};
@@ -102,12 +102,18 @@ pub(crate) fn state() -> State {
         clusters: Some(vec![cluster()]),
         root: vec![block(3)],
     };
+    let described = Described {
+        pool: "tank".into(),
+        dataset: "db".into(),
+        properties: vec![("atime".into(), "off".into())],
+    };
     State {
         epoch: 1,
         next_number: 2,
         backups: vec![backup],
         condemned: vec![PackId(*b"a condemned pack")],
         floors: vec![Floor { system: SYSTEM, place: 0x200_0000 }],
+        described: vec![described],
     }
 }
 

@@ -10,7 +10,7 @@ use crate::block::BlockRef;
 use crate::chunk::Entry;
 use crate::commit::Backup;
 use crate::error::{Error, Result};
-use crate::limits::{PACK_BYTES_MAX, WINDOW_BYTES};
+use crate::limits::{CHECK_COMMITS, PACK_BYTES_MAX, WINDOW_BYTES};
 use crate::merge::Chunks;
 use crate::pack::{PackId, open_block};
 use crate::repository::Repository;
@@ -42,7 +42,7 @@ pub struct Checked {
     pub records: u64,
     /// Their bytes.
     pub record_bytes: u64,
-    /// Commits of the log that were read.
+    /// Commits of the log that were read: the newest, [`CHECK_COMMITS`] at most.
     pub commits: u64,
     /// Archived files of databases' logs that are there (`check`), or were read.
     pub log_files: u64,
@@ -82,7 +82,7 @@ impl Repository {
         let head = self.head()?;
         let (mut number, mut expected) = (head.number, head.before);
         checked.commits = 1;
-        while number > 0 {
+        while number > 0 && checked.commits < CHECK_COMMITS {
             number -= 1;
             checked.commits += 1;
             let missing = || Error::Missing { object: crate::commit::path(&self.id, number) };

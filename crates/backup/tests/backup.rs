@@ -1,178 +1,22 @@
 //! Backups of pools in memory, in stores in memory: round trips, what increments cost, interruptions, damage, writers at once.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
-use std::collections::BTreeMap;
+mod bench;
+
 use std::io::Read;
 use std::sync::Arc;
 
+use bench::{Bench, Chance, PAGE, contents, create, noise, options, pool, put, receive, restore, write};
 use futures_util::stream::BoxStream;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt,
-    PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result as StoreResult,
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result as StoreResult,
 };
-use pagefold_backup::{
-    CreateOptions, Created, Error, InitOptions, Keep, Location, Repository, Result, Secret, Seen, Store,
-    select,
-};
+use pagefold_backup::{Error, InitOptions, Keep, Location, Repository, Secret, Seen, Store, select};
 use pagefold_engine::Key;
-use pagefold_engine::dataset::{Change, Dataset};
-use pagefold_engine::device::{Device, SimDevice};
-use pagefold_engine::pool::{
-    CreateOptions as MakePool, Guid, OpenOptions, Pool, ReceiveOptions, Source, create_on,
-};
-use pagefold_engine::segment::Devices;
-use pagefold_engine::tree::{Value, Visit};
-
-const PAGE: u32 = 8192;
-const RECEIVE: ReceiveOptions = ReceiveOptions { created: 5, keep: true, force: false };
-
-fn pool(guid: u8) -> Arc<Pool> {
-    let devices: Devices = vec![Arc::new(SimDevice::new(512 << 20, 1)) as Arc<dyn Device>];
-    create_on("tank", &devices, &MakePool { force: false, created: 0, guid: Guid([guid; 16]) }).unwrap();
-    Pool::open_on(devices, &OpenOptions { salt: 0, cache_bytes: 16 << 20, ..OpenOptions::default() }).unwrap()
-}
-
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
-    (0..len).map(|_| (next() >> 32) as u8).collect()
-}
-
-fn write(dataset: &dyn Dataset, object: u64, page: u64, data: &[u8]) {
-    let offset = page * u64::from(PAGE);
-    dataset.apply(&[Change::Write { object, record_size: PAGE, offset, data }]).unwrap();
-}
-
-fn put(dataset: &dyn Dataset, object: u64, value: &[u8]) {
-    dataset.apply(&[Change::Put(Key::new(object, 2, 7), value.to_vec())]).unwrap();
-}
-
-/// `count` noisy pages of an object, and others that compress, and shared ones.
-fn fill(pool: &Pool, count: u64) {
-    let dataset = pool.open_dataset("db").unwrap();
-    for page in 0..count {
-        write(&*dataset, 3, page, &noise(page + 1, PAGE as usize));
-    }
-    for page in 0..200 {
-        write(&*dataset, 4, page * 2, &format!("row {page} ").repeat(2000).as_bytes()[..PAGE as usize]);
-    }
-    (0..500).for_each(|object| put(&*dataset, 100 + object, &noise(object, 40)));
-    let share = Change::Share { from_object: 3, from_page: 0, to_object: 5, to_page: 3, count: 12 };
-    dataset.apply(&[share]).unwrap();
-}
-
-/// All that a dataset or snapshot holds, with pages as they read.
-fn contents(pool: &Pool, path: &str) -> BTreeMap<Key, Vec<u8>> {
-    pool.sync().unwrap();
-    let version = pool.version(path).unwrap();
-    let mut found = BTreeMap::new();
-    let walked = version.tree.walk(&mut |visit| {
-        match visit {
-            Visit::Entry(key, Value::Bytes(bytes)) if key.kind < Key::ENGINE_KINDS => {
-                found.insert(key, bytes.into_vec());
-            }
-            Visit::Entry(key, Value::Page(_)) if key.kind == Key::PAGE => drop(found.insert(key, Vec::new())),
-            Visit::Entry(..) | Visit::Node { .. } => {}
-            Visit::Damaged { ptr, error, .. } => panic!("{ptr:?}: {error}"),
-        }
-        Ok(())
-    });
-    walked.unwrap();
-    for (key, value) in found.iter_mut().filter(|(key, _)| key.kind == Key::PAGE) {
-        value.resize(PAGE as usize, 0);
-        version.read(key.object, PAGE, key.offset * u64::from(PAGE), value).unwrap();
-    }
-    found
-}
-
-struct Bench {
-    memory: Arc<InMemory>,
-    pool: Arc<Pool>,
-}
-
-impl Bench {
-    fn new(pages: u64) -> Self {
-        let pool = pool(1);
-        pool.create_dataset("db", 1).unwrap();
-        fill(&pool, pages);
-        Self { memory: Arc::new(InMemory::new()), pool }
-    }
-
-    fn store(&self) -> Store {
-        Store::new(Arc::clone(&self.memory) as Arc<dyn ObjectStore>, "some/where").unwrap()
-    }
-
-    fn init(&self, secret: Option<&str>) -> Repository {
-        let secret = secret.map(|text| Secret::new(text.into()).unwrap());
-        Repository::init(self.store(), Seen::default(), &InitOptions { secret, ..InitOptions::default() })
-            .unwrap()
-    }
-
-    fn snapshot(&self, name: &str) -> String {
-        let path = format!("db@{name}");
-        self.pool.snapshot(&["db"], name, 10).unwrap();
-        path
-    }
-
-    fn stream(&self, path: &str, from: Option<&str>) -> Vec<u8> {
-        let mut stream = Vec::new();
-        self.pool.send(&Source::Snapshot { path, from }, &mut stream, &mut |_| {}).unwrap();
-        stream
-    }
-
-    fn objects(&self) -> BTreeMap<String, Vec<u8>> {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(async {
-            let mut all = BTreeMap::new();
-            let listed: Vec<_> =
-                futures_util::TryStreamExt::try_collect(self.memory.list(None)).await.unwrap();
-            for meta in listed {
-                let meta: object_store::ObjectMeta = meta;
-                let bytes = self.memory.get(&meta.location).await.unwrap().bytes().await.unwrap();
-                all.insert(meta.location.to_string(), bytes.to_vec());
-            }
-            all
-        })
-    }
-
-    fn set(&self, object: &str, bytes: Option<&[u8]>) {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(async {
-            match bytes {
-                Some(bytes) => {
-                    self.memory.put(&Path::from(object), bytes.to_vec().into()).await.unwrap();
-                }
-                None => self.memory.delete(&Path::from(object)).await.unwrap(),
-            }
-        });
-    }
-}
-
-fn options() -> CreateOptions {
-    CreateOptions { pool: "tank".into(), dataset: "db".into(), made: 20, rate: None, clusters: None }
-}
-
-fn create(repository: &Repository, mut stream: &[u8]) -> Result<Created> {
-    repository.create(&mut stream, &options(), &mut |_, _| {})
-}
-
-fn restore(repository: &Repository, word: &str, since: Option<&str>) -> Result<Vec<u8>> {
-    let mut stream = Vec::new();
-    let since = since.map(|since| repository.find(since)).transpose()?;
-    repository.restore(&repository.find(word)?, since.as_ref(), None, &mut stream, &mut |_, _| {})?;
-    Ok(stream)
-}
-
-fn receive(pool: &Pool, path: &str, mut stream: &[u8]) {
-    pool.receive(path, &RECEIVE, &mut stream, &mut |_| {}).unwrap();
-}
+use pagefold_engine::dataset::Change;
 
 #[test]
 fn backups_come_back_as_they_were_and_increments_cost_what_changed() {
@@ -550,4 +394,75 @@ fn stores_that_break_promises_are_refused_and_lost_responses_are_no_loss() {
     create(&repository, &bench.stream(&one, None)).unwrap();
     assert_eq!(repository.backups().unwrap().len(), 1);
     assert_eq!(repository.check().unwrap().commits, 2);
+}
+
+/// PAGEFOLD_DAMAGES says how many. An object is changed in some bytes, cut, swapped with another one, replaced by an older one, or taken away; half
+/// of the time a restore is under way on top of what is there. What comes back is right, or it is told.
+#[test]
+fn damaged_by_the_thousand_and_nothing_comes_back_wrong() {
+    let count: u64 = std::env::var("PAGEFOLD_DAMAGES").map_or(300, |count| count.parse().unwrap());
+    let (mut told, mut harmless) = (0, 0);
+    for secret in [None, Some("horse")] {
+        let bench = Bench::new(60);
+        let repository = bench.init(secret);
+        let mut last: Option<String> = None;
+        for number in 0..4_u64 {
+            write(&*bench.pool.open_dataset("db").unwrap(), 3, number, &noise(number + 12, PAGE as usize));
+            let path = bench.snapshot(&format!("s{number}"));
+            create(&repository, &bench.stream(&path, last.as_deref())).unwrap();
+            last = Some(path);
+        }
+        let expected =
+            [restore(&repository, "4", None).unwrap(), restore(&repository, "4", Some("2")).unwrap()];
+        let objects = bench.objects();
+        let names: Vec<&String> = objects.keys().filter(|name| !name.ends_with("repository")).collect();
+        let mut chance = Chance(7);
+        for round in 0..count / 2 {
+            let name = names[chance.below(names.len() as u64) as usize];
+            let other = names[chance.below(names.len() as u64) as usize];
+            let mut bytes = objects[name].clone();
+            let mut also = None;
+            match chance.below(5) {
+                0 => bytes.truncate(chance.below(bytes.len() as u64) as usize),
+                1 => {
+                    also = Some((other, bytes));
+                    bytes = objects[other].clone();
+                }
+                2 => bytes.clone_from(&objects[other]),
+                _ => {
+                    for _ in 0..=chance.below(3) {
+                        let at = chance.below(bytes.len() as u64) as usize;
+                        bytes[at] ^= 1 << chance.below(8);
+                    }
+                }
+            }
+            bench.set(name, (chance.below(20) > 0).then_some(&bytes[..]));
+            if let Some((other, bytes)) = &also {
+                bench.set(other, Some(bytes));
+            }
+            let which = (round % 2) as usize;
+            match restore(&repository, "4", [None, Some("2")][which]) {
+                Ok(stream) => {
+                    assert!(
+                        stream == expected[which],
+                        "round {round}: {name} was damaged, and something else came back"
+                    );
+                    harmless += 1;
+                }
+                Err(
+                    Error::Damaged { .. }
+                    | Error::Missing { .. }
+                    | Error::Unsupported(_)
+                    | Error::NotFound(_),
+                ) => told += 1,
+                Err(error) => panic!("round {round}: {name}: told as something else: {error}"),
+            }
+            for name in [Some(name), also.map(|(other, _)| other)].into_iter().flatten() {
+                bench.set(name, Some(&objects[name]));
+            }
+        }
+        assert!(restore(&repository, "4", None).unwrap() == expected[0]);
+    }
+    println!("{count} damaged objects: {told} told, {harmless} of which nothing was needed");
+    assert!(told >= count / 10, "{told}");
 }

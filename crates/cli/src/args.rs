@@ -14,8 +14,8 @@ use clap_complete::Shell;
 pub use archive::{Archive, ArchiveFetch, ArchiveList, ArchivePush};
 pub use backup::{
     Access, Backup, BackupCheck, BackupCreate, BackupForget, BackupInit, BackupList, BackupMount,
-    BackupMounts, BackupPrune, BackupRestore, BackupRun, BackupServe, BackupShow, BackupVerify,
-    RecoveryAction,
+    BackupMounts, BackupPrune, BackupRestore, BackupRestorePool, BackupRun, BackupServe, BackupShow,
+    BackupVerify, RecoveryAction, Replicate,
 };
 pub use basebackup::{BaseFormat, Basebackup};
 pub use branch::{
@@ -269,6 +269,24 @@ Examples:
   pagefold archive list /mnt/backup/tank"
     )]
     Archive(Archive),
+    /// Keep a repository some seconds behind a dataset, for as long as this runs.
+    #[command(
+        after_long_help = "A backup is made again and again, of what has changed, and takes the place of the one before. Where nothing has changed, the
+repository is asked for nothing. A store that cannot be reached delays it, and nothing else; it goes on by itself. One snapshot is held
+meanwhile, which is given up when the pool gets nearly full: then the whole dataset is compared. `pagefold status` tells how far behind it
+is, and `status -x` takes that for a problem when it is more than was wanted.
+
+As a service, by the dataset's property:
+
+  pagefold set backup=s3://bucket/tank,every=10s tank/db
+  systemctl enable --now pagefold-replicate@$(systemd-escape tank/db)
+
+Examples:
+  pagefold replicate tank/db /mnt/backup/tank --every 10s
+  pagefold replicate tank/db s3://bucket/tank --every 1m --keep hourly=24
+  pagefold replicate --end tank/db           it is not wanted any more"
+    )]
+    Replicate(Replicate),
     /// Make a base backup of a PostgreSQL database, in the format of pg_basebackup.
     #[command(
         after_long_help = "The files are those of a snapshot: one that is named, or one that is made of the dataset as it is now, and is destroyed

@@ -17,15 +17,17 @@ pub const NONE: &str = "none";
 pub const KEY_FILE: &str = "/etc/pagefold/backup.key";
 /// Time from backup to backup, unless it is said, in seconds.
 const EVERY: u64 = DAY;
-/// The shortest that makes sense: the timer comes so often.
-const EVERY_MIN: u64 = 5 * 60;
+/// The shortest.
+const EVERY_MIN: u64 = 1;
+/// The timer of `backup run` comes so often: what is due more often is kept by `replicate`, a process of its own. In seconds.
+const TIMER: u64 = 5 * 60;
 /// The longest: a year is a mistake.
 const EVERY_MAX: u64 = 31 * DAY;
 /// Repositories are pruned so often, in seconds.
 pub const PRUNE_EVERY: u64 = DAY;
 const DAY: u64 = 86_400;
 /// Units of `every`, the longest first.
-const UNITS: [(char, u64); 4] = [('w', 7 * DAY), ('d', DAY), ('h', 3600), ('m', 60)];
+const UNITS: [(char, u64); 5] = [('w', 7 * DAY), ('d', DAY), ('h', 3600), ('m', 60), ('s', 1)];
 /// Words that say what a prune keeps.
 const KEEP: [&str; 6] = ["last", "hourly", "daily", "weekly", "monthly", "yearly"];
 
@@ -128,6 +130,11 @@ impl Policy {
         }
     }
 
+    /// Too often for the timer: `replicate` keeps it.
+    pub fn is_continuous(&self) -> bool {
+        self.every < TIMER
+    }
+
     /// Tells if a backup is due at `now` when the newest was begun at `last`; seconds since 1970.
     pub fn is_due(&self, last: Option<u64>, now: u64) -> bool {
         is_due(self.every, last, now)
@@ -139,7 +146,7 @@ pub fn is_due(every: u64, last: Option<u64>, now: u64) -> bool {
     last.is_none_or(|last| now / every != last / every)
 }
 
-fn every(text: &str) -> Result<u64, String> {
+pub fn every(text: &str) -> Result<u64, String> {
     let wrong = || format!("\"{text}\" is no length of time: 30m, 1h, 1d, 1w are");
     let unit = text.chars().last().and_then(|last| UNITS.iter().find(|(unit, _)| *unit == last));
     let (unit, seconds) = unit.ok_or_else(wrong)?;
@@ -147,7 +154,7 @@ fn every(text: &str) -> Result<u64, String> {
     let every = count.saturating_mul(*seconds);
     match (EVERY_MIN..=EVERY_MAX).contains(&every) {
         true => Ok(every),
-        false => Err("every is at least 5m and at most 31d".into()),
+        false => Err("every is at least 1s and at most 31d".into()),
     }
 }
 
@@ -194,6 +201,7 @@ mod tests {
             ("none", "none"),
             ("/srv/b", "/srv/b,every=1d"),
             ("/srv/b, daily=7,hourly=24 ,every=60m", "/srv/b,every=1h,hourly=24,daily=7"),
+            ("/srv/b,every=90s,last=1", "/srv/b,every=90s,last=1"),
             ("s3://bucket/x,every=7d,rate=50M", "s3://bucket/x,every=1w,rate=52428800"),
             ("s3://b,endpoint=http://h:1,region=r", "s3://b,every=1d,endpoint=http://h:1,region=r"),
             (
@@ -220,9 +228,8 @@ mod tests {
             ("/b,every=1", "no length of time"),
             ("/b,every=h", "no length of time"),
             ("/b,every=-1h", "no length of time"),
-            ("/b,every=1s", "no length of time"),
-            ("/b,every=1m", "at least 5m"),
-            ("/b,every=99999999999999999w", "at least 5m"),
+            ("/b,every=0s", "at least 1s"),
+            ("/b,every=99999999999999999w", "at least 1s"),
             ("/b,every=1é", "no length of time"),
             ("/b,every=1h,every=2h", "twice"),
             ("/b,daily=x", "does not say what to keep"),

@@ -167,7 +167,7 @@ pub const PROPERTIES: &[Property] = &[
         values: Values::Backup,
         scope: Scope::Dataset,
         default: backups::NONE,
-        doc: "Where the dataset is backed up to, and behind it, with commas between: every=1h (default 1d), what a daily prune keeps (last=3, hourly=24, daily=7, weekly=5, monthly=12, yearly=10; nothing is pruned without), key-file=PATH (default /etc/pagefold/backup.key if that is there; none: the repository is not encrypted), rate=50M, and for what the repository is endpoint=URL, region=NAME, remote-command=COMMAND. `pagefold backup run` makes what is due; pagefold-backup.timer calls it. The repository has to be there.",
+        doc: "Where the dataset is backed up to, and behind it, with commas between: every=1h (default 1d; less than 5m is a replica, which `pagefold replicate` keeps), what a daily prune keeps (last=3, hourly=24, daily=7, weekly=5, monthly=12, yearly=10; nothing is pruned without), key-file=PATH (default /etc/pagefold/backup.key if that is there; none: the repository is not encrypted), rate=50M, and for what the repository is endpoint=URL, region=NAME, remote-command=COMMAND. `pagefold backup run` makes what is due; pagefold-backup.timer calls it. The repository has to be there.",
     },
     bound(
         "quota",

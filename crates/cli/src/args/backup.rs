@@ -57,6 +57,19 @@ Examples:
   pagefold backup restore /mnt/backup/tank tank/db tank/then --to-lsn 0/3000000"
     )]
     Restore(Box<BackupRestore>),
+    /// Make a pool, and restore the newest backup of every dataset of a pool into it.
+    #[command(
+        after_long_help = "For the machine that comes after one that is gone. Datasets get the names that they had, and the properties that were set on them when
+they were backed up, mount points among them; nothing is mounted. `backup` is not set again: it would write into the repository. Files of a
+pool's own dataset are restored into a dataset of the new pool, `restored`. Each dataset is as of its own newest backup; when that was is told.
+
+What was interrupted is gone on with by --into, which takes a pool that is there.
+
+Examples:
+  pagefold backup restore-pool s3://bucket/tank tank /dev/sdb
+  pagefold backup restore-pool /mnt/b copy ~/copy.pf --size 9G --from tank"
+    )]
+    RestorePool(BackupRestorePool),
     /// Forget backups. What only they need is deleted by prunes.
     #[command(after_long_help = "Examples:
   pagefold backup forget /mnt/backup/tank 17 18")]
@@ -66,6 +79,9 @@ Examples:
         after_long_help = "Of each dataset, and of each hour, day and so on, the newest backup is kept, for as many hours and days as are named. What
 nothing needs is deleted by the prune after the one that finds it, so that backups and restores that are under way
 lose nothing. --now deletes it at once, and is for when there are none.
+
+Packs of which less than half is needed, and small ones where there are many, are emptied: what is needed of them is copied
+into new ones. --repack says how much is copied at most.
 
 Examples:
   pagefold backup prune /mnt/backup/tank --keep hourly=24,daily=7,monthly=12
@@ -299,6 +315,63 @@ pub enum RecoveryAction {
     Shutdown,
 }
 
+/// See [`Backup::RestorePool`].
+#[derive(Args, Debug)]
+pub struct BackupRestorePool {
+    /// A directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
+    pub repository: String,
+    /// The new pool's name.
+    pub pool: String,
+    /// Block devices or files that it is made of.
+    #[arg(required_unless_present = "into", conflicts_with = "into")]
+    pub devices: Vec<PathBuf>,
+    /// The pool whose backups are meant, if the repository has those of several.
+    #[arg(long, value_name = "POOL")]
+    pub from: Option<String>,
+    /// Restore into the pool of that name, which is there: datasets that have come already are brought up to date.
+    #[arg(long)]
+    pub into: bool,
+    /// Make files of this size where a DEVICE does not exist.
+    #[arg(long)]
+    pub size: Option<String>,
+    /// Even if a device holds a file system or a pool, which is lost.
+    #[arg(short, long, conflicts_with = "into")]
+    pub force: bool,
+    /// How it is opened.
+    #[command(flatten)]
+    pub access: Access,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// See [`super::Verb::Replicate`].
+#[derive(Args, Debug)]
+pub struct Replicate {
+    /// POOL/DATASET, or POOL.
+    pub dataset: String,
+    /// The repository; what the dataset's property `backup` says if left out.
+    pub repository: Option<String>,
+    /// How far it may be behind: 10s, 1m [default: 10s, or what the property says].
+    #[arg(long, value_name = "TIME", requires = "repository")]
+    pub every: Option<String>,
+    /// Backups that are kept beside the newest: hourly=24,daily=7 and so on [default: none, or what the property says].
+    #[arg(long, requires = "repository")]
+    pub keep: Option<String>,
+    /// Upload so many bytes per second at most: 50M.
+    #[arg(long, requires = "repository")]
+    pub rate: Option<String>,
+    /// Do it once, and end.
+    #[arg(long)]
+    pub once: bool,
+    /// End it for good: the snapshot goes, and `pagefold status` does not tell of it any more. Backups stay.
+    #[arg(long, conflicts_with_all = ["repository", "once"])]
+    pub end: bool,
+    /// How it is opened.
+    #[command(flatten)]
+    pub access: Access,
+}
+
 /// See [`Backup::Forget`].
 #[derive(Args, Debug)]
 pub struct BackupForget {
@@ -320,6 +393,9 @@ pub struct BackupPrune {
     /// Which backups are kept: last=N, hourly=N, daily=N, weekly=N, monthly=N, yearly=N, with commas between. All if left out.
     #[arg(long)]
     pub keep: Option<String>,
+    /// Copy so many bytes at most out of packs that are mostly dead: 500M, none [default: 1G].
+    #[arg(long, value_name = "SIZE")]
+    pub repack: Option<String>,
     /// Delete at once: no backup or restore is under way.
     #[arg(long)]
     pub now: bool,

@@ -5,7 +5,10 @@ mod clusters;
 mod create;
 mod mount;
 mod point;
+mod replica;
+pub(super) mod replicate;
 mod restore;
+mod restore_pool;
 mod run;
 mod standing;
 
@@ -15,7 +18,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
 
 use pagefold_backup::{
-    Checked, Error, InitOptions, Keep, Location, PrunedLogs, Repository, Secret, Seen, ServeOptions, Store,
+    Checked, Error, InitOptions, Keep, Location, PrunedLogs, Repacked, Repository, Secret, Seen,
+    ServeOptions, Store, limits,
 };
 use serde_json::json;
 
@@ -30,6 +34,7 @@ use crate::progress::Progress;
 use crate::table::{Align, Table};
 use crate::{places, units};
 
+pub(super) use replica::{Behind, replicas};
 pub(super) use standing::{Standing, standings};
 
 /// A passphrase in the environment.
@@ -47,6 +52,7 @@ pub fn run(args: &Backup) -> Result<()> {
         Backup::Verify(args) => verify(args),
         Backup::Check(args) => check(args),
         Backup::Restore(args) => restore::run(args),
+        Backup::RestorePool(args) => restore_pool::run(args),
         Backup::Forget(args) => forget(args),
         Backup::Prune(args) => prune(args),
         Backup::Serve(args) => serve(args),
@@ -331,9 +337,25 @@ fn prune(args: &BackupPrune) -> Result<()> {
     let failed = |error: Error| told(format!("cannot prune {}", args.repository), &error);
     let keep: Option<Keep> = args.keep.as_deref().map(str::parse).transpose().map_err(failed)?;
     let repository = open(&args.repository, &args.access)?;
-    let pruned = repository.prune(keep.as_ref(), args.now, args.dry_run).map_err(failed)?;
+    let bound = match args.repack.as_deref() {
+        None => limits::REPACK_BYTES,
+        Some("none") => 0,
+        Some(text) => units::parse_size(text)?,
+    };
+    let mut pruned = repository.prune(keep.as_ref(), args.now, args.dry_run).map_err(failed)?;
+    let repacked = match bound {
+        0 => Repacked::default(),
+        bound => repository.repack(bound, args.dry_run).map_err(failed)?,
+    };
+    if args.now && repacked.packs > 0 && !args.dry_run {
+        let emptied = repository.prune(None, true, false).map_err(failed)?;
+        pruned.deleted_packs += emptied.deleted_packs;
+        pruned.deleted_bytes += emptied.deleted_bytes;
+    }
     if args.json {
-        return print_json(&json!(pruned));
+        let mut told = json!(pruned);
+        told["repacked"] = json!(repacked);
+        return print_json(&told);
     }
     println!(
         "{}: {} backups forgotten, {} packs deleted ({}), {} left to the next prune ({})",
@@ -344,6 +366,9 @@ fn prune(args: &BackupPrune) -> Result<()> {
         pruned.condemned_packs,
         units::size(pruned.condemned_bytes)
     );
+    if repacked.packs > 0 {
+        println!("{}: {}", args.repository, repacked_text(&repacked, args.dry_run));
+    }
     tell_logs(&args.repository, &pruned.logs);
     Ok(())
 }
@@ -364,6 +389,19 @@ fn tell_logs(name: &str, logs: &PrunedLogs) {
             logs.unknown_backups.len()
         );
     }
+}
+
+/// Packs that were emptied, in words.
+fn repacked_text(repacked: &Repacked, dry_run: bool) -> String {
+    let Repacked { packs, new_packs, backups, .. } = repacked;
+    let freed = units::size(repacked.freed_bytes);
+    if dry_run {
+        return format!("about {packs} packs would be emptied ({freed})");
+    }
+    let (read, written) = (units::size(repacked.read_bytes), units::size(repacked.written_bytes));
+    format!(
+        "{packs} packs emptied ({freed}, left to the prune after the next) into {new_packs}; {read} read, {written} written, manifests of {backups} backups anew"
+    )
 }
 
 /// Serves who is at the other end of standard input and output.

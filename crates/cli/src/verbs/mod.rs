@@ -71,6 +71,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Receive(args) => send::receive(&args),
         Verb::Archive(args) => archive::run(&args),
         Verb::Backup(args) => backup::run(&args),
+        Verb::Replicate(args) => backup::replicate::run(&args),
         Verb::Basebackup(args) => basebackup::run(&args),
         Verb::Diff(args) => diff::run(&args),
         Verb::Import(args) => import::run(&args),

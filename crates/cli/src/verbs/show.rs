@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::backup::{Standing, standings};
+use super::backup::{Behind, Standing, replicas, standings};
 
 use crate::args::{Output, Pools, Status};
 use crate::control::{
@@ -138,12 +138,21 @@ pub fn status(args: &Status) -> Result<()> {
         let standings = failures.need(&pool.name, standings(&pool.name));
         backups.insert(pool.name.clone(), standings.unwrap_or_default());
     }
+    let mut behind: BTreeMap<String, Vec<Behind>> = BTreeMap::new();
+    for pool in &pools {
+        let found = failures.need(&pool.name, replicas(&pool.name));
+        behind.insert(pool.name.clone(), found.unwrap_or_default());
+    }
     let backups_of = |pool: &PoolFigures| backups.get(&pool.name).map(Vec::as_slice).unwrap_or_default();
+    let replicas_of = |pool: &PoolFigures| behind.get(&pool.name).map(Vec::as_slice).unwrap_or_default();
     if args.problems {
-        pools.retain(|pool| has_problem(pool) || backups_of(pool).iter().any(Standing::is_wrong));
+        let is_wrong = |pool: &PoolFigures| {
+            backups_of(pool).iter().any(Standing::is_wrong) || replicas_of(pool).iter().any(Behind::is_wrong)
+        };
+        pools.retain(|pool| has_problem(pool) || is_wrong(pool));
     }
     if args.output.json {
-        let pool = |pool: &PoolFigures| with_backups(pool, backups_of(pool));
+        let pool = |pool: &PoolFigures| with_backups(pool, backups_of(pool), replicas_of(pool));
         let told = pools.iter().map(pool).collect::<Result<Vec<_>>>()?;
         super::print_json(&json!({ "pools": told, "failures": failures.json() }))?;
         return failures.finish(args.targets.len(), SHOWN).and_then(|()| problems(args, &pools));
@@ -163,16 +172,20 @@ pub fn status(args: &Status) -> Result<()> {
         for standing in backups_of(pool) {
             println!("{:>12}: {}", "backup", table::printable(&standing.text()));
         }
+        for replica in replicas_of(pool) {
+            println!("{:>12}: {}", "replica", table::printable(&replica.text()));
+        }
     }
     failures.finish(args.targets.len(), SHOWN).and_then(|()| problems(args, &pools))
 }
 
 /// Figures of a pool, with how its backups by policy stand.
-fn with_backups(pool: &PoolFigures, backups: &[Standing]) -> Result<serde_json::Value> {
+fn with_backups(pool: &PoolFigures, backups: &[Standing], replicas: &[Behind]) -> Result<serde_json::Value> {
     let doing = || format!("cannot tell the figures of pool {}", pool.name);
     let mut figures = serde_json::to_value(pool).context(doing)?;
     if let Some(figures) = figures.as_object_mut() {
         figures.insert("backups".into(), json!(backups));
+        figures.insert("replicas".into(), json!(replicas));
     }
     Ok(figures)
 }

@@ -180,7 +180,12 @@ impl Bench {
         let mut stream = Vec::new();
         let source = Source::Snapshot { path: "db@one", from: None };
         bench.pool.send(&source, &mut stream, &mut |_| {}).unwrap();
-        let options = CreateOptions { pool: "tank".into(), dataset: DATASET.into(), made: 20, rate: None };
+        let options = CreateOptions {
+            pool: "tank".into(),
+            dataset: DATASET.into(),
+            made: 20,
+            ..CreateOptions::default()
+        };
         repository.create(&mut stream.as_slice(), &options, &mut |_, _| {}).unwrap();
         bench
     }

@@ -1,16 +1,20 @@
 //! `backup create`: a snapshot is made if none was named, sent, and taken in by the repository.
 
-use pagefold_backup::{Backup, Cluster, CreateOptions, Created, Error, Repository};
+use std::io::{self, Read};
+
+use pagefold_backup::{Backup, CreateOptions, Created, Error, Keep, Repository};
+use pagefold_engine::pool::StreamReader;
 use serde_json::json;
 
 use super::{as_file, clusters, open, pipe, told};
 use crate::args::BackupCreate;
-use crate::control::{Figures, Sendable};
+use crate::control::{self, Figures, PropertyValue, Sendable};
 use crate::deeds::Deed;
 use crate::failure::{Failure, Result};
 use crate::names::Name;
-use crate::verbs::print_json;
+use crate::props::{self, Property};
 use crate::verbs::send::send_to;
+use crate::verbs::{print_json, properties};
 use crate::{datasets, units};
 
 /// Begins the names of snapshots that are made to be backed up.
@@ -21,7 +25,8 @@ pub(super) fn run(args: &BackupCreate) -> Result<()> {
     let rate = args.rate.as_deref().map(units::parse_size).transpose()?;
     let source = Name::parse(&args.source)?;
     let repository = open(&args.to, &args.access)?;
-    let created = Source { name: &source, repository: &repository, to: &args.to, rate }.back_up()?;
+    let created =
+        Source { name: &source, repository: &repository, to: &args.to, rate, keep: None }.back_up()?;
     if args.json {
         return print_json(&json!({ "created": created, "requests": repository.store().requests() }));
     }
@@ -56,44 +61,53 @@ pub(super) struct Source<'a> {
     pub(super) to: &'a str,
     /// Bytes per second at most.
     pub(super) rate: Option<u64>,
+    /// The backups of the dataset that stay; all if none.
+    pub(super) keep: Option<&'a Keep>,
 }
 
 impl Source<'_> {
-    fn doing(&self) -> String {
+    pub(super) fn doing(&self) -> String {
         format!("cannot back {} up to {}", self.name, self.to)
     }
 
     /// Makes the backup. Of a dataset, the snapshots that earlier ones were made of are destroyed when it is there.
     pub(super) fn back_up(&self) -> Result<Created> {
-        let backups = self.repository.backups().map_err(|error| told(self.doing(), &error))?;
-        let dataset = self.name.dataset();
-        let there: Vec<Figures> = datasets::of_pool(&self.name.pool)?
-            .into_iter()
-            .filter(|figures| figures.path.split_once('@').is_some_and(|(of, _)| of == dataset))
-            .collect();
+        let there = self.there()?;
         let ours = self.ours(&there);
         let name = match self.name.path.split_once('@') {
             Some((_, name)) => name.to_owned(),
             None => self.snapshot(&there, &ours)?,
         };
-        // The newest backup whose snapshot is still there.
-        let usable = |backup: &&Backup| {
-            backup.pool == self.name.pool
-                && backup.dataset == dataset
-                && backup.snapshot != name
-                && there.iter().any(|figures| snapshot_of(figures) == backup.snapshot)
-        };
-        let from = backups.iter().rev().find(usable).map(|backup| format!("{dataset}@{}", backup.snapshot));
-        let snapshot = format!("{dataset}@{name}");
-        let clusters = clusters::known(&Name::new(&self.name.pool, &snapshot));
-        let created = self.send(&snapshot, from.as_deref(), clusters.as_deref())?;
+        let from = self.newest(&there, &name)?;
+        let created = self.send(&name, from.as_deref())?;
         // The next backup needs this snapshot alone.
         let gone = ours.iter().filter(|other| !self.name.is_snapshot() && snapshot_of(other) != name);
-        for snapshot in gone {
-            let what = vec![snapshot.path.clone()];
-            datasets::perform(&self.name.pool, Deed::Destroy { what, recursive: false, dry_run: false })?;
-        }
+        gone.into_iter().try_for_each(|snapshot| self.destroy(snapshot_of(snapshot)))?;
         Ok(created)
+    }
+
+    /// The snapshots of the dataset.
+    pub(super) fn there(&self) -> Result<Vec<Figures>> {
+        let of_it =
+            |figures: &Figures| figures.path.split_once('@').is_some_and(|(of, _)| of == self.name.dataset());
+        Ok(datasets::of_pool(&self.name.pool)?.into_iter().filter(of_it).collect())
+    }
+
+    /// The snapshot of the newest backup that is still there, but for this one.
+    pub(super) fn newest(&self, there: &[Figures], but: &str) -> Result<Option<String>> {
+        let backups = self.repository.backups().map_err(|error| told(self.doing(), &error))?;
+        let usable = |backup: &&Backup| {
+            backup.pool == self.name.pool
+                && backup.dataset == self.name.dataset()
+                && backup.snapshot != but
+                && there.iter().any(|figures| snapshot_of(figures) == backup.snapshot)
+        };
+        Ok(backups.iter().rev().find(usable).map(|backup| backup.snapshot.clone()))
+    }
+
+    /// Destroys a snapshot of the dataset.
+    pub(super) fn destroy(&self, snapshot: &str) -> Result<()> {
+        destroy(&Name::new(&self.name.pool, self.name.dataset()), snapshot)
     }
 
     /// Snapshots for backups to this repository have its name in theirs.
@@ -101,21 +115,30 @@ impl Source<'_> {
         format!("{SNAPSHOT}{}-", self.repository.id().get(..8).unwrap_or_default())
     }
 
-    fn ours<'a>(&self, there: &'a [Figures]) -> Vec<&'a Figures> {
+    pub(super) fn ours<'a>(&self, there: &'a [Figures]) -> Vec<&'a Figures> {
         let prefix = self.prefix();
         there.iter().filter(|figures| snapshot_of(figures).starts_with(&prefix)).collect()
     }
 
-    /// The snapshot of which a backup was interrupted, or a new one.
-    fn snapshot(&self, there: &[Figures], ours: &[&Figures]) -> Result<String> {
+    /// The snapshot of which a backup was begun on this machine, and did not end.
+    pub(super) fn begun(&self, ours: &[&Figures]) -> Result<Option<String>> {
         let begun = self.repository.begun().map_err(|error| told(self.doing(), &error))?;
         // One that was backed up, and forgotten since, is not gone on with: it is not what the dataset is now.
         let is_begun = |figures: &&&Figures| begun.iter().any(|origin| origin.created == figures.created);
-        if let Some(begun) = ours.iter().find(is_begun) {
-            let name = snapshot_of(begun);
+        Ok(ours.iter().find(is_begun).map(|figures| snapshot_of(figures).to_owned()))
+    }
+
+    /// The snapshot of which a backup was interrupted, or a new one.
+    fn snapshot(&self, there: &[Figures], ours: &[&Figures]) -> Result<String> {
+        if let Some(name) = self.begun(ours)? {
             eprintln!("going on with the backup of {}@{name}, which was interrupted", self.name);
-            return Ok(name.to_owned());
+            return Ok(name);
         }
+        self.make(there)
+    }
+
+    /// Makes a snapshot of the dataset as it is now.
+    pub(super) fn make(&self, there: &[Figures]) -> Result<String> {
         let stem = format!("{}{}", self.prefix(), units::utc(units::now()).replace([' ', ':'], "-"));
         let taken: Vec<&str> = there.iter().map(snapshot_of).collect();
         let name = free_name(&stem, &taken);
@@ -126,14 +149,20 @@ impl Source<'_> {
     }
 
     /// Sends a snapshot into the repository: what changed since `from`, or all of it.
-    fn send(&self, path: &str, from: Option<&str>, clusters: Option<&[Cluster]>) -> Result<Created> {
+    fn send(&self, name: &str, from: Option<&str>) -> Result<Created> {
+        let created = self.send_changes(name, from, false)?;
+        created.ok_or_else(|| Failure::new(format!("{}: nothing was made of it: a bug", self.doing())))
+    }
+
+    /// Likewise; with `idle`, nothing is made, and the repository is not asked for anything, where nothing has changed since `from`.
+    pub(super) fn send_changes(&self, name: &str, from: Option<&str>, idle: bool) -> Result<Option<Created>> {
         crate::ignore_sigpipe();
-        let (mut sent, mut created) = self.attempt(path, from, clusters)?;
+        let (mut sent, mut created) = self.attempt(name, from, idle)?;
         // The snapshot of that name is another one, or does not come before: all of it is compared.
         let unusable = matches!(&created, Err(Error::NotFound(_)))
             || (matches!(&created, Err(Error::Stream(_))) && sent.is_err());
         if from.is_some() && unusable {
-            (sent, created) = self.attempt(path, None, clusters)?;
+            (sent, created) = self.attempt(name, None, false)?;
         }
         match created {
             Ok(created) => Ok(created),
@@ -145,25 +174,23 @@ impl Source<'_> {
         }
     }
 
-    fn attempt(
-        &self,
-        path: &str,
-        from: Option<&str>,
-        clusters: Option<&[Cluster]>,
-    ) -> Result<(Result<()>, Result<Created, Error>)> {
+    fn attempt(&self, name: &str, from: Option<&str>, idle: bool) -> Result<Attempt> {
         let options = CreateOptions {
             pool: self.name.pool.clone(),
             dataset: self.name.dataset().to_owned(),
             made: units::now(),
             rate: self.rate,
-            clusters: clusters.map(<[Cluster]>::to_vec),
+            keep: self.keep.cloned(),
+            properties: self.properties()?,
+            clusters: None,
         };
-        let what = Sendable::Snapshot { path: path.to_owned(), from: from.map(Into::into) };
+        let path = |name: &str| format!("{}@{name}", self.name.dataset());
+        let what = Sendable::Snapshot { path: path(name), from: from.map(path) };
         let (mut reader, writer) = pipe()?;
         let pool = &self.name.pool;
         let (sent, created) = std::thread::scope(|scope| {
             let sending = scope.spawn(move || send_to(pool, what, as_file(writer)));
-            let created = self.repository.create(&mut reader, &options, &mut |_, _| {});
+            let created = self.take(&mut reader, options, name, idle);
             // Who sends is told that nobody reads any more.
             drop(reader);
             (sending.join(), created)
@@ -173,7 +200,69 @@ impl Source<'_> {
     }
 }
 
-fn snapshot_of(figures: &Figures) -> &str {
+/// The outcome of sending, and of what was made of it.
+type Attempt = (Result<()>, Result<Option<Created>, Error>);
+
+/// A stream of which the begin is kept.
+struct Kept<'a, R> {
+    inner: &'a mut R,
+    bytes: Vec<u8>,
+}
+
+impl<R: Read> Read for Kept<'_, R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(out)?;
+        self.bytes.extend_from_slice(out.get(..read).unwrap_or_default());
+        Ok(read)
+    }
+}
+
+impl Source<'_> {
+    fn take<R: Read>(
+        &self,
+        reader: &mut R,
+        options: CreateOptions,
+        snapshot: &str,
+        idle: bool,
+    ) -> Result<Option<Created>, Error> {
+        let create = |input: &mut dyn Read| {
+            let path = format!("{}@{snapshot}", self.name.dataset());
+            let clusters = clusters::known(&Name::new(&self.name.pool, &path));
+            let options = CreateOptions { clusters, ..options };
+            self.repository.create(input, &options, &mut |_, _| {}).map(Some)
+        };
+        if !idle {
+            return create(reader);
+        }
+        let mut kept = Kept { inner: reader, bytes: Vec::new() };
+        // The first frame that has anything is a few MiB at most.
+        if StreamReader::new(&mut kept)?.item()?.is_none() {
+            return Ok(None);
+        }
+        let Kept { inner, bytes } = kept;
+        create(&mut bytes.as_slice().chain(inner))
+    }
+
+    /// What is set on the dataset itself.
+    fn properties(&self) -> Result<Vec<(String, String)>> {
+        let dataset = Name::new(&self.name.pool, self.name.dataset());
+        let is_set = |value: &PropertyValue| {
+            let settable =
+                props::is_user(&value.name) || props::find(&value.name).is_ok_and(Property::settable);
+            value.source == control::Source::Local && settable
+        };
+        let all = properties::values(&dataset)?.into_iter().filter(is_set);
+        Ok(all.map(|value| (value.name, value.value)).collect())
+    }
+}
+
+/// Destroys a snapshot of a dataset.
+pub(super) fn destroy(dataset: &Name, snapshot: &str) -> Result<()> {
+    let what = vec![format!("{}@{snapshot}", dataset.path)];
+    datasets::perform(&dataset.pool, Deed::Destroy { what, recursive: false, dry_run: false }).map(drop)
+}
+
+pub(super) fn snapshot_of(figures: &Figures) -> &str {
     figures.path.split_once('@').map_or("", |(_, name)| name)
 }
 

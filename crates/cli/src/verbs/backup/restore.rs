@@ -119,7 +119,7 @@ pub(super) fn restore_into(
 }
 
 /// The backup of the newest snapshot of the dataset, if it has one.
-fn newest_backup(name: &Name, backups: &[Backup]) -> Result<Option<Backup>> {
+pub(super) fn newest_backup(name: &Name, backups: &[Backup]) -> Result<Option<Backup>> {
     let all = datasets::of_pool(&name.pool)?;
     let of_dataset = |path: &str| names::dataset_of(path) == name.path && path.contains('@');
     let newest = all.iter().rfind(|figures| of_dataset(&figures.path));

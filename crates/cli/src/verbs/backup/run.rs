@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pagefold_backup::{Keep, Repository, select};
+use pagefold_backup::{Keep, Repository, limits, select};
 use serde_json::json;
 
 use super::attempts::{self, Failed, Memory};
@@ -65,6 +65,10 @@ pub(super) fn run(args: &BackupRun) -> Result<()> {
     let mut made = Vec::new();
     for (name, policy) in &plan {
         let text = name.to_string();
+        // Its snapshots are those of `replicate`.
+        if policy.is_continuous() {
+            continue;
+        }
         let last = memory.of(&text, &policy.repository).and_then(|attempts| attempts.newest);
         if !args.now && !policy.is_due(last, units::now()) {
             continue;
@@ -109,7 +113,7 @@ fn pools(args: &BackupRun, failures: &mut Failures) -> Result<Vec<String>> {
     Ok(args.pools.iter().filter_map(|word| failures.need(word, named(word))).collect())
 }
 
-fn access(policy: &Policy) -> Access {
+pub(super) fn access(policy: &Policy) -> Access {
     let environment = |name: &str| std::env::var(name).ok();
     Access {
         endpoint: policy.endpoint.clone().or_else(|| environment("AWS_ENDPOINT_URL")),
@@ -128,7 +132,7 @@ fn back_up(name: &Name, policy: &Policy, memory: &mut Memory) -> Result<pagefold
     let begun = units::now();
     let created = open(&policy.repository, &access(policy)).and_then(|repository| {
         let to = &policy.repository;
-        Source { name, repository: &repository, to, rate: policy.rate }.back_up()
+        Source { name, repository: &repository, to, rate: policy.rate, keep: None }.back_up()
     });
     let attempts = memory.of_mut(&name.to_string(), &policy.repository);
     match &created {
@@ -196,5 +200,6 @@ fn prune_one(
         repository.forget(&gone).map_err(failed)?;
     }
     let pruned = repository.prune(None, false, false).map_err(failed)?;
+    repository.repack(limits::REPACK_BYTES, false).map_err(failed)?;
     Ok(pagefold_backup::Pruned { forgotten: gone, ..pruned })
 }

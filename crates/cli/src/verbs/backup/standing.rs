@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::attempts::{Failed, Memory};
 use super::run::planned;
-use crate::backups::every_text;
+use crate::backups::{Policy, every_text};
 use crate::failure::Result;
 use crate::{target, units};
 
@@ -62,7 +62,8 @@ pub fn standings(pool: &str) -> Result<Vec<Standing>> {
     if target::connect(pool)?.is_none() {
         return Ok(Vec::new());
     }
-    let planned = planned(pool)?;
+    let is_timed = |planned: &super::run::Planned| !planned.policy.as_ref().is_ok_and(Policy::is_continuous);
+    let planned: Vec<_> = planned(pool)?.into_iter().filter(is_timed).collect();
     if planned.is_empty() {
         return Ok(Vec::new());
     }

@@ -1,0 +1,230 @@
+//! What this machine knows of each dataset that is replicated: how far the repository is behind, and what keeps it.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::attempts::Failed;
+use super::create::snapshot_of;
+use super::run::planned;
+use crate::failure::{Context, Failure, Result};
+use crate::{backups, datasets, places, target, units};
+
+const SUFFIX: &str = ".replica";
+
+/// A dataset that is replicated, as its process leaves it on this machine after each cycle.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replica {
+    /// `POOL/DATASET`.
+    pub name: String,
+    /// The repository.
+    pub repository: String,
+    /// How far it may be behind, in seconds.
+    pub every_s: u64,
+    /// The process.
+    pub pid: u32,
+    /// The moment of which the repository has the dataset, in milliseconds since 1970.
+    pub as_of_ms: Option<u64>,
+    /// The snapshot that the repository has.
+    pub snapshot: Option<String>,
+    /// The backup's number.
+    pub number: Option<u64>,
+    /// The last cycle, if it failed.
+    pub failed: Option<Failed>,
+    /// Cycles since the process began.
+    pub cycles: u64,
+    /// Those of them in which nothing had changed.
+    pub idle_cycles: u64,
+    /// The furthest that the repository was behind since the process began, in milliseconds.
+    pub worst_ms: u64,
+    /// Bytes that were uploaded since the process began.
+    pub put_bytes: u64,
+    /// Objects that were written since the process began.
+    pub puts: u64,
+    /// Requests of other kinds since the process began.
+    pub others: u64,
+    /// When it last pruned, in seconds since 1970.
+    pub pruned: Option<u64>,
+}
+
+/// Milliseconds since 1970.
+pub(super) fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    u64::try_from(now).unwrap_or(u64::MAX)
+}
+
+fn folder() -> Result<PathBuf> {
+    Ok(places::state_dir()?.join("backup"))
+}
+
+/// The name of a dataset's file: a slash is no part of a name.
+fn file_of(name: &str, suffix: &str) -> Result<PathBuf> {
+    let plain = name.replace('%', "%25").replace('/', "%2F");
+    Ok(folder()?.join(format!("{plain}{suffix}")))
+}
+
+impl Replica {
+    /// Reads what is known of a dataset.
+    pub(super) fn read(name: &str) -> Result<Option<Self>> {
+        let file = file_of(name, SUFFIX)?;
+        match fs::read(&file) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+                Failure::new(format!("cannot understand {}: {error}", file.display()))
+                    .hint("remove it: the next cycle writes it anew")
+            }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).context(|| format!("cannot read {}", file.display())),
+        }
+    }
+
+    /// Keeps it.
+    pub(super) fn write(&self) -> Result<()> {
+        let file = file_of(&self.name, SUFFIX)?;
+        let doing = || format!("cannot write {}", file.display());
+        let bytes = serde_json::to_vec_pretty(self).context(doing)?;
+        let mut new = file.clone().into_os_string();
+        new.push(".new");
+        fs::write(&new, bytes).and_then(|()| fs::rename(&new, &file)).context(doing)
+    }
+
+    /// Takes it away; false if nothing was known.
+    pub(super) fn remove(name: &str) -> Result<bool> {
+        let file = file_of(name, SUFFIX)?;
+        match fs::remove_file(&file) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error).context(|| format!("cannot remove {}", file.display())),
+        }
+    }
+
+    /// All that are known.
+    fn all() -> Result<Vec<Self>> {
+        let folder = folder()?;
+        let doing = || format!("cannot read {}", folder.display());
+        let entries = match fs::read_dir(&folder) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.context(doing)?,
+        };
+        let mut all = Vec::new();
+        for entry in entries {
+            let name = entry.context(doing)?.file_name();
+            let name = name.to_string_lossy().into_owned();
+            let Some(plain) = name.strip_suffix(SUFFIX) else { continue };
+            all.extend(Self::read(&plain.replace("%2F", "/").replace("%25", "%"))?);
+        }
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(all)
+    }
+}
+
+/// A dataset's lock: two processes would take each other's snapshots away.
+pub(super) fn lock(name: &str) -> Result<File> {
+    let folder = folder()?;
+    fs::create_dir_all(&folder).context(|| format!("cannot make {}", folder.display()))?;
+    let file = places::lock_file(&file_of(name, ".lock")?)?;
+    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            Err(Failure::new(format!("{name} is being replicated by another process"))
+                .hint("see it: ps -C pagefold -o pid,args; end it first"))
+        }
+        Err(errno) => Err(errno).context(|| format!("cannot lock the replication of {name}")),
+    }
+}
+
+/// How far a repository is behind a dataset.
+#[derive(Clone, Debug, Serialize)]
+pub struct Behind {
+    /// What its process left.
+    #[serde(flatten)]
+    pub replica: Replica,
+    /// What would be lost with the machine, in seconds; none if there is no backup.
+    pub lag_s: Option<u64>,
+    /// What was written since and would be lost, in bytes as stored; none if the pool is not mounted, or the snapshot is gone.
+    pub lag_bytes: Option<u64>,
+    /// It is further behind than was wanted, or there is no backup.
+    pub late: bool,
+}
+
+impl Behind {
+    /// Something has to be done.
+    pub fn is_wrong(&self) -> bool {
+        self.late || self.replica.failed.is_some()
+    }
+
+    /// In words.
+    pub fn text(&self) -> String {
+        let Replica { name, repository, every_s, failed, .. } = &self.replica;
+        let bytes = self.lag_bytes.map_or(String::new(), |bytes| format!(", {}", units::size(bytes)));
+        let lag = match self.lag_s {
+            Some(lag) => format!("{} behind{bytes}", units::age(lag)),
+            None => "there is no backup yet".into(),
+        };
+        let late = if self.late { "LATE, " } else { "" };
+        let every = backups::every_text(*every_s);
+        match failed {
+            Some(failed) => format!("{name}: {late}{lag}, wanted {every}, to {repository}: {}", failed.what),
+            None => format!("{name}: {late}{lag}, wanted {every}, to {repository}"),
+        }
+    }
+}
+
+/// The replicas of a pool's datasets, and those that a property asks for and no process keeps.
+pub fn replicas(pool: &str) -> Result<Vec<Behind>> {
+    let of_pool = |replica: &Replica| replica.name.split('/').next() == Some(pool);
+    let mut known: Vec<Replica> = Replica::all()?.into_iter().filter(of_pool).collect();
+    let served = target::connect(pool)?.is_some();
+    if served {
+        known.extend(unkept(pool, &known)?);
+    }
+    if known.is_empty() {
+        return Ok(Vec::new());
+    }
+    let figures = if served { datasets::of_pool(pool)? } else { Vec::new() };
+    let now = now_ms();
+    let behind = |replica: Replica| {
+        let lag_ms = replica.as_of_ms.map(|as_of| now.saturating_sub(as_of));
+        let path = replica.name.split_once('/').map_or("", |(_, path)| path);
+        let of_it = || figures.iter().filter(move |figures| figures.path.split('@').next() == Some(path));
+        let at = of_it().find(|figures| replica.snapshot.as_deref() == Some(snapshot_of(figures)));
+        // What the dataset has since its newest snapshot, and what those have that came after ours.
+        let since = |at: &datasets::Figures| {
+            let later = of_it()
+                .filter(|other| !other.is_snapshot || (other.created, &other.path) > (at.created, &at.path));
+            later.map(|other| other.written_bytes).sum()
+        };
+        Behind {
+            lag_s: lag_ms.map(|lag| lag / 1000),
+            lag_bytes: at.map(since),
+            late: lag_ms.is_none_or(|lag| lag > replica.every_s.saturating_mul(1000)),
+            replica,
+        }
+    };
+    Ok(known.into_iter().map(behind).collect())
+}
+
+/// Datasets whose property asks for a replica, and of which no process has ever told.
+fn unkept(pool: &str, known: &[Replica]) -> Result<Vec<Replica>> {
+    let mut all = Vec::new();
+    for planned in planned(pool)? {
+        let name = planned.name.to_string();
+        let Ok(policy) = planned.policy else { continue };
+        if !policy.is_continuous() || known.iter().any(|replica| replica.name == name) {
+            continue;
+        }
+        let what = format!(
+            "no process replicates it: systemctl enable --now pagefold-replicate@$(systemd-escape {name})"
+        );
+        let failed = Some(Failed { at: units::now(), what, hint: None });
+        all.push(Replica {
+            name,
+            repository: policy.repository,
+            every_s: policy.every,
+            failed,
+            ..Replica::default()
+        });
+    }
+    Ok(all)
+}

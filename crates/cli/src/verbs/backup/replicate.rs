@@ -1,0 +1,359 @@
+//! `replicate`: a repository that is kept some seconds behind a dataset.
+//!
+//! - L1: at most one snapshot of ours is held between cycles, and two within one, whatever the store does: the backlog is bounded.
+//! - L2: nothing is waited for by who uses the dataset. Where the pool gets nearly full while the store cannot be reached, the snapshot goes;
+//!   the next cycle compares the whole dataset.
+//! - L3: where nothing has changed, the store is not asked for anything.
+//! - L4: killed at any point, the next process goes on: from the snapshot that the repository has, or by comparing.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pagefold_backup::{Keep, Repository, Requests, limits};
+
+use super::attempts::Failed;
+use super::create::{Source, snapshot_of};
+use super::replica::{Replica, lock, now_ms};
+use super::{open, run::access, told};
+use crate::args::{Access, Replicate};
+use crate::backups::{self, Policy};
+use crate::failure::{Context, Failure, Result};
+use crate::names::Name;
+use crate::{datasets, target, units};
+
+/// As far behind, unless it is said: seconds.
+const EVERY: u64 = 10;
+/// The shortest time from cycle to cycle.
+const CYCLE_MIN: Duration = Duration::from_secs(1);
+/// After failures, the next attempt is made after so long at most, if the replica is to be nearer than that.
+const RETRY_MAX: Duration = Duration::from_secs(60);
+/// With less free than this share of the pool, in percent, no snapshot is held for a store that cannot be reached.
+const FREE_MIN_PERCENT: u64 = 10;
+
+/// `replicate`.
+pub fn run(args: &Replicate) -> Result<()> {
+    let name = target::name(&args.dataset)?;
+    if name.is_snapshot() {
+        return Err(Failure::usage(format!("{name} is a snapshot, and does not change"))
+            .hint(format!("back it up: pagefold backup create {name} --to REPO")));
+    }
+    if args.end {
+        return end(&name);
+    }
+    let plan = Plan::of(args, &name)?;
+    let text = name.to_string();
+    let _alone = lock(&text)?;
+    let before = Replica::read(&text)?.filter(|replica| replica.repository == plan.repository);
+    let mut replica = before.unwrap_or_default();
+    replica = Replica {
+        name: text,
+        repository: plan.repository.clone(),
+        every_s: plan.every.as_secs(),
+        pid: std::process::id(),
+        failed: None,
+        cycles: 0,
+        idle_cycles: 0,
+        worst_ms: 0,
+        put_bytes: 0,
+        puts: 0,
+        others: 0,
+        ..replica
+    };
+    replica.write()?;
+    let mut loops = Loop { plan, name, replica, repository: None, pruning: None };
+    if args.once {
+        return loops.cycle();
+    }
+    loops.run()
+}
+
+/// Ends a replication for good.
+fn end(name: &Name) -> Result<()> {
+    let text = name.to_string();
+    let _alone = lock(&text)?;
+    let Some(replica) = Replica::read(&text)? else {
+        return Err(Failure::new(format!("{text} is not replicated from this machine"))
+            .hint("see what is: pagefold status"));
+    };
+    if let Some(snapshot) = &replica.snapshot
+        && datasets::of_pool(&name.pool)?
+            .iter()
+            .any(|figures| figures.path.split_once('@') == Some((name.path.as_str(), snapshot.as_str())))
+    {
+        super::create::destroy(name, snapshot)?;
+    }
+    Replica::remove(&text).map(drop)
+}
+
+/// What is wanted.
+struct Plan {
+    repository: String,
+    access: Access,
+    every: Duration,
+    keep: Keep,
+    rate: Option<u64>,
+}
+
+/// The newest stays, and what else is said.
+fn keep(text: Option<&str>) -> Result<Keep> {
+    let text = text.map_or_else(|| "last=1".to_owned(), |text| format!("last=1,{text}"));
+    text.parse().map_err(|error: pagefold_backup::Error| Failure::usage(error.to_string()))
+}
+
+/// A directory that need not be there now: a disc may come back.
+fn absolute(repository: &str) -> Result<String> {
+    let path =
+        std::path::absolute(repository).context(|| format!("cannot use the repository {repository}"))?;
+    Ok(path.to_string_lossy().into_owned())
+}
+
+impl Plan {
+    fn of(args: &Replicate, name: &Name) -> Result<Self> {
+        let Some(repository) = &args.repository else { return Self::of_policy(name) };
+        let every = args.every.as_deref().map(backups::every).transpose().map_err(Failure::usage)?;
+        let access = &args.access;
+        Ok(Self {
+            repository: match repository.contains("://") {
+                true => repository.clone(),
+                false => absolute(repository)?,
+            },
+            access: Access {
+                endpoint: access.endpoint.clone(),
+                region: access.region.clone(),
+                remote_command: access.remote_command.clone(),
+                key_file: access.key_file.clone(),
+                key_command: access.key_command.clone(),
+            },
+            every: Duration::from_secs(every.unwrap_or(EVERY)),
+            keep: keep(args.keep.as_deref())?,
+            rate: args.rate.as_deref().map(units::parse_size).transpose()?,
+        })
+    }
+
+    fn of_policy(name: &Name) -> Result<Self> {
+        let value = datasets::find(name)?.backup;
+        let none = || {
+            Failure::usage(format!("{name} has no policy that says where it is replicated to")).hint(format!(
+                "pagefold set backup=REPO,every=10s {name}, or: pagefold replicate {name} REPO"
+            ))
+        };
+        let policy = Policy::parse(&value)
+            .map_err(|what| Failure::new(format!("the policy \"{value}\" of {name} is none: {what}")))?;
+        let policy = policy.ok_or_else(none)?;
+        if !policy.is_continuous() {
+            return Err(Failure::usage(format!(
+                "{name} is backed up every {} by its policy, which pagefold-backup.timer does",
+                backups::every_text(policy.every)
+            ))
+            .hint(format!("to replicate it: pagefold set backup={},every=10s {name}", policy.repository)));
+        }
+        Ok(Self {
+            access: access(&policy),
+            every: Duration::from_secs(policy.every),
+            keep: keep(policy.keep.as_deref())?,
+            rate: policy.rate,
+            repository: policy.repository,
+        })
+    }
+}
+
+struct Loop {
+    plan: Plan,
+    name: Name,
+    replica: Replica,
+    /// Open from cycle to cycle, and made anew after a failure.
+    repository: Option<Repository>,
+    pruning: Option<thread::JoinHandle<()>>,
+}
+
+impl Loop {
+    fn run(&mut self) -> Result<()> {
+        let (mut failures, mut recent) = (0_u32, Duration::ZERO);
+        loop {
+            let begun = Instant::now();
+            match self.cycle() {
+                Ok(()) => {
+                    if failures > 0 {
+                        eprintln!("{}: replicated again, after {failures} failures", self.name);
+                    }
+                    failures = 0;
+                    // The longest of late cycles counts: the next backup is to be there in time.
+                    recent = begun.elapsed().max(recent.mul_f64(0.8));
+                    self.prune();
+                    let margin = (recent * 2).min(self.plan.every / 2);
+                    wait_until(begun + (self.plan.every - margin).max(CYCLE_MIN));
+                }
+                Err(failure) => {
+                    if failures == 0 {
+                        eprintln!("pagefold: {failure}");
+                    }
+                    failures += 1;
+                    let longest = self.plan.every.max(RETRY_MAX);
+                    let pause = self.plan.every.saturating_mul(1 << failures.min(6)).min(longest);
+                    wait_until(Instant::now() + pause.max(CYCLE_MIN));
+                }
+            }
+        }
+    }
+
+    /// A cycle, of which the outcome is kept for `status`.
+    fn cycle(&mut self) -> Result<()> {
+        self.replica.cycles += 1;
+        let before = self.requests();
+        let outcome = self.attempt();
+        let after = self.requests();
+        let count = |before: u64, after: u64| after.saturating_sub(before);
+        self.replica.puts += count(before.puts, after.puts);
+        self.replica.put_bytes += count(before.put_bytes, after.put_bytes);
+        let others = |requests: &Requests| requests.gets + requests.heads + requests.lists + requests.deletes;
+        self.replica.others += count(others(&before), others(&after));
+        self.replica.failed = outcome.as_ref().err().map(|failure| Failed {
+            at: units::now(),
+            what: failure.what().into(),
+            hint: failure.advice().map(Into::into),
+        });
+        if outcome.is_err() {
+            self.repository = None;
+            // What failed first is told.
+            if let Err(failure) = self.relieve() {
+                eprintln!("pagefold: {failure}");
+            }
+        }
+        self.replica.write()?;
+        outcome
+    }
+
+    fn requests(&self) -> Requests {
+        self.repository.as_ref().map(|repository| repository.store().requests()).unwrap_or_default()
+    }
+
+    fn attempt(&mut self) -> Result<()> {
+        if target::connect(&self.name.pool)?.is_none() {
+            return Err(Failure::new(format!(
+                "{} is not replicated: pool {} is not mounted",
+                self.name, self.name.pool
+            ))
+            .hint("it goes on by itself when the pool is"));
+        }
+        let repository = match self.repository.take() {
+            Some(repository) => repository,
+            None => open(&self.plan.repository, &self.plan.access)?,
+        };
+        let repository = self.repository.insert(repository);
+        let source = Source {
+            name: &self.name,
+            repository,
+            to: &self.plan.repository,
+            rate: self.plan.rate,
+            keep: Some(&self.plan.keep),
+        };
+        let there = source.there()?;
+        let ours = source.ours(&there);
+        let has = |name: &String| there.iter().any(|figures| snapshot_of(figures) == name);
+        let last = self.replica.snapshot.clone().filter(has);
+        let (snapshot, as_of_ms) = match source.begun(&ours)? {
+            Some(begun) => {
+                let created = ours.iter().find(|figures| snapshot_of(figures) == begun);
+                (begun.clone(), created.map_or(0, |figures| figures.created.saturating_mul(1000)))
+            }
+            None => {
+                let now = now_ms();
+                (source.make(&there)?, now)
+            }
+        };
+        let sent = match &last {
+            Some(last) if *last != snapshot => source.send_changes(&snapshot, Some(last), true),
+            _ => source
+                .newest(&there, &snapshot)
+                .and_then(|from| source.send_changes(&snapshot, from.as_deref(), false)),
+        };
+        let mut stays = vec![snapshot.clone()];
+        let outcome = match sent {
+            Ok(created) => {
+                let behind = now_ms().saturating_sub(self.replica.as_of_ms.unwrap_or(as_of_ms));
+                self.replica.worst_ms = self.replica.worst_ms.max(behind);
+                self.replica.as_of_ms = Some(as_of_ms);
+                match created {
+                    Some(created) => {
+                        self.replica.snapshot = Some(snapshot);
+                        self.replica.number = Some(created.backup.number);
+                    }
+                    None => {
+                        self.replica.idle_cycles += 1;
+                        stays = last.into_iter().collect();
+                    }
+                }
+                Ok(())
+            }
+            Err(failure) => {
+                stays = last.into_iter().chain(source.begun(&source.ours(&source.there()?))?).collect();
+                Err(failure)
+            }
+        };
+        let now = source.there()?;
+        for other in source.ours(&now).iter().map(|figures| snapshot_of(figures)) {
+            if !stays.iter().any(|stays| stays == other) {
+                source.destroy(other)?;
+            }
+        }
+        outcome
+    }
+
+    /// Gives our snapshots up where the pool is nearly full.
+    fn relieve(&mut self) -> Result<()> {
+        if target::connect(&self.name.pool)?.is_none() {
+            return Ok(());
+        }
+        let all = datasets::of_pool(&self.name.pool)?;
+        let Some(pool) = all.iter().find(|figures| figures.path.is_empty()) else { return Ok(()) };
+        let free = pool.available_bytes.unwrap_or_default();
+        if free.saturating_mul(100) >= (free + pool.used_bytes).saturating_mul(FREE_MIN_PERCENT) {
+            return Ok(());
+        }
+        let Some(snapshot) = self.replica.snapshot.take() else { return Ok(()) };
+        let path = format!("{}@{snapshot}", self.name.path);
+        if all.iter().any(|figures| figures.path == path) {
+            super::create::destroy(&self.name, &snapshot)?;
+            eprintln!(
+                "pagefold: pool {} is nearly full, and {} cannot be reached: {}@{snapshot} was given up; the next backup compares the whole dataset",
+                self.name.pool, self.plan.repository, self.name
+            );
+        }
+        Ok(())
+    }
+
+    /// Prunes once a day, beside the cycles.
+    fn prune(&mut self) {
+        if self.pruning.as_ref().is_some_and(|thread| !thread.is_finished())
+            || !backups::is_due(backups::PRUNE_EVERY, self.replica.pruned, units::now())
+        {
+            return;
+        }
+        // The day of the first backup has nothing to prune yet.
+        let first = self.replica.pruned.is_none();
+        self.replica.pruned = Some(units::now());
+        if first {
+            return;
+        }
+        let repository = self.plan.repository.clone();
+        let opened = open(&repository, &self.plan.access);
+        let work = move || {
+            let pruned = opened.and_then(|opened| {
+                let failed = |error| told(format!("cannot prune {repository}"), &error);
+                opened.prune(None, false, false).map_err(failed)?;
+                opened.repack(limits::REPACK_BYTES, false).map_err(failed)
+            });
+            if let Err(failure) = pruned {
+                eprintln!("pagefold: {failure}");
+            }
+        };
+        match thread::Builder::new().name("prune".into()).spawn(work) {
+            Ok(thread) => self.pruning = Some(thread),
+            Err(error) => eprintln!("pagefold: cannot start a thread to prune: {error}"),
+        }
+    }
+}
+
+fn wait_until(moment: Instant) {
+    thread::sleep(moment.saturating_duration_since(Instant::now()));
+}

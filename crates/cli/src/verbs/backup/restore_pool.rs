@@ -1,0 +1,151 @@
+//! `backup restore-pool`: a pool, with the newest backup of every dataset that a pool had.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pagefold_backup::{Backup, Described};
+use serde_json::json;
+
+use super::restore::{newest_backup, restore_into};
+use super::{open, told};
+use crate::args::{BackupRestorePool, Create};
+use crate::backups::BACKUP;
+use crate::deeds::Deed;
+use crate::failure::{Failure, Result};
+use crate::failures::Failures;
+use crate::names::Name;
+use crate::props::{self, Scope};
+use crate::verbs::{create, print_json, properties};
+use crate::{datasets, units};
+
+/// Receives the files of a pool's own dataset.
+const OWN: &str = "restored";
+
+/// `backup restore-pool`.
+pub(super) fn run(args: &BackupRestorePool) -> Result<()> {
+    let repository = open(&args.repository, &args.access)?;
+    let failed = |error| told(format!("cannot restore {} from {}", args.pool, args.repository), &error);
+    let backups = repository.backups().map_err(failed)?;
+    let described = repository.described().map_err(failed)?;
+    let from = pool_of(args, &backups)?;
+    let newest = newest_of(&backups, &from);
+    if !args.into {
+        create::run(&Create {
+            pool: args.pool.clone(),
+            devices: args.devices.clone(),
+            properties: Vec::new(),
+            size: args.size.clone(),
+            force: args.force,
+            no_trim: false,
+        })?;
+    }
+    let mut failures = Failures::new();
+    let mut done = Vec::new();
+    for backup in newest.values() {
+        let path = if backup.dataset.is_empty() { OWN } else { backup.dataset.as_str() };
+        let name = Name::new(&args.pool, path);
+        let restored = parents(&name).and_then(|()| match newest_backup(&name, &backups)? {
+            // An earlier run has brought it.
+            Some(there) if there.number == backup.number => Ok(()),
+            _ => restore_into(&repository, backup, &name, false).map(drop),
+        });
+        let left_out = set(&described, backup, &args.pool).and_then(|left_out| restored.map(|()| left_out));
+        if let Some(left_out) = failures.take(&name.to_string(), left_out) {
+            done.push((name.to_string(), *backup, left_out));
+        }
+    }
+    tell(args, &done, &failures)?;
+    failures.finish_all("restored")
+}
+
+/// The pool whose backups are meant.
+fn pool_of(args: &BackupRestorePool, backups: &[Backup]) -> Result<String> {
+    let pools: BTreeSet<&str> = backups.iter().map(|backup| backup.pool.as_str()).collect();
+    let names = pools.iter().copied().collect::<Vec<_>>().join(", ");
+    let doing = format!("cannot restore a pool from {}", args.repository);
+    if let Some(from) = &args.from {
+        return match pools.contains(from.as_str()) {
+            true => Ok(from.clone()),
+            false => Err(Failure::new(format!("{doing}: it has no backup of a pool {from}"))
+                .hint(format!("it has backups of: {names}"))),
+        };
+    }
+    match pools.iter().collect::<Vec<_>>().as_slice() {
+        [] => Err(Failure::new(format!("{doing}: it has no backups"))),
+        [one] => Ok((**one).to_owned()),
+        _ if pools.contains(args.pool.as_str()) => Ok(args.pool.clone()),
+        _ => {
+            Err(Failure::usage(format!("{doing}: it has backups of {names}")).hint("say which: --from POOL"))
+        }
+    }
+}
+
+/// The newest backup of each dataset, those above before those below.
+fn newest_of<'a>(backups: &'a [Backup], pool: &str) -> BTreeMap<&'a str, &'a Backup> {
+    let mut newest: BTreeMap<&str, &Backup> = BTreeMap::new();
+    for backup in backups.iter().filter(|backup| backup.pool == pool) {
+        let found = newest.entry(&backup.dataset).or_insert(backup);
+        if (found.origin.created, found.number) < (backup.origin.created, backup.number) {
+            *found = backup;
+        }
+    }
+    newest
+}
+
+/// Makes the datasets above one that had no backup.
+fn parents(name: &Name) -> Result<()> {
+    let Some((above, _)) = name.path.rsplit_once('/') else { return Ok(()) };
+    if datasets::of_pool(&name.pool)?.iter().any(|figures| figures.path == above) {
+        return Ok(());
+    }
+    let deed = Deed::Create { path: above.to_owned(), parents: true, properties: Vec::new() };
+    datasets::perform(&name.pool, deed).map(drop)
+}
+
+/// Sets what was set on a dataset; what was not set again, as `NAME=VALUE`.
+fn set(described: &[Described], backup: &Backup, pool: &str) -> Result<Vec<String>> {
+    let found = described.iter().find(|one| one.pool == backup.pool && one.dataset == backup.dataset);
+    let Some(found) = found else { return Ok(Vec::new()) };
+    let is_known = |(name, value): &&(String, String)| {
+        // A newer version may have had others.
+        name != BACKUP && props::parse_for_dataset(&format!("{name}={value}")).is_ok()
+    };
+    // Of the pool's own dataset, properties hold for those below as before; its files are in another one.
+    let fits = |(name, _): &&(String, String)| {
+        !backup.dataset.is_empty() || props::find(name).is_ok_and(|property| property.scope != Scope::Own)
+    };
+    let (set, left): (Vec<_>, Vec<_>) = found.properties.iter().partition(|one| is_known(one) && fits(one));
+    let set: Vec<(String, String)> = set.into_iter().cloned().collect();
+    if !set.is_empty() {
+        properties::set_on(&Name::new(pool, &backup.dataset), &set)?;
+    }
+    Ok(left.into_iter().map(|(name, value)| format!("{name}={value}")).collect())
+}
+
+fn tell(
+    args: &BackupRestorePool,
+    done: &[(String, &Backup, Vec<String>)],
+    failures: &Failures,
+) -> Result<()> {
+    let now = units::now();
+    if args.json {
+        let one = |(name, backup, left_out): &(String, &Backup, Vec<String>)| json!({ "name": name, "backup": super::figures(backup), "age_s": now.saturating_sub(backup.origin.created), "not_set": left_out });
+        return print_json(&json!({
+            "pool": args.pool,
+            "datasets": done.iter().map(one).collect::<Vec<_>>(),
+            "failures": failures.json(),
+        }));
+    }
+    for (name, backup, left_out) in done {
+        let age = units::age(now.saturating_sub(backup.origin.created));
+        println!("{name}: as of {} ({age} ago), backup {}", units::utc(backup.origin.created), backup.number);
+        for property in left_out {
+            println!("{name}: not set: {property}");
+        }
+    }
+    println!(
+        "{}: {} datasets are there, as of their own newest backups. Not there: snapshots besides these, holds, and what was written later",
+        args.pool,
+        done.len()
+    );
+    Ok(())
+}

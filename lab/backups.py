@@ -1,0 +1,323 @@
+"""`lab backups`: backups, restores and prunes that are killed at random points, with their pool's server and their store, again and again.
+
+Killed is, drawn by lot: the program that makes a backup, restores or prunes; the pool's server; the store, an S3 server whose objects are
+files (versitygw), which is started again at once. Every backup that was said to be complete, and every one that the repository lists, has to come
+back byte for byte, unless it was forgotten by a prune. Then two writers at once, many times: both backups have to be there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import socket
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+from . import proc
+from .ledger import Run
+from .paths import ROOT, Missing, pagefold, require_room, tool
+from .pool import Pool
+from .snapshots import Mounted
+
+POOL_BYTES = 4 << 30
+NOISE_BYTES = 24 << 20
+"""More than one pack."""
+KEEP = 8
+PUT_BYTES = 8 << 20
+"""One request for so much at most, and two for each backup."""
+TIMEOUT_S = 300
+VICTIMS = ("writer", "reader", "pruner", "server", "store")
+
+
+class Store:
+    """An S3 server of our own, whose objects survive it."""
+
+    def __init__(self, run: Run):
+        told = subprocess.run([ROOT / "scripts/versitygw"], capture_output=True, text=True)
+        if told.returncode != 0:
+            raise Missing(told.stderr.strip())
+        self.program, self.run = told.stdout.strip(), run
+        self.folder, self.log = run.fresh("objects"), run.logs / "versitygw.log"
+        (self.folder / "bucket").mkdir(parents=True)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.environment = {
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": self.url,
+        }
+        self.process: subprocess.Popen | None = None
+        self._entry: int | None = None
+
+    def start(self) -> None:
+        """Starts it and waits until it answers."""
+        keys = ["ROOT_ACCESS_KEY=test", "ROOT_SECRET_KEY=test"]
+        argv = [tool("env"), *keys, self.program, "--port", f"127.0.0.1:{self.port}", "--quiet", "posix", str(self.folder)]
+        self.process = proc.spawn(argv, log=self.log)
+        self._entry = self.run.process(self.process.pid, "versitygw")
+        for _ in range(200):
+            try:
+                urllib.request.urlopen(self.url, timeout=5)
+                return
+            except urllib.error.HTTPError:
+                return
+            except OSError:
+                if self.process.poll() is not None:
+                    break
+                time.sleep(0.05)
+        raise RuntimeError(f"versitygw does not answer; its log ends:\n{proc.tail(self.log)}")
+
+    def kill(self) -> None:
+        """SIGKILLs it."""
+        self.process.kill()
+        self.process.wait(30)
+        self.run.done(self._entry)
+
+
+def digest(folder: Path) -> str:
+    """Of the names and contents of all files in a folder."""
+    total = hashlib.blake2b()
+    for file in sorted(folder.iterdir()):
+        if file.is_file():
+            total.update(f"{file.name}\0{file.stat().st_size}\0".encode())
+            total.update(file.read_bytes())
+    return total.hexdigest()
+
+
+class Campaign:
+    """A dataset, a repository, and what of it has to come back."""
+
+    def __init__(self, run: Run, pool: Pool, store: Store, chance: random.Random, tell):
+        self.run, self.pool, self.store, self.chance, self.tell = run, pool, store, chance, tell
+        self.repository = "s3://bucket/tank"
+        self.environment = {**os.environ, **pool.environment, **store.environment, "LC_ALL": "C.UTF-8"}
+        self.contents: dict[str, str] = {}
+        """By snapshot: what it holds."""
+        self.complete: set[int] = set()
+        """Numbers of the backups that were said to be complete, and not forgotten since."""
+        self.restores = self.backups = self.prunes = self.kills = 0
+        self.longest = {"writer": 1.0, "reader": 1.0, "pruner": 0.5}
+        self.ends: dict[str, list[int]] = {victim: [0, 0] for victim in VICTIMS}
+        """By victim: who went on and came to an end, who failed."""
+
+    @property
+    def source(self) -> Path:
+        return self.pool.mountpoint
+
+    def spawn(self, *words: str) -> subprocess.Popen:
+        argv = [pagefold(), *words]
+        return subprocess.Popen(argv, cwd="/", env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def done(self, *words: str) -> str:
+        """What the program printed, which has to succeed."""
+        process = self.spawn(*words)
+        out, said = process.communicate(timeout=TIMEOUT_S)
+        if process.returncode != 0:
+            raise RuntimeError(f"`pagefold {' '.join(words)}` failed though nobody was killed: {said}")
+        return out
+
+    def change(self) -> None:
+        """Writes into the dataset: a few places, or most of it."""
+        with open(self.source / "noise", "r+b") as f:
+            share = self.chance.choice([0.002, 0.05, 0.5])
+            for _ in range(int(NOISE_BYTES / 8192 * share)):
+                f.seek(self.chance.randrange(NOISE_BYTES // 8192) * 8192)
+                f.write(self.chance.randbytes(8192))
+        (self.source / f"text-{self.chance.randrange(5)}").write_text(f"{self.chance.random()}\n" * 3000)
+
+    def note(self, before: str) -> None:
+        """Remembers what the snapshots hold that were made just now, by the moment before which nothing changes any more."""
+        for line in self.pool.pagefold("list", "-H", "-t", "snapshot", self.pool.pool).splitlines():
+            name = line.split("\t")[0].partition("@")[2]
+            if name.startswith("backup-"):
+                self.contents.setdefault(name, before)
+
+    def listed(self) -> dict[int, dict]:
+        """The backups of the dataset that is killed; the writers' own are others."""
+        told = json.loads(self.done("backup", "list", "--json", self.repository))["backups"]
+        return {one["number"]: one for one in told if "/" not in one["name"]}
+
+    def require_listed(self) -> dict[int, dict]:
+        """All that were complete are there."""
+        listed = self.listed()
+        missing = self.complete - listed.keys()
+        if missing:
+            raise RuntimeError(f"backups {sorted(missing)} were said to be complete, and are not in the repository")
+        return listed
+
+    def round(self) -> None:
+        """One kill, and a restore."""
+        # Most of what is killed is a backup.
+        victim = self.chance.choices(VICTIMS, (4, 2, 1, 3, 3))[0]
+        doer = victim if victim in self.longest else self.chance.choices(list(self.longest), (4, 2, 1))[0]
+        self.change()
+        now = digest(self.source)
+        match doer:
+            case "writer":
+                words = ["backup", "create", "--json", self.pool.pool, "--to", self.repository]
+            case "pruner":
+                words = ["backup", "prune", "--json", self.repository, "--keep", f"last={KEEP}"]
+            case _:
+                words = ["backup", "restore", self.repository, str(self.chance.choice(sorted(self.listed()))), f"{self.pool.pool}/killed"]
+        forgettable = self.forgettable() if doer == "pruner" else set()
+        process, begun = self.spawn(*words), time.monotonic()
+        time.sleep(self.chance.random() * self.longest[doer] * 1.1)
+        alive = process.poll() is None
+        self.kill(victim, process)
+        out, said = process.communicate(timeout=TIMEOUT_S)
+        if victim == "server":
+            self.pool.recover()
+        self.kills += alive
+        ended = process.returncode == 0
+        self.ends[victim][0 if ended else 1] += 1
+        if victim != doer and ended and victim != "store":
+            self.longest[doer] = max(0.2, time.monotonic() - begun)
+        if not ended and alive is False:
+            raise RuntimeError(f"`pagefold {' '.join(words)}` failed before anybody was killed: {said}")
+        if doer == "writer":
+            self.backups += 1
+            self.note(now)
+            if ended:
+                made = json.loads(out)
+                self.complete.add(made["created"]["backup"]["number"])
+                if victim == "writer":
+                    self.require_few_requests(made)
+        elif doer == "pruner":
+            self.prunes += 1
+            listed = self.listed()
+            self.complete -= forgettable - listed.keys()
+        else:
+            self.give_up("killed")
+        self.restore_one()
+
+    def forgettable(self) -> set[int]:
+        """The backups that a prune may forget: all but the newest by their snapshots, those among them of which nobody heard that they are complete."""
+        listed = self.require_listed()
+        by_age = sorted(listed, key=lambda number: (listed[number]["created"], number))
+        return set(by_age[:-KEEP])
+
+    def require_few_requests(self, made: dict) -> None:
+        """Of a backup that met no failure."""
+        requests = made["requests"]
+        most = requests["put_bytes"] // PUT_BYTES + 2
+        if requests["puts"] > most:
+            raise RuntimeError(f"a backup took {requests['puts']} writes for {requests['put_bytes']} bytes, and {most} are enough")
+
+    def kill(self, victim: str, process: subprocess.Popen) -> None:
+        match victim:
+            case "server":
+                self.pool.crash()
+            case "store":
+                self.store.kill()
+                time.sleep(self.chance.random() * 0.5)
+                self.store.start()
+            case _:
+                process.kill()
+
+    def give_up(self, name: str) -> None:
+        """Destroys a dataset that a restore was to make, as far as it has come."""
+        pool = self.pool.pool
+        told = json.loads(self.pool.pagefold("list", "-t", "partial", "--json", pool))["partials"]
+        if any(one["name"] == f"{pool}/{name}" for one in told):
+            self.pool.pagefold("receive", "--abort", f"{pool}/{name}")
+        datasets = json.loads(self.pool.pagefold("dataset", "list", "--json", pool))["datasets"]
+        if any(one["name"] == f"{pool}/{name}" for one in datasets):
+            self.pool.pagefold("destroy", "-r", f"{pool}/{name}")
+
+    def restore_one(self) -> None:
+        """One of the backups that there are, drawn by lot."""
+        listed = self.require_listed()
+        if listed:
+            self.restore(listed[self.chance.choice(sorted(listed))])
+
+    def restore(self, backup: dict) -> None:
+        """Restores a backup and compares it with what was there when its snapshot was made."""
+        snapshot = backup["name"].partition("@")[2]
+        self.done("backup", "restore", self.repository, str(backup["number"]), f"{self.pool.pool}/back")
+        back = Mounted(self.pool, "back")
+        back.mount()
+        try:
+            found = digest(back.mountpoint)
+        finally:
+            back.unmount()
+            self.pool.pagefold("destroy", "-r", back.name)
+        if found != self.contents[snapshot]:
+            raise RuntimeError(f"backup {backup['number']} ({snapshot}) came back as something else")
+        self.restores += 1
+
+    def race(self, rounds: int) -> None:
+        """Two writers at once, each of a dataset of its own."""
+        datasets = [Mounted(self.pool, name) for name in ("one", "two")]
+        for dataset in datasets:
+            self.pool.pagefold("dataset", "create", dataset.name)
+            dataset.mount()
+        numbers: set[int] = set()
+        for number in range(rounds):
+            for dataset in datasets:
+                (dataset.mountpoint / "file").write_text(f"{number} {self.chance.random()}")
+            words = [["backup", "create", "--json", dataset.name, "--to", self.repository] for dataset in datasets]
+            both = [self.spawn(*one) for one in words]
+            for process in both:
+                out, said = process.communicate(timeout=TIMEOUT_S)
+                if process.returncode != 0:
+                    raise RuntimeError(f"one of two writers at once failed in round {number}: {said}")
+                numbers.add(json.loads(out)["created"]["backup"]["number"])
+        told = {one["number"] for one in json.loads(self.done("backup", "list", "--json", self.repository))["backups"]}
+        if len(numbers) != 2 * rounds or not numbers <= told:
+            raise RuntimeError(f"of {2 * rounds} backups by two writers at once, {len(numbers & told)} are there")
+        for dataset in datasets:
+            dataset.unmount()
+        self.tell(f"two writers at once, {rounds} times: {len(numbers)} backups, none lost")
+
+
+def backups(kills: int, writers: int, *, seed: int | None, keep_logs: Path) -> int:
+    """The campaign; raises if anything is lost."""
+    require_room(8 << 30)
+    seed = random.randrange(1 << 32) if seed is None else seed
+    begun = time.monotonic()
+
+    def tell(text: str) -> None:
+        print(f"backups: {text}", flush=True)
+
+    tell(f"seed {seed}")
+    with Run("backups", keep_logs=keep_logs) as run:
+        store = Store(run)
+        store.start()
+        with Pool(run, POOL_BYTES) as pool:
+            campaign = Campaign(run, pool, store, random.Random(seed), tell)
+            (pool.mountpoint / "noise").write_bytes(campaign.chance.randbytes(NOISE_BYTES))
+            key = run.fresh("key")
+            key.write_text("a passphrase of the laboratory\n")
+            campaign.environment["PAGEFOLD_BACKUP_PASSPHRASE"] = key.read_text().strip()
+            campaign.done("backup", "init", campaign.repository)
+            now = digest(pool.mountpoint)
+            before = time.monotonic()
+            made = json.loads(campaign.done("backup", "create", "--json", pool.pool, "--to", campaign.repository))
+            campaign.longest["writer"] = campaign.longest["reader"] = time.monotonic() - before
+            campaign.require_few_requests(made)
+            campaign.complete.add(made["created"]["backup"]["number"])
+            campaign.note(now)
+            while campaign.kills < kills:
+                campaign.round()
+                if campaign.kills % 25 == 0:
+                    tell(f"{campaign.kills} kills, {campaign.restores} restores")
+            for backup in campaign.require_listed().values():
+                campaign.restore(backup)
+            for words in (["check"], ["verify"]):
+                campaign.done("backup", *words, campaign.repository)
+            ends = ", ".join(f"{victim} {went} went on and {failed} failed" for victim, (went, failed) in campaign.ends.items())
+            tell(f"{campaign.kills} kills ({ends})")
+            tell(f"{campaign.backups} backups, {campaign.prunes} prunes, {campaign.restores} restores, each byte for byte; none lost")
+            campaign.race(writers)
+            pool.unmount()
+            pool.check()
+        store.kill()
+    tell(f"passed in {time.monotonic() - begun:.0f} s")
+    return 0

@@ -1,0 +1,271 @@
+"""`pagefold replicate`: a repository that is kept some seconds behind, whatever the store does; `pagefold backup restore-pool`."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import time
+
+import pytest
+
+from lab import proc
+from lab.paths import pagefold
+from lab.pool import Pool
+
+POOL_BYTES = 1 << 30
+DAY_S = 86_400
+
+
+@pytest.fixture
+def pool(run, request):
+    """A pool with a dataset that holds something, mounted."""
+    if not request.config.getoption("--on").startswith("pagefold"):
+        pytest.skip("backups are Pagefold's own")
+    with Pool(run, POOL_BYTES) as pool:
+        (pool.mountpoint / "noise").write_bytes(random.Random(1).randbytes(8 << 20))
+        (pool.mountpoint / "text").write_text("a row of a table\n" * 50_000)
+        yield pool
+        pool.unmount()
+        pool.check()
+
+
+class Process:
+    """`pagefold replicate`, until the end of the block."""
+
+    def __init__(self, pool: Pool, *words):
+        self.pool, self.words = pool, words
+
+    def __enter__(self):
+        environment = {**os.environ, **self.pool.environment}
+        argv = [pagefold(), "replicate", *map(str, self.words)]
+        self.process = subprocess.Popen(argv, env=environment, stderr=subprocess.PIPE, text=True)
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.said = self.process.communicate(timeout=60)[1]
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait(60)
+
+
+def replica(pool: Pool) -> dict:
+    return pool.figures("status")["replicas"][0]
+
+
+def wait_for(pool: Pool, holds, seconds: float = 30.0) -> dict:
+    """How the replica stands as soon as that holds of it."""
+    until, told = time.monotonic() + seconds, None
+    while time.monotonic() < until:
+        all_ = pool.figures("status")["replicas"]
+        told = all_[0] if all_ else None
+        if told and holds(told):
+            return told
+        time.sleep(0.2)
+    raise AssertionError(f"it did not come to that: {told}")
+
+
+def snapshots(pool: Pool) -> list[str]:
+    return [line.split("\t")[0] for line in pool.pagefold("list", "-H", "-t", "snapshot", pool.pool).splitlines()]
+
+
+def backups(pool: Pool, repository) -> list[dict]:
+    return json.loads(pool.pagefold("backup", "list", "--json", repository))["backups"]
+
+
+def restored(pool: Pool, repository) -> dict[str, bytes]:
+    """The files of the newest backup."""
+    name, at = f"{pool.pool}/back", pool.run.fresh("restored")
+    pool.pagefold("backup", "restore", repository, pool.pool, name)
+    at.mkdir()
+    pool.pagefold("mount", name, at)
+    try:
+        return {file.name: file.read_bytes() for file in at.iterdir() if file.is_file()}
+    finally:
+        pool.pagefold("unmount", at)
+        pool.pagefold("destroy", "-r", name)
+
+
+def files_of(pool: Pool) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in pool.mountpoint.iterdir() if file.is_file()}
+
+
+def objects(repository) -> list:
+    return sorted(file for file in repository.rglob("*") if file.is_file())
+
+
+def test_it_follows_and_idle_cycles_ask_for_nothing(pool, run):
+    repository = run.fresh("repository")
+    pool.pagefold("backup", "init", repository, "--unencrypted")
+    with Process(pool, pool.pool, repository, "--every", "2s"):
+        first = wait_for(pool, lambda told: told["number"] == 1 and told["idle_cycles"] >= 1)
+        at_rest = wait_for(pool, lambda told: told["idle_cycles"] >= first["idle_cycles"] + 2)
+        asked = lambda told: (told["puts"], told["others"])  # noqa: E731
+        assert asked(at_rest) == asked(wait_for(pool, lambda told: told["idle_cycles"] >= at_rest["idle_cycles"] + 2))
+        assert not at_rest["late"] and at_rest["lag_bytes"] is not None, at_rest
+        for number in range(4):
+            (pool.mountpoint / f"file-{number}").write_text(f"content {number}")
+            written = time.time() * 1000
+            told = wait_for(pool, lambda told: told["as_of_ms"] and told["as_of_ms"] > written)
+            assert not told["failed"], told
+        assert pool.pagefold("status", "-x", pool.pool) is not None
+        assert told["worst_ms"] < 6000, told
+        with pytest.raises(proc.CommandFailed, match="another process"):
+            pool.pagefold("replicate", pool.pool, repository, "--once")
+    # The newest alone stays, in two objects for each that was made; one snapshot is held.
+    assert [one["number"] for one in backups(pool, repository)] == [told["number"]]
+    assert told["puts"] == 2 * told["number"], told
+    assert len(snapshots(pool)) == 1
+    assert restored(pool, repository) == files_of(pool)
+    # Nobody keeps it any more: that is told when it is too far behind.
+    time.sleep(3)
+    assert replica(pool)["late"] and "LATE" in pool.pagefold("status", pool.pool)
+    with pytest.raises(proc.CommandFailed, match="something is wrong"):
+        pool.pagefold("status", "-x", pool.pool)
+    pool.pagefold("replicate", "--end", pool.pool)
+    assert pool.figures("status")["replicas"] == [] and snapshots(pool) == []
+
+
+def test_a_store_that_is_away_delays_it_alone(pool, run):
+    repository, away = run.fresh("repository"), run.fresh("away")
+    pool.pagefold("backup", "init", repository, "--unencrypted")
+    with Process(pool, pool.pool, repository, "--every", "1s") as process:
+        wait_for(pool, lambda told: told["number"] == 1)
+        shutil.move(repository, away)
+        for number in range(5):
+            (pool.mountpoint / f"meanwhile-{number}").write_bytes(random.Random(number).randbytes(1 << 20))
+            time.sleep(0.5)
+        told = wait_for(pool, lambda told: told["failed"] and told["late"] and told["lag_bytes"] > 4 << 20)
+        assert len(snapshots(pool)) <= 2, snapshots(pool)
+        assert told["lag_s"] >= 1
+        shutil.move(away, repository)
+        wait_for(pool, lambda told: not told["failed"] and not told["late"], 90)
+    assert "replicated again" in process.said, process.said
+    assert len(snapshots(pool)) == 1 and restored(pool, repository) == files_of(pool)
+
+
+def test_killed_anywhere_it_goes_on(pool, run):
+    repository = run.fresh("repository")
+    pool.pagefold("backup", "init", repository, "--unencrypted")
+    chance = random.Random(5)
+    for number in range(12):
+        (pool.mountpoint / "noise").write_bytes(random.Random(number).randbytes(4 << 20))
+        with Process(pool, pool.pool, repository, "--every", "1s") as process:
+            time.sleep(chance.random() * 0.5)
+            process.kill()
+        assert len(snapshots(pool)) <= 2, snapshots(pool)
+    pool.pagefold("replicate", pool.pool, repository, "--once")
+    # Once more: what was interrupted was gone on with as it was.
+    pool.pagefold("replicate", pool.pool, repository, "--once")
+    assert len(snapshots(pool)) == 1 and restored(pool, repository) == files_of(pool)
+    assert ": 0 errors" in pool.pagefold("backup", "verify", repository)
+
+
+def test_by_property_and_kept_by_the_hour(pool, run):
+    repository = run.fresh("repository")
+    pool.pagefold("backup", "init", repository, "--unencrypted")
+    with pytest.raises(proc.CommandFailed, match="no policy"):
+        pool.pagefold("replicate", pool.pool)
+    pool.pagefold("set", f"backup={repository},every=10s,hourly=24,key-file=none", pool.pool)
+    told = replica(pool)
+    assert "pagefold-replicate@" in told["failed"]["what"] and told["late"], told
+    # The timer leaves it to the process.
+    assert json.loads(pool.pagefold("backup", "run", "--now", "--json"))["backups"] == []
+    for number in range(3):
+        (pool.mountpoint / "file").write_text(str(number))
+        pool.pagefold("replicate", "--once", pool.pool)
+    assert len(backups(pool, repository)) in (1, 2)
+    assert not replica(pool)["late"]
+    pool.pagefold("set", f"backup={repository},every=1h,key-file=none", pool.pool)
+    with pytest.raises(proc.CommandFailed, match="by its policy"):
+        pool.pagefold("replicate", pool.pool)
+
+
+def test_a_pool_that_gets_full_loses_the_snapshot_and_not_the_database(pool, run):
+    repository, away = run.fresh("repository"), run.fresh("away")
+    pool.pagefold("backup", "init", repository, "--unencrypted")
+    pool.pagefold("replicate", "--once", pool.pool, repository)
+    shutil.move(repository, away)
+    noise = random.Random(9)
+    with open(pool.mountpoint / "large", "wb") as f:
+        while pool.figures("df")["available_bytes"] * 12 > pool.figures("df")["capacity_bytes"]:
+            f.write(noise.randbytes(16 << 20))
+            f.flush()
+            os.fsync(f.fileno())
+    with pytest.raises(proc.CommandFailed, match="no directory"):
+        pool.pagefold("replicate", "--once", pool.pool, repository)
+    assert snapshots(pool) == []
+    shutil.move(away, repository)
+    pool.pagefold("replicate", "--once", pool.pool, repository)
+    assert backups(pool, repository)[0]["number"] == 2 and len(snapshots(pool)) == 1
+
+
+def test_another_machine_makes_the_pool_of_it(pool, run):
+    repository, tank = run.fresh("repository"), pool.pool
+    pool.pagefold("backup", "init", repository, "--unencrypted")
+    pool.pagefold("dataset", "create", "-o", "recordsize=16K", "-o", f"mountpoint={run.dir}/mnt", "-p", f"{tank}/a/b/c")
+    pool.pagefold("set", "note:of=who knows", "compression=zstd-5", f"{tank}/a/b/c")
+    pool.pagefold("set", "atime=off", f"backup={repository},every=1h,key-file=none", tank)
+    at = run.fresh("c")
+    at.mkdir()
+    pool.pagefold("mount", f"{tank}/a/b/c", at)
+    (at / "rows").write_text("rows\n" * 10_000)
+    for name in (tank, f"{tank}/a/b/c"):
+        pool.pagefold("backup", "create", name, "--to", repository)
+    (at / "rows").write_text("newer rows\n" * 10_000)
+    pool.pagefold("replicate", "--once", f"{tank}/a/b/c", repository)
+    pool.pagefold("unmount", at)
+    # A machine that knows nothing but the repository.
+    elsewhere = Elsewhere(pool, run)
+    copy, device = f"{tank}-copy", run.fresh("device")
+    for words, told in ((["--from", "none"], "no backup of a pool none"), (["--into"], "cannot be used")):
+        with pytest.raises(proc.CommandFailed, match=told):
+            elsewhere.pagefold("backup", "restore-pool", repository, copy, device, "--size", "512M", *words)
+    said = elsewhere.pagefold("backup", "restore-pool", repository, copy, device, "--size", "512M")
+    try:
+        assert f"{copy}/a/b/c: as of" in said and f"not set: backup={repository}" in said, said
+        assert "2 datasets" in said and "Not there" in said
+        values = lambda of: dict(  # noqa: E731
+            line.split("\t")[1:3] for line in elsewhere.pagefold("get", "-H", "-p", "all", of).splitlines()
+        )
+        found = values(f"{copy}/a/b/c")
+        assert (found["note:of"], found["compression"], found["recordsize"]) == ("who knows", "zstd-5", "16K"), found
+        assert found["mountpoint"] == f"{run.dir}/mnt" and found["atime"] == "off" and values(copy)["backup"] == "none"
+        back = run.fresh("back")
+        back.mkdir()
+        elsewhere.pagefold("mount", f"{copy}/a/b/c", back)
+        assert (back / "rows").read_text() == "newer rows\n" * 10_000
+        elsewhere.pagefold("unmount", back)
+        elsewhere.pagefold("mount", f"{copy}/restored", back)
+        assert (back / "text").read_text() == (pool.mountpoint / "text").read_text()
+        elsewhere.pagefold("unmount", back)
+        # Again, as after an interruption: what is there stays, what is not comes.
+        elsewhere.pagefold("destroy", "-r", f"{copy}/a/b/c")
+        assert "2 datasets" in elsewhere.pagefold("backup", "restore-pool", repository, copy, "--into")
+        elsewhere.pagefold("mount", f"{copy}/a/b/c", back)
+        assert (back / "rows").read_text() == "newer rows\n" * 10_000
+        elsewhere.pagefold("unmount", back)
+    finally:
+        elsewhere.pagefold("destroy", "--force", copy)
+    assert backups(pool, repository)
+
+
+class Elsewhere:
+    """The program on a machine of its own."""
+
+    def __init__(self, pool: Pool, run):
+        folder = run.fresh("elsewhere")
+        self.environment = {
+            "PAGEFOLD_STATE_DIR": f"{folder}/state",
+            "PAGEFOLD_RUNTIME_DIR": f"{folder}/run",
+            "PAGEFOLD_LOG_DIR": f"{folder}/log",
+        }
+        for path in self.environment.values():
+            os.makedirs(path, mode=0o700)
+
+    def pagefold(self, *words) -> str:
+        return proc.run([pagefold(), *words], env=self.environment, timeout_s=120)
