@@ -258,14 +258,14 @@ fn prune_keeps_what_a_kept_backup_needs() {
 }
 
 #[test]
-fn commits_of_before_have_no_clusters() {
+fn commits_of_before_have_neither_clusters_nor_properties() {
     let state = crate::samples::state();
     let body = crate::commit::encode_body(&[1; 16], 9, &state);
     let mut old = state.clone();
-    (old.backups[0].clusters, old.floors) = (None, Vec::new());
+    (old.backups[0].clusters, old.floors, old.described) = (None, Vec::new(), Vec::new());
     let mut without = crate::commit::encode_body(&[1; 16], 9, &old);
-    assert_eq!(&without[without.len() - 2..], [0, 0]);
-    without.truncate(without.len() - 2);
+    assert_eq!(&without[without.len() - 3..], [0, 0, 0]);
+    without.truncate(without.len() - 3);
     assert_eq!(crate::commit::decode_body(&without).unwrap().1, old);
     assert_eq!(crate::commit::decode_body(&body).unwrap().1, state);
 }
