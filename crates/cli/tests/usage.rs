@@ -248,6 +248,8 @@ fn manual_pages_exist_for_every_verb() {
                 "prune",
                 "serve",
                 "run",
+                "mount",
+                "mounts",
             ],
         ),
         ("dataset", &["create", "destroy", "list", "rename"]),

@@ -16,7 +16,7 @@ content it is an error, and the first one stays. Which cluster it belongs to is 
 data directory, in which the server runs it.
 
 Examples:
-  archive_command = 'pagefold archive push --key-file /etc/postgresql/backup.key s3://bucket/tank %p'
+  archive_command = 'pagefold archive push --key-file /srv/key s3://tank %p'
   pagefold archive push /mnt/backup/tank pg_wal/000000010000000000000003"
     )]
     Push(ArchivePush),
@@ -26,8 +26,8 @@ Examples:
 of the archive.
 
 Examples:
-  restore_command = 'pagefold archive fetch --key-file /etc/postgresql/backup.key s3://bucket/tank %f %p'
-  pagefold archive fetch --system 7300000000000000001 /mnt/backup/tank 000000010000000000000003 ./segment"
+  restore_command = 'pagefold archive fetch --key-file /srv/key s3://tank %f %p'
+  pagefold archive fetch /mnt/backup/tank 000000010000000000000003 ./segment"
     )]
     Fetch(ArchiveFetch),
     /// List how far each backup can be restored, and where segments are missing.

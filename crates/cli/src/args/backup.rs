@@ -53,8 +53,8 @@ restored into a new dataset, and its recovery is set up. --start mounts it and s
 Examples:
   pagefold backup restore /mnt/backup/tank tank/db tank/restored
   pagefold backup restore s3://bucket/tank tank/db@monday other/db
-  pagefold backup restore /mnt/backup/tank tank/db tank/then --to-time '2026-11-25 18:00:00+00' --start
-  pagefold backup restore /mnt/backup/tank tank/db tank/then --to-lsn 0/3000000"
+  pagefold backup restore /mnt/b tank/db tank/then --to-time '2026-11-25 18:00Z'
+  pagefold backup restore /mnt/b tank/db tank/then --to-lsn 0/3000000 --start"
     )]
     Restore(Box<BackupRestore>),
     /// Make a pool, and restore the newest backup of every dataset of a pool into it.
@@ -126,7 +126,7 @@ Where the repository does not answer, who reads waits for --patience seconds; th
 
 Examples:
   pagefold backup mount /mnt/backup/tank tank/db /mnt/db
-  pagefold backup mount s3://bucket/tank tank/db@monday tank/again /srv/again --hydrate
+  pagefold backup mount s3://bucket/tank tank/db tank/again /srv/db --hydrate
   pagefold backup mounts
   pagefold unmount /mnt/db"
     )]

@@ -33,7 +33,7 @@ pub fn write(dir: &Path) -> Result<()> {
         let typed = format!("pagefold {}", verb.get_name());
         // Manual pages have their own name each; clap wants names that live as long as the program.
         let page = verb.clone().name(title.clone().leak() as &'static str).bin_name(typed).version(version);
-        for below in verb.get_subcommands() {
+        for below in verb.get_subcommands().filter(|below| !below.is_hide_set()) {
             let title = format!("{title}-{}", below.get_name());
             let typed = format!("pagefold {} {}", verb.get_name(), below.get_name());
             let page = below.clone().name(title.clone().leak() as &'static str).bin_name(typed);
