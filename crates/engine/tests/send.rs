@@ -464,6 +464,51 @@ fn deltas_are_sent_in_full() {
     target.assert_sound();
 }
 
+/// Lengths of the frames of a stream: payloads, in bytes.
+fn frames(stream: &[u8]) -> Vec<usize> {
+    let (mut at, mut all) = (8, Vec::new());
+    while at < stream.len() {
+        let len = u32::from_le_bytes(stream[at..at + 4].try_into().unwrap()) as usize;
+        all.push(len);
+        at += 4 + 1 + len + 8;
+    }
+    all
+}
+
+/// A delta of some bytes becomes a record as long as the page, and thousands of them fit into what is read at a time.
+#[test]
+fn frames_are_bounded_by_the_records_that_deltas_become() {
+    for (record_size, pages) in [(PAGE, 1500), (4 << 10, 3000), (128 << 10, 100)] {
+        let source = Bench::new(1);
+        let dataset = source.pool.dataset();
+        for page in 0..pages {
+            write(&*dataset, 5, record_size, page, &noise(page, record_size as usize));
+        }
+        source.pool.sync().unwrap();
+        source.pool.snapshot(&[""], "one", 1).unwrap();
+        for page in 0..pages {
+            let offset = page * u64::from(record_size) + 100;
+            dataset.apply(&[Change::Write { object: 5, record_size, offset, data: b"other" }]).unwrap();
+            // Values come behind the pages, some in a frame with the last of them.
+            dataset.apply(&[Change::Put(Key::new(6, 1, page), vec![7; 100])]).unwrap();
+        }
+        source.pool.sync().unwrap();
+        let deltas = source.pool.totals().pages_delta;
+        assert!(deltas * 10 >= pages * 9, "{deltas} of {pages} pages are deltas");
+        source.pool.snapshot(&[""], "two", 1).unwrap();
+        let (one, two) = (send(&source.pool, "@one", None), send(&source.pool, "@two", Some("@one")));
+        let longest = frames(&two).into_iter().max().unwrap();
+        assert!(longest < MIB as usize + 2 * record_size as usize, "a frame of {longest} bytes");
+        let target = Bench::new(2);
+        receive(&target.pool, "a", &KEEP, &one).unwrap();
+        let target = interrupted("a", &two, &source, target, &[30, 60, 90]);
+        assert_eq!(content(&target.pool, "a@two"), content(&source.pool, "@two"));
+        receive(&target.pool, "b", &KEEP, &send(&source.pool, "@two", None)).unwrap();
+        assert_eq!(content(&target.pool, "b"), content(&source.pool, "@two"));
+        target.assert_sound();
+    }
+}
+
 #[test]
 fn memory_and_frames_are_bounded_by_what_is_sent() {
     let source = Bench::new(1);

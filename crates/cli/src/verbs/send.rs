@@ -112,12 +112,23 @@ fn write_stream(pool: &str, what: Sendable, out: &mut Output) -> Result<()> {
     }
 }
 
+/// Why a stream was not written to its end.
+pub(super) enum Unsent {
+    /// Who read it has ended before, and knows why.
+    Unread,
+    /// The pool, or writing, failed.
+    Failed(Failure),
+}
+
 /// Writes a stream to a pipe or file, for another verb.
-pub(super) fn send_to(pool: &str, what: Sendable, file: File) -> Result<()> {
+pub(super) fn send_to(pool: &str, what: Sendable, file: File) -> Result<(), Unsent> {
     let mut out = Output::to(file);
     let done = write_stream(pool, what, &mut out);
     out.progress.finish();
-    done
+    done.map_err(|failure| match &out.failed {
+        Some(error) if error.kind() == io::ErrorKind::BrokenPipe => Unsent::Unread,
+        _ => Unsent::Failed(failure),
+    })
 }
 
 /// Receives a stream from a pipe or file, for another verb.

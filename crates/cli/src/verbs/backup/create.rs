@@ -13,7 +13,7 @@ use crate::deeds::Deed;
 use crate::failure::{Failure, Result};
 use crate::names::Name;
 use crate::props::{self, Property};
-use crate::verbs::send::send_to;
+use crate::verbs::send::{Unsent, send_to};
 use crate::verbs::{print_json, properties};
 use crate::{datasets, units};
 
@@ -157,24 +157,14 @@ impl Source<'_> {
     /// Likewise; with `idle`, nothing is made, and the repository is not asked for anything, where nothing has changed since `from`.
     pub(super) fn send_changes(&self, name: &str, from: Option<&str>, idle: bool) -> Result<Option<Created>> {
         crate::ignore_sigpipe();
-        let (mut sent, mut created) = self.attempt(name, from, idle)?;
-        // The snapshot of that name is another one, or does not come before: all of it is compared.
-        let unusable = matches!(&created, Err(Error::NotFound(_)))
-            || (matches!(&created, Err(Error::Stream(_))) && sent.is_err());
-        if from.is_some() && unusable {
-            (sent, created) = self.attempt(name, None, false)?;
+        let mut attempt = self.attempt(name, from, idle)?;
+        if from.is_some() && is_unusable(&attempt) {
+            attempt = self.attempt(name, None, false)?;
         }
-        match created {
-            Ok(created) => Ok(created),
-            // The pool's own message is the cause, where the stream has ended too early.
-            Err(Error::Stream(_)) if sent.is_err() => {
-                Err(sent.err().unwrap_or_else(|| Failure::new(self.doing())))
-            }
-            Err(error) => Err(told(self.doing(), &error)),
-        }
+        outcome(attempt, || self.doing())
     }
 
-    fn attempt(&self, name: &str, from: Option<&str>, idle: bool) -> Result<Attempt> {
+    fn attempt(&self, name: &str, from: Option<&str>, idle: bool) -> Result<Attempt<Option<Created>>> {
         let options = CreateOptions {
             pool: self.name.pool.clone(),
             dataset: self.name.dataset().to_owned(),
@@ -201,7 +191,27 @@ impl Source<'_> {
 }
 
 /// The outcome of sending, and of what was made of it.
-type Attempt = (Result<()>, Result<Option<Created>, Error>);
+type Attempt<T> = (Result<(), Unsent>, Result<T, Error>);
+
+/// Whether the snapshot that changes are to come after cannot be used: the one of that name is another one in the repository, or the pool says that it
+/// does not come before. All of it is compared then. What the repository finds wrong in a stream itself is no such case: it is told.
+fn is_unusable<T>((sent, created): &Attempt<T>) -> bool {
+    match created {
+        Err(Error::NotFound(_)) => true,
+        Err(Error::Stream(_)) => matches!(sent, Err(Unsent::Failed(_))),
+        _ => false,
+    }
+}
+
+/// What was made of a stream; of two failures, the one that is the other's cause.
+fn outcome<T>((sent, created): Attempt<T>, doing: impl FnOnce() -> String) -> Result<T> {
+    match (created, sent) {
+        (Ok(created), _) => Ok(created),
+        // The stream has ended too early: the pool tells why.
+        (Err(Error::Stream(_)), Err(Unsent::Failed(failure))) => Err(failure),
+        (Err(error), _) => Err(told(doing(), &error)),
+    }
+}
 
 /// A stream of which the begin is kept.
 struct Kept<'a, R> {
@@ -276,6 +286,35 @@ fn free_name(stem: &str, taken: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The failure that a user reads after an attempt, and whether all of the dataset is compared before it comes to that.
+    fn read(sent: Result<(), Unsent>, created: Error) -> (String, bool) {
+        let attempt: Attempt<()> = (sent, Err(created));
+        let unusable = is_unusable(&attempt);
+        (outcome(attempt, || "cannot back tank up to repo".into()).unwrap_err().what().to_owned(), unusable)
+    }
+
+    #[test]
+    fn of_two_failures_the_cause_is_told() {
+        let refused = || Error::Stream(pagefold_engine::Error::corrupt("stream", "it has two heads"));
+        let told = "cannot back tank up to repo: damaged stream: it has two heads";
+        // The repository gave up, and so the sender could not write.
+        assert_eq!(read(Err(Unsent::Unread), refused()), (told.into(), false));
+        // A short stream was in the pipe already.
+        assert_eq!(read(Ok(()), refused()), (told.into(), false));
+        // The pool gave up, and so the repository found the stream too short.
+        let failed = || Err(Unsent::Failed(Failure::new("the pool has failed")));
+        assert_eq!(read(failed(), refused()), ("the pool has failed".into(), true));
+        // The repository's own failures are told in any case.
+        for sent in [Ok(()), Err(Unsent::Unread), failed()] {
+            let (what, unusable) = read(sent, Error::Fenced("prunes have passed by".into()));
+            assert_eq!(
+                (what.as_str(), unusable),
+                ("cannot back tank up to repo: prunes have passed by", false)
+            );
+        }
+        assert!(read(Err(Unsent::Unread), Error::NotFound("there is no such backup".into())).1);
+    }
 
     #[test]
     fn two_in_a_second_have_two_names() {

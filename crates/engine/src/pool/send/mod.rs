@@ -13,6 +13,7 @@
 //!   ([`crate::dataset::ModelTable::keep`]): no segment lists them before the first of these records is there.
 //! - N4: versions that are read or written by a stream are pinned: nobody destroys them meanwhile.
 
+mod batch;
 #[cfg(feature = "fuzzing")]
 pub(super) mod fuzzing;
 mod group;

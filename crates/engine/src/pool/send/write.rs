@@ -2,12 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
-use std::ops::Range;
 use std::sync::Arc;
 
-use super::wire::{
-    End, Entry, FRAME_BYTES, FRAME_ENTRIES_MAX, FRAME_VALUES_MAX, FrameWriter, Head, Kind, Page, SentModel,
-};
+use super::batch::{Batch, FrameLength, Item, Records};
+use super::wire::{End, Entry, FRAME_BYTES, FrameWriter, Head, Kind, Page, SentModel};
 use super::{Pins, Token, Transfer};
 use crate::dataset::{LiveDataset, ModelPin};
 use crate::limits::SHARE_PAGES_MAX;
@@ -16,8 +14,7 @@ use crate::pool::catalogue::Catalogue;
 use crate::pool::commit::encode_page;
 use crate::pool::models::Current;
 use crate::record::{decode, decode_metadata, is_delta, needs};
-use crate::tree::{Difference, Value};
-use crate::{Addr, Error, Key, Ptr, Result};
+use crate::{Addr, Error, Key, Result};
 
 /// Records with several pages of which a stream remembers where it has sent them. Others are sent for each page.
 const SHARED_MAX: usize = 256 << 10;
@@ -54,90 +51,6 @@ struct Sending<'a> {
     models: HashSet<u32>,
     end: End,
     _pins: Pins<'a>,
-}
-
-/// An entry that goes into the next frame.
-enum Item {
-    Put(Key, Box<[u8]>),
-    Delete(Key),
-    Page(u64, u64, Ptr),
-    Gone(u64, u64),
-}
-
-/// Entries for a frame.
-#[derive(Default)]
-struct Batch {
-    items: Vec<Item>,
-    bytes: usize,
-    value_bytes: usize,
-}
-
-impl Batch {
-    fn push(&mut self, Difference { key, before, after }: Difference) -> Result<()> {
-        if key.kind >= Key::ENGINE_KINDS && key.kind != Key::PAGE {
-            // Usage and references follow from pages.
-            return Ok(());
-        }
-        let is_page = key.kind == Key::PAGE;
-        self.items.push(match (after, before) {
-            (Some(Value::Page(ptr)), _) if is_page => {
-                self.bytes += ptr.len_bytes as usize + 4;
-                Item::Page(key.object, key.offset, ptr)
-            }
-            (Some(Value::Bytes(value)), _) if !is_page => {
-                self.bytes += value.len() + 24;
-                self.value_bytes += value.len();
-                Item::Put(key, value)
-            }
-            (None, _) if is_page => Item::Gone(key.object, key.offset),
-            (None, _) => Item::Delete(key),
-            _ => {
-                return Err(Error::corrupt(
-                    "tree of a snapshot",
-                    format!("{key:?} has a value of another kind"),
-                ));
-            }
-        });
-        Ok(())
-    }
-
-    fn is_full(&self, frame_bytes: usize) -> bool {
-        self.bytes >= frame_bytes
-            || self.items.len() >= FRAME_ENTRIES_MAX
-            || self.value_bytes >= FRAME_VALUES_MAX
-    }
-}
-
-/// The records of a batch, by position, in one piece of memory: there are tens of thousands a second.
-struct Records {
-    bytes: Vec<u8>,
-    /// Where each lies; none where it is empty.
-    places: Vec<Range<usize>>,
-    /// Of the models by which some were coded just now: their numbers are told to the receiver with what they are.
-    pins: Vec<ModelPin>,
-}
-
-impl Records {
-    fn new(batch: &Batch) -> Self {
-        Self {
-            bytes: Vec::with_capacity(batch.bytes),
-            places: vec![0..0; batch.items.len()],
-            pins: Vec::new(),
-        }
-    }
-
-    /// Sets the record at `position`, which has no other from now on.
-    fn put(&mut self, position: usize, record: &[u8]) {
-        if let Some(place) = self.places.get_mut(position) {
-            *place = self.bytes.len()..self.bytes.len() + record.len();
-            self.bytes.extend_from_slice(record);
-        }
-    }
-
-    fn get(&self, position: usize) -> Option<&[u8]> {
-        let place = self.places.get(position)?.clone();
-        self.bytes.get(place).filter(|record| !record.is_empty())
-    }
 }
 
 impl Pool {
@@ -248,12 +161,11 @@ impl Sending<'_> {
         for difference in differences {
             batch.push(difference?)?;
             if batch.is_full(frame_bytes) {
-                self.write_batch(&batch, &mut frames)?;
+                self.write_batch(&batch, &mut frames, watch)?;
                 batch = Batch::default();
-                watch(&self.so_far(&frames));
             }
         }
-        self.write_batch(&batch, &mut frames)?;
+        self.write_batch(&batch, &mut frames, watch)?;
         frames.frame(Kind::End, &self.end.encode())?;
         frames.flush()?;
         let done = self.so_far(&frames);
@@ -267,21 +179,32 @@ impl Sending<'_> {
         Transfer { stream_bytes: frames.bytes, values, pages, record_bytes, expected_bytes }
     }
 
-    fn write_batch(&mut self, batch: &Batch, frames: &mut FrameWriter<'_>) -> Result<()> {
+    /// Writes a batch: a frame, or some, where deltas become longer than a frame.
+    fn write_batch(
+        &mut self,
+        batch: &Batch,
+        frames: &mut FrameWriter<'_>,
+        watch: &mut dyn FnMut(&Transfer),
+    ) -> Result<()> {
         if batch.items.is_empty() {
             return Ok(());
         }
         let sames = self.sames(batch);
-        let records = self.read(batch, &sames)?;
-        let mut frame = FrameWriter::begin(batch.bytes + (batch.bytes >> 3));
+        let mut records = self.read(batch, &sames)?;
         let mut at = 0;
-        while let Some(rest) = batch.items.get(at..).filter(|rest| !rest.is_empty()) {
-            let (entry, taken) = self.entry(rest, &records, &sames, at, frames)?;
-            self.end.count(&entry);
-            entry.encode(&mut frame);
-            at += taken;
+        while at < batch.items.len() {
+            let end = self.make_in_full(batch, at, &mut records)?;
+            let mut frame = FrameWriter::begin(batch.bytes + (batch.bytes >> 3));
+            while let Some(rest) = batch.items.get(at..end).filter(|rest| !rest.is_empty()) {
+                let (entry, taken) = self.entry(rest, &records, &sames, at, frames)?;
+                self.end.count(&entry);
+                entry.encode(&mut frame);
+                at += taken;
+            }
+            frames.finish(Kind::Entries, frame)?;
+            watch(&self.so_far(frames));
         }
-        frames.finish(Kind::Entries, frame)
+        Ok(())
     }
 
     /// By position, the pages whose record was sent before, and where.
@@ -335,16 +258,27 @@ impl Sending<'_> {
             }
             Err(error) => return Err(error),
         }
-        for (at, item) in batch.items.iter().enumerate() {
+        Ok(records)
+    }
+
+    /// Makes the deltas among the records from `at` on full records, as many as go into a frame: the position at which that ends.
+    fn make_in_full(&self, batch: &Batch, at: usize, records: &mut Records) -> Result<usize> {
+        records.begin_frame();
+        let mut length = FrameLength::default();
+        for (position, item) in batch.items.iter().enumerate().skip(at) {
+            if length.is_full() {
+                return Ok(position);
+            }
             if let Item::Page(object, ..) = item
-                && let Some(delta) = records.get(at).filter(|record| is_delta(record))
+                && let Some(delta) = records.get(position).filter(|record| is_delta(record))
             {
                 let (full, pin) = self.in_full(*object, delta)?;
-                records.put(at, &full);
+                records.put_in_full(position, &full);
                 records.pins.extend(pin);
             }
+            length.add(item, records.get(position));
         }
-        Ok(records)
+        Ok(batch.items.len())
     }
 
     /// The record of a page whose record is a delta, made anew: bases do not travel.
