@@ -131,6 +131,8 @@ class Campaign:
                 f.seek(self.chance.randrange(NOISE_BYTES // 8192) * 8192)
                 f.write(self.chance.randbytes(8192))
         (self.source / f"text-{self.chance.randrange(5)}").write_text(f"{self.chance.random()}\n" * 3000)
+        # What was not synchronised, a server that is killed may lose (SEMANTICS.md, W3): the backup is of what is left then.
+        self.pool.pagefold("sync", self.pool.pool)
 
     def note(self, before: str) -> None:
         """Remembers what the snapshots hold that were made just now, by the moment before which nothing changes any more."""

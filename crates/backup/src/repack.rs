@@ -21,7 +21,7 @@ use crate::merge::Chunks;
 use crate::pack::{PackBuilder, PackId, squeeze};
 use crate::repository::Repository;
 use crate::restore::Blocks;
-use crate::root::Row;
+use crate::root::{Needs, Row};
 use crate::upload::{Uploaded, Uploader};
 
 /// The outcome of repacking.
@@ -90,6 +90,20 @@ type Place = (BlockRef, u32);
 /// The live records of a pack by their places: length and hash.
 type Live = BTreeMap<Place, (u32, u64)>;
 
+/// Changes how many records a backup needs of packs.
+fn recount(needs: &mut Needs, by_pack: &BTreeMap<PackId, i64>) {
+    for (id, by) in by_pack {
+        let count = needs.packs.entry(*id).or_default();
+        *count = count.checked_add_signed(*by).unwrap_or_default();
+        if *count == 0 {
+            needs.packs.remove(id);
+        }
+    }
+}
+
+/// Backups whose manifests were written anew, by number: the root that was read, the new one, and how many packs that needs.
+type Rewritten = HashMap<u64, (Vec<BlockRef>, Vec<BlockRef>, u64)>;
+
 /// A manifest's chunk that was written anew, and by how many records each pack's count changes.
 struct Moved {
     row: Row,
@@ -108,51 +122,45 @@ impl Repository {
         let backups = &head.state.backups;
         let estimated = self.estimate(backups)?;
         let (candidates, left) = choose(&estimated.packs, bound);
-        let dead = |id: &PackId, packs: &BTreeMap<PackId, Figures>| {
-            packs.get(id).map_or(0, |figures| figures.bytes.saturating_sub(figures.live_bytes))
-        };
-        let gain: u64 = candidates.iter().map(|id| dead(id, &estimated.packs)).sum();
-        // To find a record all chunks of the backups are read: what that costs is to come back.
-        let merges = candidates.len() >= REPACK_SMALL_MIN;
         let mut done = Repacked { left_packs: left, ..Repacked::default() };
-        if candidates.is_empty() || (estimated.manifest_bytes > gain && !merges) {
+        if !estimated.is_worth(&candidates) {
             done.left_packs += candidates.len() as u64;
             return Ok(done);
         }
-        let bytes_of = |ids: &BTreeSet<PackId>| -> u64 {
-            ids.iter().filter_map(|id| estimated.packs.get(id)).map(|figures| figures.bytes).sum()
-        };
         if dry_run {
             done.packs = candidates.len() as u64;
-            done.freed_bytes = bytes_of(&candidates);
+            done.freed_bytes = estimated.bytes_of(&candidates);
             return Ok(done);
         }
         let found = self.find_live(backups, &candidates)?;
-        let mut packs = BTreeMap::new();
-        for id in &candidates {
-            let records = found.live.get(id);
-            let mut figures = estimated.packs.get(id).copied().unwrap_or_default();
-            figures.live_bytes = estimated.meta_bytes.get(id).copied().unwrap_or_default()
-                + records.map_or(0, |live| live.values().map(|(len, _)| u64::from(*len)).sum());
-            figures.live_records = records.map_or(0, |live| live.len() as u64);
-            packs.insert(*id, figures);
-        }
-        let (victims, more_left) = choose(&packs, u64::MAX);
+        let (victims, more_left) = choose(&estimated.exactly(&candidates, &found.live), u64::MAX);
         done.left_packs += more_left;
         if victims.is_empty() {
             return Ok(done);
         }
         let mut repacking = Repacking::start(self, head.state.epoch)?;
         repacking.copy(&victims, &found.live)?;
-        let mut rewritten = HashMap::new();
+        let mut rewritten = Rewritten::new();
         for backup in backups {
             if let Some((root, packs)) = repacking.manifest(backup, &victims, &found.touching)? {
                 rewritten.insert(backup.number, (backup.root.clone(), root, packs));
             }
         }
         done.new_packs = repacking.finish()?;
+        self.replace_roots(&rewritten, head.state.epoch)?;
+        let after = self.store.requests();
+        done.packs = victims.len() as u64;
+        done.freed_bytes = estimated.bytes_of(&victims);
+        done.written_bytes = after.put_bytes - before.put_bytes;
+        done.read_bytes = after.get_bytes - before.get_bytes;
+        done.backups = rewritten.len() as u64;
+        Ok(done)
+    }
+
+    /// Commits new roots, of backups that have the root still that was read; the work was begun in `epoch`.
+    fn replace_roots(&self, rewritten: &Rewritten, epoch: u64) -> Result<()> {
         self.commit(&mut |state| {
-            if state.epoch > head.state.epoch + 1 {
+            if state.epoch > epoch + 1 {
                 return Err(Error::Fenced(
                     "prunes have passed by since packs were begun to be rewritten: nothing has changed; do it again".into(),
                 ));
@@ -166,14 +174,8 @@ impl Repository {
                 }
             }
             Ok(())
-        })?;
-        let after = self.store.requests();
-        done.packs = victims.len() as u64;
-        done.freed_bytes = bytes_of(&victims);
-        done.written_bytes = after.put_bytes - before.put_bytes;
-        done.read_bytes = after.get_bytes - before.get_bytes;
-        done.backups = rewritten.len() as u64;
-        Ok(done)
+        })
+        .map(drop)
     }
 
     /// The packs that backups need, and about how much of each, by what roots say: the records of the backup that needs most of it, at the
@@ -198,17 +200,7 @@ impl Repository {
             for block in &backup.root {
                 *all.meta_bytes.entry(block.pack).or_default() += u64::from(block.len);
             }
-            let totals = root.needs.totals;
-            for (id, count) in &root.needs.packs {
-                let bytes =
-                    u128::from(totals.record_bytes) * u128::from(*count) / u128::from(totals.pages.max(1));
-                let figures = all.packs.entry(*id).or_default();
-                figures.live_bytes = figures.live_bytes.max(u64::try_from(bytes).unwrap_or(u64::MAX));
-                figures.live_records = figures.live_records.max(*count);
-            }
-            for model in root.needs.models.keys() {
-                all.packs.entry(model.block.pack).or_default().has_model = true;
-            }
+            all.count_needs(&root.needs);
         }
         for (id, bytes) in &all.meta_bytes {
             all.packs.entry(*id).or_default().live_bytes += bytes;
@@ -252,6 +244,52 @@ struct Estimated {
     meta_bytes: BTreeMap<PackId, u64>,
     /// Bytes of all chunks.
     manifest_bytes: u64,
+}
+
+impl Estimated {
+    /// Counts the records and models that a backup needs.
+    fn count_needs(&mut self, needs: &Needs) {
+        let totals = needs.totals;
+        for (id, count) in &needs.packs {
+            let bytes =
+                u128::from(totals.record_bytes) * u128::from(*count) / u128::from(totals.pages.max(1));
+            let figures = self.packs.entry(*id).or_default();
+            figures.live_bytes = figures.live_bytes.max(u64::try_from(bytes).unwrap_or(u64::MAX));
+            figures.live_records = figures.live_records.max(*count);
+        }
+        for model in needs.models.keys() {
+            self.packs.entry(model.block.pack).or_default().has_model = true;
+        }
+    }
+
+    fn bytes_of(&self, ids: &BTreeSet<PackId>) -> u64 {
+        ids.iter().filter_map(|id| self.packs.get(id)).map(|figures| figures.bytes).sum()
+    }
+
+    /// Whether emptying these packs brings back what it costs: to find a record, all chunks of the backups are read.
+    fn is_worth(&self, candidates: &BTreeSet<PackId>) -> bool {
+        let figures = candidates.iter().filter_map(|id| self.packs.get(id));
+        let gain: u64 = figures.map(|figures| figures.bytes.saturating_sub(figures.live_bytes)).sum();
+        let merges = candidates.len() >= REPACK_SMALL_MIN;
+        !candidates.is_empty() && (self.manifest_bytes <= gain || merges)
+    }
+
+    /// The figures of these packs, of which the live records were counted.
+    fn exactly(
+        &self,
+        candidates: &BTreeSet<PackId>,
+        live: &BTreeMap<PackId, Live>,
+    ) -> BTreeMap<PackId, Figures> {
+        let exact = |id: &PackId| {
+            let records = live.get(id);
+            let mut figures = self.packs.get(id).copied().unwrap_or_default();
+            figures.live_bytes = self.meta_bytes.get(id).copied().unwrap_or_default()
+                + records.map_or(0, |live| live.values().map(|(len, _)| u64::from(*len)).sum());
+            figures.live_records = records.map_or(0, |live| live.len() as u64);
+            (*id, figures)
+        };
+        candidates.iter().map(exact).collect()
+    }
 }
 
 #[derive(Default)]
@@ -398,13 +436,7 @@ impl<'r> Repacking<'r> {
                 moved.counts.iter().for_each(|(id, by)| *counts.entry(*id).or_default() += by);
             }
         }
-        for (id, by) in counts {
-            let count = root.needs.packs.entry(id).or_default();
-            *count = count.checked_add_signed(by).unwrap_or_default();
-            if *count == 0 {
-                root.needs.packs.remove(&id);
-            }
-        }
+        recount(&mut root.needs, &counts);
         let mut blocks = Vec::new();
         for part in root.encode().chunks(ROOT_PART_BYTES) {
             blocks.push(self.push_meta(Kind::Root, squeeze(part)?)?);

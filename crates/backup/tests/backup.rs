@@ -115,6 +115,31 @@ impl Read for Cut<'_> {
     }
 }
 
+/// A small overwrite is a delta of some bytes in the pool, and a whole record in a stream: there are thousands of them after an UPDATE.
+#[test]
+fn small_overwrites_of_many_pages_are_backed_up() {
+    let bench = Bench::new(1500);
+    let repository = bench.init(None);
+    let make = |path: &str, from: Option<&str>| {
+        let stream = bench.stream(path, from);
+        repository.create(&mut stream.as_slice(), &options(), &mut |_, _| {}).unwrap()
+    };
+    let one = bench.snapshot("one");
+    make(&one, None);
+    let dataset = bench.pool.open_dataset("db").unwrap();
+    for page in 0..1500 {
+        let offset = page * u64::from(PAGE) + 100;
+        let change = Change::Write { object: 3, record_size: PAGE, offset, data: b"other" };
+        dataset.apply(&[change]).unwrap();
+    }
+    let two = bench.snapshot("two");
+    assert!(bench.pool.totals().pages_delta > 1000, "the pages are deltas");
+    make(&two, Some(&one));
+    let target = pool(2);
+    receive(&target, "x", &restore(&repository, "2", None).unwrap());
+    assert!(contents(&target, "x@two") == contents(&bench.pool, &two));
+}
+
 #[test]
 fn an_interrupted_backup_goes_on_where_it_was() {
     let bench = Bench::new(5200);

@@ -9,7 +9,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagefold_backup::{Keep, Repository, Requests, limits};
+use pagefold_backup::{Created, Keep, Repository, Requests, limits};
 
 use super::attempts::Failed;
 use super::create::{Source, snapshot_of};
@@ -17,6 +17,7 @@ use super::replica::{Replica, lock, now_ms};
 use super::{open, run::access, told};
 use crate::args::{Access, Replicate};
 use crate::backups::{self, Policy};
+use crate::control::Figures;
 use crate::failure::{Context, Failure, Result};
 use crate::names::Name;
 use crate::{datasets, target, units};
@@ -239,55 +240,23 @@ impl Loop {
             Some(repository) => repository,
             None => open(&self.plan.repository, &self.plan.access)?,
         };
-        let repository = self.repository.insert(repository);
         let source = Source {
             name: &self.name,
-            repository,
+            repository: self.repository.insert(repository),
             to: &self.plan.repository,
             rate: self.plan.rate,
             keep: Some(&self.plan.keep),
         };
         let there = source.there()?;
-        let ours = source.ours(&there);
         let has = |name: &String| there.iter().any(|figures| snapshot_of(figures) == name);
         let last = self.replica.snapshot.clone().filter(has);
-        let (snapshot, as_of_ms) = match source.begun(&ours)? {
-            Some(begun) => {
-                let created = ours.iter().find(|figures| snapshot_of(figures) == begun);
-                (begun.clone(), created.map_or(0, |figures| figures.created.saturating_mul(1000)))
-            }
-            None => {
-                let now = now_ms();
-                (source.make(&there)?, now)
-            }
-        };
-        let sent = match &last {
-            Some(last) if *last != snapshot => source.send_changes(&snapshot, Some(last), true),
-            _ => source
-                .newest(&there, &snapshot)
-                .and_then(|from| source.send_changes(&snapshot, from.as_deref(), false)),
-        };
-        let mut stays = vec![snapshot.clone()];
-        let outcome = match sent {
-            Ok(created) => {
-                let behind = now_ms().saturating_sub(self.replica.as_of_ms.unwrap_or(as_of_ms));
-                self.replica.worst_ms = self.replica.worst_ms.max(behind);
-                self.replica.as_of_ms = Some(as_of_ms);
-                match created {
-                    Some(created) => {
-                        self.replica.snapshot = Some(snapshot);
-                        self.replica.number = Some(created.backup.number);
-                    }
-                    None => {
-                        self.replica.idle_cycles += 1;
-                        stays = last.into_iter().collect();
-                    }
-                }
-                Ok(())
-            }
+        let next = Next::of(&source, &there)?;
+        let sent = next.send(&source, &there, last.as_deref());
+        let (stays, outcome) = match sent {
+            Ok(created) => (self.replica.follow(next, created, last), Ok(())),
             Err(failure) => {
-                stays = last.into_iter().chain(source.begun(&source.ours(&source.there()?))?).collect();
-                Err(failure)
+                let begun = source.begun(&source.ours(&source.there()?))?;
+                (last.into_iter().chain(begun).collect(), Err(failure))
             }
         };
         let now = source.there()?;
@@ -351,6 +320,54 @@ impl Loop {
             Ok(thread) => self.pruning = Some(thread),
             Err(error) => eprintln!("pagefold: cannot start a thread to prune: {error}"),
         }
+    }
+}
+
+/// The snapshot that the repository gets next.
+struct Next {
+    snapshot: String,
+    /// When the dataset was as it has it, in milliseconds since 1970.
+    as_of_ms: u64,
+}
+
+impl Next {
+    /// That of which a backup was begun, or a new one.
+    fn of(source: &Source<'_>, there: &[Figures]) -> Result<Self> {
+        let ours = source.ours(there);
+        let Some(snapshot) = source.begun(&ours)? else {
+            let as_of_ms = now_ms();
+            return Ok(Self { snapshot: source.make(there)?, as_of_ms });
+        };
+        let created = ours.iter().find(|figures| snapshot_of(figures) == snapshot);
+        let as_of_ms = created.map_or(0, |figures| figures.created.saturating_mul(1000));
+        Ok(Self { snapshot, as_of_ms })
+    }
+
+    /// Sends what changed since `last`, or since the newest backup that can be used; nothing, where nothing has changed since `last`.
+    fn send(&self, source: &Source<'_>, there: &[Figures], last: Option<&str>) -> Result<Option<Created>> {
+        match last {
+            Some(last) if *last != self.snapshot => source.send_changes(&self.snapshot, Some(last), true),
+            _ => {
+                let from = source.newest(there, &self.snapshot)?;
+                source.send_changes(&self.snapshot, from.as_deref(), false)
+            }
+        }
+    }
+}
+
+impl Replica {
+    /// The replica is as the dataset was with `next`, by a backup or because nothing had changed: the snapshots that stay.
+    fn follow(&mut self, next: Next, created: Option<Created>, last: Option<String>) -> Vec<String> {
+        let behind = now_ms().saturating_sub(self.as_of_ms.unwrap_or(next.as_of_ms));
+        self.worst_ms = self.worst_ms.max(behind);
+        self.as_of_ms = Some(next.as_of_ms);
+        let Some(created) = created else {
+            self.idle_cycles += 1;
+            return last.into_iter().collect();
+        };
+        self.snapshot = Some(next.snapshot.clone());
+        self.number = Some(created.backup.number);
+        vec![next.snapshot]
     }
 }
 
