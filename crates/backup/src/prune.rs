@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::Serialize;
 
 use crate::archive::{self, PrunedLogs};
+use crate::block::BlockRef;
 use crate::commit::Backup;
 use crate::error::{Error, Result};
 use crate::pack::PackId;
@@ -148,7 +149,8 @@ impl Repository {
         })?;
         let files = self.logs()?;
         let mut doomed_logs = Vec::new();
-        let mut packs_of: HashMap<u64, Vec<PackId>> = HashMap::new();
+        // By root: a repacking gives backups other ones, and may come between two attempts to commit.
+        let mut packs_of: HashMap<Vec<BlockRef>, Vec<PackId>> = HashMap::new();
         let mut pruned = Pruned::default();
         let mut doomed: Vec<PackId> = Vec::new();
         let mut plan = |state: &mut crate::commit::State| {
@@ -156,7 +158,7 @@ impl Repository {
             state.backups.retain(|backup| !forgotten.contains(&backup.number));
             let mut needed = BTreeSet::new();
             for backup in &state.backups {
-                if let std::collections::hash_map::Entry::Vacant(place) = packs_of.entry(backup.number) {
+                if let std::collections::hash_map::Entry::Vacant(place) = packs_of.entry(backup.root.clone()) {
                     let root = self.root(backup)?;
                     let mut packs: Vec<PackId> =
                         root.packs().chain(backup.root.iter().map(|block| block.pack)).collect();
@@ -164,7 +166,7 @@ impl Repository {
                     packs.dedup();
                     place.insert(packs);
                 }
-                needed.extend(packs_of.get(&backup.number).into_iter().flatten().copied());
+                needed.extend(packs_of.get(&backup.root).into_iter().flatten().copied());
             }
             let before: BTreeSet<PackId> = state.condemned.iter().copied().collect();
             let unneeded = || listed.iter().filter(|(id, _)| !needed.contains(*id));

@@ -260,7 +260,8 @@ fn manual_pages_exist_for_every_verb() {
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), VERBS.len() + 1 + pages);
     for (verb, below) in below.iter().flat_map(|(verb, all)| all.iter().map(move |below| (verb, below))) {
         let page = std::fs::read_to_string(dir.join(format!("pagefold-{verb}-{below}.8"))).unwrap();
-        assert!(page.contains(&format!("pagefold {verb} {below}")), "{page}");
+        // In pages hyphens are written so that they can be copied.
+        assert!(page.contains(&format!("pagefold {verb} {}", below.replace('-', "\\-"))), "{page}");
         let help = sandbox.run(&[verb, below, "--help"]);
         let example = format!("\n  pagefold {verb} {below}");
         assert!(help.stdout.contains("Examples:") && help.stdout.contains(&example), "{}", help.stdout);
