@@ -158,7 +158,8 @@ impl Repository {
             state.backups.retain(|backup| !forgotten.contains(&backup.number));
             let mut needed = BTreeSet::new();
             for backup in &state.backups {
-                if let std::collections::hash_map::Entry::Vacant(place) = packs_of.entry(backup.root.clone()) {
+                if let std::collections::hash_map::Entry::Vacant(place) = packs_of.entry(backup.root.clone())
+                {
                     let root = self.root(backup)?;
                     let mut packs: Vec<PackId> =
                         root.packs().chain(backup.root.iter().map(|block| block.pack)).collect();
