@@ -52,9 +52,17 @@ pub fn is_source(source: &str) -> bool {
     source.starts_with(SOURCE)
 }
 
+/// Sockets of who reads a backup end so. Those of pools' servers have the pool's name and end in `sock`.
+const EXTENSION: &str = "reader";
+
 /// The socket of who reads a backup.
 pub fn socket_of(token: Token) -> PathBuf {
-    places::runtime_dir().join(format!("backup-{token}.sock"))
+    places::runtime_dir().join(format!("backup-{token}.{EXTENSION}"))
+}
+
+/// True if this is the socket of one.
+pub fn is_socket(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == EXTENSION)
 }
 
 /// How a backup is read, as `backup mounts` tells it.
@@ -179,7 +187,7 @@ pub fn repository_bytes(contents: &Contents) -> Result<[u8; 16]> {
 }
 
 fn own_socket() -> PathBuf {
-    places::runtime_dir().join(format!("backup-mount-{}.sock", std::process::id()))
+    places::runtime_dir().join(format!("backup-mount-{}.{EXTENSION}", std::process::id()))
 }
 
 /// Listens. What another one that was killed has left is taken away; one that lives is told.

@@ -79,7 +79,7 @@ impl Source<'_> {
             None => self.snapshot(&there, &ours)?,
         };
         let from = self.newest(&there, &name)?;
-        let created = self.send(&name, from.as_deref())?;
+        let created = self.send(&name, from.as_deref()).inspect_err(|_| self.give_up(&there, &name))?;
         // The next backup needs this snapshot alone.
         let gone = ours.iter().filter(|other| !self.name.is_snapshot() && snapshot_of(other) != name);
         gone.into_iter().try_for_each(|snapshot| self.destroy(snapshot_of(snapshot)))?;
@@ -103,6 +103,18 @@ impl Source<'_> {
                 && there.iter().any(|figures| snapshot_of(figures) == backup.snapshot)
         };
         Ok(backups.iter().rev().find(usable).map(|backup| backup.snapshot.clone()))
+    }
+
+    /// Destroys a snapshot that was made for a backup of which nothing came: the next attempt would make another one. What was begun is gone on with.
+    fn give_up(&self, there: &[Figures], name: &str) {
+        let is_new = !there.iter().any(|figures| snapshot_of(figures) == name);
+        let begun = || self.begun(&self.ours(&self.there()?));
+        if is_new
+            && begun().is_ok_and(|begun| begun.as_deref() != Some(name))
+            && let Err(failure) = self.destroy(name)
+        {
+            eprintln!("pagefold: warning: the snapshot {}@{name} stays: {failure}", self.name);
+        }
     }
 
     /// Destroys a snapshot of the dataset.

@@ -327,8 +327,7 @@ fn readers() -> Result<Vec<reader::Figures>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(&folder).context(|| format!("cannot read {}", folder.display()))? {
         let path = entry.context(|| format!("cannot read {}", folder.display()))?.path();
-        let is_ours = path.file_name().and_then(|name| name.to_str());
-        if is_ours.is_some_and(|name| name.starts_with("backup-") && name.ends_with(".sock")) {
+        if reader::is_socket(&path) {
             // One that has ended just now, or was killed, has nothing to tell.
             all.extend(figures_of(&path));
         }
