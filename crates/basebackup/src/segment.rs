@@ -2,7 +2,7 @@
 //! ended.
 //!
 //! Layouts after `access/xlog_internal.h`, `access/xlogrecord.h` and `access/xact.h`. The long header of a segment's first page goes on behind what
-//! [`crate::wal`] has with the system identifier (24, 8 bytes), the bytes of a segment (32, 4) and of a page (36, 4).
+//! that of `wal` has with the system identifier (24, 8 bytes), the bytes of a segment (32, 4) and of a page (36, 4).
 
 use std::fmt;
 
