@@ -232,12 +232,21 @@ impl Repository {
         &self.store
     }
 
-    /// The snapshots whose backup was begun on this machine and did not end: [`Repository::create`] goes on with one of these.
+    /// The snapshots whose backup was begun on this machine and did not end: [`Repository::create`] goes on with one of these. Who was killed
+    /// behind the commit has ended.
     ///
     /// # Errors
-    /// [`Error::Local`] if what this machine remembers cannot be read.
+    /// [`Error::Local`] if what this machine remembers cannot be read; of the store.
     pub fn begun(&self) -> Result<Vec<Origin>> {
-        self.seen.begun(&self.id)
+        let begun = self.seen.begun(&self.id)?;
+        if begun.is_empty() {
+            return Ok(begun);
+        }
+        let backups = self.backups()?;
+        let has_ended = |origin: &Origin| backups.iter().any(|backup| backup.origin == *origin);
+        let (ended, begun): (Vec<_>, Vec<_>) = begun.into_iter().partition(has_ended);
+        ended.iter().try_for_each(|origin| self.seen.forget_journal(&self.id, origin))?;
+        Ok(begun)
     }
 
     pub(crate) fn read_commit(&self, number: u64) -> Result<Option<Commit>> {

@@ -72,6 +72,17 @@ impl Seen {
     pub(crate) fn journal(&self, repository: &[u8; 16], origin: &str) -> Option<PathBuf> {
         self.file(repository, &format!("{origin}.journal"))
     }
+
+    /// Removes the journal of backups of a snapshot, if it is there.
+    pub(crate) fn forget_journal(&self, repository: &[u8; 16], origin: &Origin) -> Result<()> {
+        let Some(file) = self.journal(repository, &origin.to_string()) else { return Ok(()) };
+        match fs::remove_file(&file) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::Local { doing: format!("cannot remove the journal {}", file.display()), source })
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Replaces a file by one that is whole.

@@ -156,10 +156,15 @@ fn an_interrupted_backup_goes_on_where_it_was() {
     let journal = files.find(|path| path.extension().is_some_and(|end| end == "journal")).unwrap();
     let mut text = std::fs::read(&journal).unwrap();
     text.extend_from_slice(b"\n00ff");
-    std::fs::write(&journal, text).unwrap();
+    std::fs::write(&journal, &text).unwrap();
     let repository = Repository::open(bench.store(), seen.clone(), None).unwrap();
+    assert_eq!(repository.begun().unwrap().len(), 1);
     let created = create(&repository, &stream).unwrap();
     assert!(created.resumed_packs >= 2, "{} packs", created.resumed_packs);
+    assert!(!journal.exists());
+    // Killed behind the commit, before the journal was removed: that backup has ended, and is not gone on with.
+    std::fs::write(&journal, &text).unwrap();
+    assert!(repository.begun().unwrap().is_empty());
     assert!(!journal.exists());
     let other = pool(2);
     receive(&other, "db", &restore(&repository, "1", None).unwrap());
