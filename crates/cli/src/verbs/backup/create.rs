@@ -134,10 +134,25 @@ impl Source<'_> {
 
     /// The snapshot of which a backup was begun on this machine, and did not end.
     pub(super) fn begun(&self, ours: &[&Figures]) -> Result<Option<String>> {
-        let begun = self.repository.begun().map_err(|error| told(self.doing(), &error))?;
+        let failed = |error: Error| told(self.doing(), &error);
+        let begun = self.repository.begun().map_err(failed)?;
+        if begun.is_empty() {
+            return Ok(None);
+        }
+        // Several snapshots may be of one second: those that were backed up are none of these.
+        let backups = self.repository.backups().map_err(failed)?;
+        let is_there = |figures: &&&Figures| {
+            backups.iter().any(|backup| {
+                backup.pool == self.name.pool
+                    && backup.dataset == self.name.dataset()
+                    && backup.snapshot == snapshot_of(figures)
+                    && backup.origin.created == figures.created
+            })
+        };
         // One that was backed up, and forgotten since, is not gone on with: it is not what the dataset is now.
         let is_begun = |figures: &&&Figures| begun.iter().any(|origin| origin.created == figures.created);
-        Ok(ours.iter().find(is_begun).map(|figures| snapshot_of(figures).to_owned()))
+        let found = ours.iter().filter(|figures| !is_there(figures)).find(is_begun);
+        Ok(found.map(|figures| snapshot_of(figures).to_owned()))
     }
 
     /// The snapshot of which a backup was interrupted, or a new one.
