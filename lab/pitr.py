@@ -215,14 +215,16 @@ class Restored:
         # Its children take a moment longer.
         for attempt in range(100):
             try:
-                self.of.pool.pagefold("unmount", self.mountpoint)
+                # What is unmounted, and stays in use, is told by an error once; then nothing is mounted there.
+                if os.path.ismount(self.mountpoint):
+                    self.of.pool.pagefold("unmount", self.mountpoint)
+                self.of.pool.pagefold("destroy", "-r", self.name)
                 break
             except proc.CommandFailed:
                 if attempt == 99:
                     raise
                 time.sleep(0.1)
         self.of.run.done(self._entry)
-        self.of.pool.pagefold("destroy", "-r", self.name)
         self.log.unlink(missing_ok=True)
 
 
