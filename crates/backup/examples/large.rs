@@ -11,7 +11,7 @@ use pagefold_engine::Key;
 use pagefold_engine::pool::{Origin, StreamHead, StreamWriter};
 
 const STEPS: [&str; 6] = ["make", "list", "verify", "create", "restore", "repack"];
-/// What all but the making and the repacking may take.
+/// All but the making and the repacking may take so much.
 const MIB_MAX: u64 = 256;
 
 fn store(dir: &Path) -> Store {

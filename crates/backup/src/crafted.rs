@@ -28,7 +28,7 @@ const AT_ONCE: u64 = 512;
 /// The object whose pages they are.
 const OBJECT: u64 = 3;
 
-/// What names the snapshot that was made up.
+/// The name of the made up snapshot in all pools.
 pub fn origin() -> Origin {
     Origin { pool: Guid(*b"a made up pool 1"), number: 1, created: 1 }
 }

@@ -54,7 +54,7 @@ struct Figures {
 }
 
 /// The packs to empty: those of which less than half is live, and small ones where there are many; the deadest first, up to a bound of live bytes.
-/// How many more would have been worth it.
+/// Besides, the number of others that would have been worth it.
 fn choose(packs: &BTreeMap<PackId, Figures>, bound: u64) -> (BTreeSet<PackId>, u64) {
     let movable = || packs.iter().filter(|(_, figures)| !figures.has_model);
     let is_small = |figures: &Figures| figures.bytes < REPACK_SMALL_BYTES;
@@ -266,7 +266,7 @@ impl Estimated {
         ids.iter().filter_map(|id| self.packs.get(id)).map(|figures| figures.bytes).sum()
     }
 
-    /// Whether emptying these packs brings back what it costs: to find a record, all chunks of the backups are read.
+    /// True if emptying these packs brings back what it costs: to find a record, all chunks of the backups are read.
     fn is_worth(&self, candidates: &BTreeSet<PackId>) -> bool {
         let figures = candidates.iter().filter_map(|id| self.packs.get(id));
         let gain: u64 = figures.map(|figures| figures.bytes.saturating_sub(figures.live_bytes)).sum();

@@ -109,7 +109,7 @@ fn change(bench: &Bench, chance: &mut Chance) {
     }
 }
 
-/// What has to come back: by snapshot.
+/// The contents that have to come back, by snapshot.
 type Model = BTreeMap<String, BTreeMap<Key, Vec<u8>>>;
 
 fn check(repository: &Repository, model: &Model, told: &str) {

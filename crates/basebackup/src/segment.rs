@@ -31,7 +31,7 @@ const TOPLEVEL: u8 = 252;
 /// Microseconds from 1970 to 2000, from which PostgreSQL counts.
 const EPOCH_US: i64 = 946_684_800_000_000;
 
-/// What kind of file a name is of.
+/// The kinds of files, by their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Part {
     /// A whole segment.
@@ -102,7 +102,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// What the first page of a segment says of it.
+/// A segment, as its first page describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// The cluster's number.

@@ -38,7 +38,7 @@ pub struct LogFile<'a> {
     pub segment_bytes: u32,
     /// When the first and the last of its transactions ended, in microseconds since 1970.
     pub times: Option<(i64, i64)>,
-    /// What is in it.
+    /// Its contents.
     pub content: &'a [u8],
 }
 
@@ -79,7 +79,7 @@ impl Archived {
     }
 }
 
-/// What a prune does to archived logs.
+/// The outcome of a prune for archived logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PrunedLogs {
     /// Files that were deleted.

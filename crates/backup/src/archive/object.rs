@@ -35,7 +35,7 @@ pub(crate) struct File<'a> {
     pub(crate) content: &'a [u8],
 }
 
-/// What the head of an object says.
+/// The head of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) system: u64,

@@ -1,4 +1,4 @@
-//! What can be restored of a cluster, from the names of what is archived: decided here, purely.
+//! Decides, from the names of what is archived, which points of a cluster can be restored. Pure functions.
 //!
 //! A server goes on from one timeline to the next at a place that the history of the next one tells. Recovery along a timeline reads each segment on the newest of its
 //! ancestors that has begun in it or before (`XLogFileReadAnyTLI`).
@@ -63,7 +63,7 @@ impl History {
         found.map_or(self.timeline, |(timeline, _)| *timeline)
     }
 
-    /// Whether what a cluster had written by then lies on the way to this timeline.
+    /// True if the log that a cluster had written by then lies on the way to this timeline.
     fn is_ahead_of(&self, cluster: &Cluster) -> bool {
         cluster.timeline == self.timeline
             || self

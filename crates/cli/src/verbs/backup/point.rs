@@ -29,7 +29,7 @@ use crate::verbs::branch::postgres;
 use crate::verbs::print_json;
 use crate::{datasets, moment, places, raw, units};
 
-/// What a server reads last of its settings.
+/// The file of settings that a server reads last.
 const SETTINGS: &str = "postgresql.auto.conf";
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 const SIGNAL: &str = "recovery.signal";

@@ -1,4 +1,4 @@
-//! What this machine knows of each dataset that is replicated: how far the repository is behind, and what keeps it.
+//! Keeps, of each dataset that is replicated from this machine: how far the repository is behind, and what keeps it.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -137,7 +137,7 @@ pub(super) fn lock(name: &str) -> Result<File> {
 /// How far a repository is behind a dataset.
 #[derive(Clone, Debug, Serialize)]
 pub struct Behind {
-    /// What its process left.
+    /// The state that its process left.
     #[serde(flatten)]
     pub replica: Replica,
     /// What would be lost with the machine, in seconds; none if there is no backup.

@@ -86,7 +86,7 @@ fn end(name: &Name) -> Result<()> {
     Replica::remove(&text).map(drop)
 }
 
-/// What is wanted.
+/// The replication that is wanted.
 struct Plan {
     repository: String,
     access: Access,
@@ -215,7 +215,7 @@ impl Loop {
         });
         if outcome.is_err() {
             self.repository = None;
-            // What failed first is told.
+            // The first failure is told.
             if let Err(failure) = self.relieve() {
                 eprintln!("pagefold: {failure}");
             }

@@ -77,7 +77,7 @@ pub(super) fn restore_into(
     let failed = |error: Error| told(doing(), &error);
     let backups = repository.backups().map_err(failed)?;
     let by_origin = |origin: &Origin| backups.iter().find(|backup| backup.origin == *origin).cloned();
-    // What an earlier restore has brought is gone on with.
+    // A restore that was interrupted is gone on with.
     let partial = datasets::partials_of(&name.pool)?.into_iter().find(|partial| partial.path == name.path);
     let token: Option<Token> = partial.and_then(|partial| partial.receive_resume_token.parse().ok());
     let begun = token.filter(|token| token.to == backup.origin);

@@ -46,7 +46,7 @@ impl Target {
         Ok(args.to_latest.then_some(Self::Latest))
     }
 
-    /// Whether it can be reached from a backup.
+    /// True if it can be reached from a backup.
     pub fn reach(self, line: &Line) -> Reach {
         match self {
             Self::Time(time) => line.reaches_time(time),
