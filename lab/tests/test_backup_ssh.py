@@ -13,6 +13,7 @@ import time
 import pytest
 
 from lab import proc
+from lab.files import contents_once, files_of
 from lab.paths import Missing, pagefold, tool
 from lab.pool import Pool
 from lab.ssh import Relay, Sshd
@@ -57,22 +58,7 @@ class Client:
         """The files of a backup, restored into a dataset of that name, which is destroyed again."""
         name = f"{self.pool.pool}/{path}"
         self.backup("restore", repository, backup, name)
-        return contents(self.pool, name)
-
-
-def contents(pool: Pool, name: str) -> dict[str, bytes]:
-    at = pool.run.fresh("restored")
-    at.mkdir()
-    pool.pagefold("mount", name, at)
-    try:
-        return {file.name: file.read_bytes() for file in at.iterdir() if file.is_file()}
-    finally:
-        pool.pagefold("unmount", at)
-        pool.pagefold("destroy", "-r", name)
-
-
-def files_of(pool: Pool) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in pool.mountpoint.iterdir() if file.is_file()}
+        return contents_once(self.pool, name)
 
 
 def change(pool: Pool, number: int) -> None:

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from lab import proc
+from lab.files import contents_once, files_of
 from lab.paths import pagefold
 from lab.pool import Pool
 
@@ -79,19 +80,9 @@ def backups(pool: Pool, repository) -> list[dict]:
 
 def restored(pool: Pool, repository) -> dict[str, bytes]:
     """The files of the newest backup."""
-    name, at = f"{pool.pool}/back", pool.run.fresh("restored")
+    name = f"{pool.pool}/back"
     pool.pagefold("backup", "restore", repository, pool.pool, name)
-    at.mkdir()
-    pool.pagefold("mount", name, at)
-    try:
-        return {file.name: file.read_bytes() for file in at.iterdir() if file.is_file()}
-    finally:
-        pool.pagefold("unmount", at)
-        pool.pagefold("destroy", "-r", name)
-
-
-def files_of(pool: Pool) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in pool.mountpoint.iterdir() if file.is_file()}
+    return contents_once(pool, name)
 
 
 def objects(repository) -> list:

@@ -101,7 +101,7 @@ impl Cluster {
     }
 }
 
-/// Whether PostgreSQL has segments of this size.
+/// True if PostgreSQL has segments of this size.
 pub(crate) fn is_segment_size(bytes: u64) -> bool {
     bytes.is_power_of_two() && (1 << 20..=1 << 30).contains(&bytes)
 }
@@ -167,7 +167,7 @@ fn text(reader: &mut Reader<'_>, max: usize) -> Decoded<String> {
     text.map(str::to_owned).map_err(|_| reader.bad("a text is not UTF-8"))
 }
 
-/// What was set on a dataset when it was backed up last. Streams have the files of a dataset alone.
+/// The properties that were set on a dataset when it was backed up last. Streams have the files of a dataset alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Described {
     /// The pool.

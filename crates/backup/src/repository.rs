@@ -333,7 +333,7 @@ impl Repository {
         Ok(self.head()?.state.backups)
     }
 
-    /// What was set on the datasets that have backups.
+    /// The properties that were set on the datasets that have backups.
     ///
     /// # Errors
     /// Of reading the log.

@@ -170,7 +170,7 @@ impl Repository {
         Ok(all)
     }
 
-    /// What can be restored of each cluster of which there is a log or a backup: from when to when, and where a segment is missing.
+    /// Tells, of each cluster of which there is a log or a backup, from when to when it can be restored, and where a segment is missing.
     ///
     /// # Errors
     /// Of reading heads of files and histories; of the store.

@@ -118,7 +118,7 @@ pub struct Line {
     segment_bytes: u64,
 }
 
-/// Whether a place, or a time, can be restored from a backup.
+/// Tells if a place, or a time, can be restored from a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// It can.
@@ -162,7 +162,7 @@ impl Line {
         Some(named(&self.history, number, self.segment_bytes))
     }
 
-    /// Whether a place in the log can be restored.
+    /// Tells if a place in the log can be restored.
     pub fn reaches_place(&self, place: u64) -> Reach {
         match self.until {
             _ if place < self.from => Reach::TooEarly,
@@ -171,7 +171,7 @@ impl Line {
         }
     }
 
-    /// Whether a time, in microseconds since 1970, can be restored. Where it is not known of the backup when its last transaction ended, its snapshot's time counts,
+    /// Tells if a time, in microseconds since 1970, can be restored. Where it is not known of the backup when its last transaction ended, its snapshot's time counts,
     /// which is known to a second.
     pub fn reaches_time(&self, time_us: i64) -> Reach {
         let made = i64::try_from(self.since).unwrap_or(i64::MAX).saturating_add(1).saturating_mul(1_000_000);

@@ -281,7 +281,7 @@ pub struct BackupRestore {
     /// Along this timeline of the cluster; the newest that comes from the backup if left out.
     #[arg(long, value_name = "N", requires = "point")]
     pub timeline: Option<u32>,
-    /// What the server does at the point.
+    /// The server does this at the point.
     #[arg(long, value_enum, default_value_t = RecoveryAction::Promote, requires = "point")]
     pub action: RecoveryAction,
     /// The data directory, from the dataset's root on; found if there is one.

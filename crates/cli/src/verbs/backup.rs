@@ -373,7 +373,7 @@ fn prune(args: &BackupPrune) -> Result<()> {
     Ok(())
 }
 
-/// What became of archived logs, where there is something to tell.
+/// Tells of archived logs that were deleted or left, if there are any.
 fn tell_logs(name: &str, logs: &PrunedLogs) {
     if logs.deleted_files + logs.left_files > 0 {
         println!(

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 
@@ -153,7 +153,18 @@ fn start_server(args: &Mount, plan: &Plan) -> Result<()> {
         BufReader::new(pipe).read_line(&mut line).context(|| "cannot hear from the server".into())?;
         drop(heard);
     }
-    match serde_json::from_str(&line) {
+    outcome_of(&mut child, &line, &format!("the server of pool {}", plan.known.name), &log_path, log_start)
+}
+
+/// Tells from the first line of a process that was started, which is called `who`, if it has begun its work.
+pub(super) fn outcome_of(
+    child: &mut Child,
+    line: &str,
+    who: &str,
+    log_path: &Path,
+    log_start: u64,
+) -> Result<()> {
+    match serde_json::from_str(line) {
         Ok(Outcome::Ready {}) => Ok(()),
         Ok(Outcome::Failed { what, hint }) => {
             let _ = child.wait();
@@ -165,14 +176,10 @@ fn start_server(args: &Mount, plan: &Plan) -> Result<()> {
         }
         Err(_) => {
             let ended = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-            Err(Failure::new(format!(
-                "the server of pool {} died while it started ({ended})",
-                plan.known.name
-            ))
-            .hint(format!(
+            Err(Failure::new(format!("{who} died while it started ({ended})")).hint(format!(
                 "its log is {}; the end of it:\n{}",
                 log_path.display(),
-                tail(&log_path, log_start)
+                tail(log_path, log_start)
             )))
         }
     }

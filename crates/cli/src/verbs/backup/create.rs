@@ -220,7 +220,7 @@ impl Source<'_> {
 /// The outcome of sending, and of what was made of it.
 type Attempt<T> = (Result<(), Unsent>, Result<T, Error>);
 
-/// Whether the snapshot that changes are to come after cannot be used: the one of that name is another one in the repository, or the pool says that it
+/// True if the snapshot that changes are to come after cannot be used: the one of that name is another one in the repository, or the pool says that it
 /// does not come before. All of it is compared then. What the repository finds wrong in a stream itself is no such case: it is told.
 fn is_unusable<T>((sent, created): &Attempt<T>) -> bool {
     match created {

@@ -18,7 +18,6 @@ use crate::incomplete::OF;
 use crate::launch::{self, For};
 use crate::names::Name;
 use crate::reader::{self, Opening, Place, Source, Task};
-use crate::serve::Outcome;
 use crate::table::{Align, Table, printable};
 use crate::verbs::{dataset, print_json, properties, send};
 use crate::{datasets, mountpoint, mounts, places, raw, target, units};
@@ -296,26 +295,13 @@ fn start(task: &Task) -> Result<()> {
         let heard = BufReader::new(output).read_line(&mut line);
         heard.context(|| "cannot hear from the process that reads the backup".into())?;
     }
-    match serde_json::from_str(&line) {
-        Ok(Outcome::Ready {}) => Ok(()),
-        Ok(Outcome::Failed { what, hint }) => {
-            let _ = child.wait();
-            let failure = Failure::new(what);
-            Err(match hint {
-                Some(hint) => failure.hint(hint),
-                None => failure,
-            })
-        }
-        Err(_) => {
-            let ended = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-            Err(Failure::new(format!("the process that reads the backup died while it started ({ended})"))
-                .hint(format!(
-                    "its log is {}; the end of it:\n{}",
-                    log_path.display(),
-                    crate::verbs::mount::tail(&log_path, log_start)
-                )))
-        }
-    }
+    crate::verbs::mount::outcome_of(
+        &mut child,
+        &line,
+        "the process that reads the backup",
+        &log_path,
+        log_start,
+    )
 }
 
 /// Those who read backups, as their sockets tell.
