@@ -200,7 +200,7 @@ fn get_beyond(
                 let missing = number::get(d, stream, 0).1;
                 value.len =
                     usize::try_from(missing).ok().filter(|&len| len <= i32::MAX as usize).ok_or(BAD)?;
-            } else if value.class == class::BEYOND {
+            } else if class::is_told(value.class) {
                 value.serial = number::get(d, stream, 1).1;
                 super::record::value_bytes(value.serial).ok_or(BAD)?;
             }
@@ -270,7 +270,7 @@ fn get_gaps(
 
 /// Types and lengths of the values of row `t`, whose cell has `values`; returns the bytes of the record's header, of its values here,
 /// and of all that is in overflow pages.
-fn measure(branch: &Branch, parts: &mut Parts, t: u16, n: usize) -> (usize, usize, u64) {
+fn measure(branch: &Branch, parts: &mut Parts, t: u16, n: usize) -> Result<(usize, usize, u64), Corrupt> {
     let Parts { cells, values, image, grid, .. } = parts;
     let cell = cells[n];
     let (mut types, mut here, mut beyond) = (0, 0, 0);
@@ -278,6 +278,12 @@ fn measure(branch: &Branch, parts: &mut Parts, t: u16, n: usize) -> (usize, usiz
         match value.class {
             class::NULL => value.serial = 0,
             class::BEYOND => beyond += super::record::value_bytes(value.serial).unwrap_or(0) as u64,
+            class::CUT_NUMBER => {
+                let all = super::record::value_bytes(value.serial).unwrap_or(0);
+                value.len = branch.layout.value(image, grid, (c, t), class::CUT_NUMBER).len;
+                here += value.len;
+                beyond += all.checked_sub(value.len).ok_or(BAD)? as u64;
+            }
             found => {
                 let Stored { serial, len, .. } = branch.layout.value(image, grid, (c, t), found);
                 let missing = if class::is_cut(found) { value.len as u64 } else { 0 };
@@ -289,7 +295,7 @@ fn measure(branch: &Branch, parts: &mut Parts, t: u16, n: usize) -> (usize, usiz
         }
         types += varint_len(value.serial);
     }
-    (head_bytes(types), here, beyond)
+    Ok((head_bytes(types), here, beyond))
 }
 
 /// Finds where cells lie.
@@ -304,7 +310,7 @@ fn place_cells(branch: &Branch, parts: &mut Parts, usable: usize) -> Result<(), 
             len += varint_len(rowid as u64);
         }
         if kind::has_record(page_kind) {
-            let (head, here, beyond) = measure(branch, parts, row as u16, n);
+            let (head, here, beyond) = measure(branch, parts, row as u16, n)?;
             len += varint_len((head + here) as u64 + beyond) + head + here;
             let cell = &parts.cells[n];
             let overflow = overflows(page_kind, &parts.values[cell.first..cell.first + cell.values]);

@@ -27,19 +27,28 @@ pub(crate) mod class {
     pub(crate) const CUT_BLOB: u8 = 9;
     /// All of the value is in overflow pages.
     pub(crate) const BEYOND: u8 = 10;
-    pub(crate) const COUNT: u8 = 11;
+    /// The number goes on in an overflow page: some of its bytes are here.
+    pub(crate) const CUT_NUMBER: u8 = 11;
+    pub(crate) const COUNT: u8 = 12;
 
+    /// The image has the value's bytes as they are.
     pub(crate) const fn is_bytes(class: u8) -> bool {
-        matches!(class, TEXT | BLOB | CUT_TEXT | CUT_BLOB)
+        matches!(class, TEXT | BLOB | CUT_TEXT | CUT_BLOB | CUT_NUMBER)
     }
 
+    /// The value's length is told by how many bytes are missing here.
     pub(crate) const fn is_cut(class: u8) -> bool {
         matches!(class, CUT_TEXT | CUT_BLOB)
     }
 
+    /// The value's type is told: its bytes here do not say it.
+    pub(crate) const fn is_told(class: u8) -> bool {
+        matches!(class, CUT_NUMBER | BEYOND)
+    }
+
     /// The record goes on in overflow pages.
     pub(crate) const fn overflows(class: u8) -> bool {
-        matches!(class, CUT_TEXT | CUT_BLOB | BEYOND)
+        is_cut(class) || is_told(class)
     }
 }
 
@@ -262,6 +271,7 @@ fn value(page: &[u8], serial: u64, at: u64, end: usize) -> Option<Value> {
             }
         }
         7 if !cut => class::FLOAT,
+        1..=7 if cut => class::CUT_NUMBER,
         12.. if here > MAX_LOCAL => return None,
         12.. => match (serial & 1 == 1, cut) {
             (true, false) => class::TEXT,

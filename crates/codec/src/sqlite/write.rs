@@ -153,7 +153,7 @@ fn put_beyond<S: Sink>(branch: &Branch, parts: &Parts, sink: &mut S) {
             if class::is_cut(value.class) {
                 let missing = value_bytes(value.serial).unwrap_or(0) - value.len;
                 number::put(sink, stream, 0, missing as u64);
-            } else if value.class == class::BEYOND {
+            } else if class::is_told(value.class) {
                 number::put(sink, stream, 1, value.serial);
             }
         }

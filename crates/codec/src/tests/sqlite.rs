@@ -173,3 +173,14 @@ fn reserved_bytes_are_known_from_the_first_page() {
     assert!(pages[1..].iter().all(|page| recognise(&mut Scratch::new(), page).is_none()));
     assert_eq!(model_of(&pages[..18]).kind(), Kind::Sqlite);
 }
+
+/// Of all records of a table, or of an index, the same number may be the one that goes on in an overflow page.
+#[test]
+fn a_record_may_be_cut_within_a_number() {
+    let mut random = Random::new(14962296703709579193);
+    let tree = Tree::random(&mut random);
+    let pages = pages(&mut random, &tree, 0..24);
+    assert!(pages[1..].iter().all(|page| recognise(&mut Scratch::new(), page) == Some(Kind::Sqlite)));
+    let model = model_of(&pages[..18]);
+    assert_eq!(round_trip(&model, &mut Scratch::new(), &pages[1..]), pages.len() - 1);
+}
